@@ -1,1 +1,4 @@
-"""One script a claim: it measures us, a peer or a limit in one run and prints ratios. Each has a --help."""
+"""Measures the project's claims, one script for each. See the --help of a script.
+
+A script measures us, a peer or a limit in one run and prints ratios.
+"""

@@ -1,11 +1,12 @@
-"""Every benchmark of the store, one after the other, into one text file with the date and the machine.
+"""Runs every benchmark of the store, one after the other, and writes one text file with the date and the machine.
 
     python -m benchmarks.all_store --out benchmarks/results/DATE-store.txt      # at most 35 minutes
     python -m benchmarks.all_store --out build/rough.txt --quick                # about three
 
-Each runs in a process of its own and has its bound; one that passes it is ended as Ctrl-C would end it, and its rows so
-far count. Beside the text lies the same as JSON, FILE.json: {benchmark: its rows}. FBGEMM and TorchRec are installed
-under build/ first if they are not there. Ends with 1 when a target is missed or a benchmark did not end well.
+Each benchmark runs in a process of its own within a time bound. One that exceeds its bound is ended as Ctrl-C would end
+it, and the rows that it has measured so far count. The same rows are written as JSON beside the text file, to
+FILE.json: {benchmark: its rows}. FBGEMM and TorchRec are installed under build/ first if they are not there. The exit
+code is 1 when a target is missed or a benchmark did not end well.
 """
 
 from __future__ import annotations
@@ -26,21 +27,25 @@ from benchmarks.machine import machine_line
 from benchmarks.peers import PeerMissingError, environment
 
 ROOT = Path(__file__).parent.parent
-# Seconds of each; together below 35 minutes. After BEGIN_NOTHING of it a benchmark begins nothing new.
+# Time bound of each benchmark in seconds; together below 35 minutes. A benchmark begins nothing new after BEGIN_NOTHING
+# of it.
 BOUNDS_S = {"lookup": 820.0, "pooling": 350.0, "ssd": 330.0, "tiered": 330.0, "update": 60.0, "bulk_load": 100.0}
 BEGIN_NOTHING = 0.85
 QUICK_BOUND_S = 120.0
-# What a benchmark gets to print what it has.
+# Seconds that a benchmark gets to print what it has.
 GRACE_S = 15.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How one benchmark went. text: what it printed; rows: what it measured; how: in a word or two."""
+    """The result of one benchmark's process."""
 
     name: str
+    #: What it printed.
     text: str
+    #: What it measured.
     rows: list[dict[str, Any]]
+    #: How it ended, in a word or two.
     how: str
     seconds: float
 
@@ -77,7 +82,7 @@ def run_one(name: str, folder: Path, *, quick: bool, bound_s: float) -> Ended:
 
 
 def summary(ended: list[Ended]) -> list[str]:
-    """The claims that have a target, those that miss it by name."""
+    """Returns the claims that have a target, and names those that miss it."""
     judged = [(one.name, row) for one in ended for row in one.rows if row["target"] is not None]
     missed = [(name, row) for name, row in judged if not row["holds"]]
     lines = [f"{len(judged) - len(missed)} of {len(judged)} targets are reached."]
@@ -119,7 +124,7 @@ def main() -> None:
 
 
 def install_peers() -> None:
-    """FBGEMM and TorchRec, if they can be had."""
+    """Installs FBGEMM and TorchRec, if they are available."""
     try:
         environment.python()
     except PeerMissingError:
@@ -131,7 +136,7 @@ def install_peers() -> None:
 
 
 def write(path: Path, ended: list[Ended], *, quick: bool, seconds: float) -> None:
-    """The text, and the rows as JSON beside it."""
+    """Writes the text, and the rows as JSON beside it."""
     head = [
         f"The store beside the machine's limits and its peers, {datetime.date.today().isoformat()}",
         machine_line(),

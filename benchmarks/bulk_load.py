@@ -1,8 +1,9 @@
-"""Claim: unsorted rows of 128 bytes become a store on disk at a million and a half a second, the sort included.
+"""Claim: unsorted rows of 128 bytes become a store on disk at 1.5 million rows a second, the sort included.
 
-Ids and rows lie in memory, in no order. Each repeat makes a store anew, in an empty folder, and is over when the rows
-are on the disk. Beside it: RocksDB by files that rocksdict writes and moves in, and LMDB by appending, both with the
-same sort before, both on fewer rows, which flatters them; and the disk itself, writing as many bytes from end to end.
+Ids and rows lie in memory, in random order. Each repeat builds a new store in an empty folder and ends when the rows
+are on the disk. It is compared with RocksDB (files that rocksdict writes and ingests) and LMDB (appending), both
+with the same sort before and both on fewer rows, which flatters them; and with the disk itself, writing as many bytes
+sequentially.
 
     python -m benchmarks.bulk_load            # 10 M rows: about two minutes, 4 GB of disk
     python -m benchmarks.bulk_load --quick
@@ -36,7 +37,7 @@ _PEERS_LOAD = 1_000_000
 
 
 def measure(run: Run) -> None:
-    """One claim, three peers."""
+    """Measures one claim against three peers."""
     ids = random_ids(run.size(10_000_000, 300_000))
     rows = rows_of_numbers(np.arange(len(ids)), DIM)
     some = min(_PEERS_LOAD, len(ids))
@@ -69,7 +70,7 @@ def measure(run: Run) -> None:
 
 
 def sorted_parts(ids: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
-    """The sort, then parts in order."""
+    """Sorts the rows by id, then yields them in parts in that order."""
     order = np.argsort(ids)
     for start in range(0, len(ids), _SHARD_ROWS):
         part = order[start : start + _SHARD_ROWS]
@@ -77,7 +78,7 @@ def sorted_parts(ids: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def load_ours(run: Run, ids: Array, rows: Array) -> float:
-    """Rows a second into the store's SSD tier."""
+    """Returns the rows a second that load into the store's SSD tier."""
     store = SsdRows(fresh(run.work / "ours"), DIM)
     try:
         began = time.perf_counter()
@@ -92,7 +93,7 @@ def load_ours(run: Run, ids: Array, rows: Array) -> float:
 
 
 def load_rocks(run: Run, ids: Array, rows: Array) -> float:
-    """Rows a second into RocksDB."""
+    """Returns the rows a second that load into RocksDB."""
     database = RocksRows(fresh(run.work / "rocks"), DIM, cache_bytes=8 << 20, direct=False)
     try:
         began = time.perf_counter()
@@ -105,7 +106,7 @@ def load_rocks(run: Run, ids: Array, rows: Array) -> float:
 
 
 def load_lmdb(run: Run, ids: Array, rows: Array) -> float:
-    """Rows a second into LMDB."""
+    """Returns the rows a second that load into LMDB."""
     database = LmdbRows(fresh(run.work / "lmdb"), DIM, 4 * rows.nbytes + (64 << 20))
     try:
         began = time.perf_counter()
@@ -118,7 +119,7 @@ def load_lmdb(run: Run, ids: Array, rows: Array) -> float:
 
 
 def write_plain(run: Run, count: int) -> float:
-    """As many rows with their ids as so many bytes."""
+    """Writes as many bytes as the rows and their ids take; returns the equivalent rows a second."""
     path = run.work / "plain.bin"
     began = time.perf_counter()
     write_file(path, count * (ROW_BYTES + 8))

@@ -1,4 +1,4 @@
-"""The benchmarks of store and engine: their names, how one is run, what happens when it is interrupted."""
+"""Lists the benchmarks of store and engine, runs one by name, and handles interruption."""
 
 from __future__ import annotations
 
@@ -43,45 +43,49 @@ QUICK_S = 30.0
 
 @dataclass
 class Run:
-    """What a benchmark is given: how large, how long, and where its rows go.
+    """The arguments of a benchmark: how large its tables are, how long it may take, and where its rows go."""
 
-    max_s: seconds after which nothing new is begun; None: no bound, but for a quick run. rows: of the largest table,
-    or None for the benchmark's own. work: an empty folder on a disk, gone afterwards.
-    """
-
+    #: The report that rows and remarks are added to.
     report: Report
+    #: An empty folder on a disk, removed afterwards.
     work: Path
     quick: bool = False
+    #: Rows of the largest table; None: the benchmark's own size.
     rows: int | None = None
     repeats: int = REPEATS
+    #: Seconds after which nothing new is begun. None: no bound, except for a quick run.
     max_s: float | None = None
     began: float = field(default_factory=time.monotonic)
+    #: Ids of processes that count as ours (see `counted`).
     children: list[int] = field(default_factory=list)
 
     def size(self, full: int, quick: int) -> int:
-        """Rows to measure with."""
+        """Returns the number of rows to measure with."""
         return self.rows or (quick if self.quick else full)
 
     @property
     def piece_s(self) -> float:
-        """How long one measurement of a quick thing lasts."""
+        """The duration of one measurement of short work, in seconds."""
         return 0.02 if self.quick else PIECE_S
 
     @property
     def steady(self) -> dict[str, float]:
-        """How long one measurement of what reads much memory lasts, and its run-up: arguments of a contestant."""
+        """The duration of one measurement that reads much memory, and of its run-up: arguments of a contestant."""
         piece_s, run_up_s = (0.03, 0.01) if self.quick else (STEADY_S, RUN_UP_S)
         return {"piece_s": piece_s, "run_up_s": run_up_s}
 
     def is_late(self, rest: str) -> bool:
-        """Whether the run has used up its time; then `rest`, what is left out, is said below the table."""
+        """Returns whether the run has used up its time; if so, adds a remark that `rest` is left out."""
         late = self.left_s() <= 0.0
         if late:
             self.report.remark(f"left out, for want of time: {rest}")
         return late
 
     def lacks_memory(self, needed: int, rest: str) -> bool:
-        """Whether there is too little memory for `rest`, which is said then: better left out than killed."""
+        """Returns whether `needed` bytes exceed the free memory; if so, adds a remark that `rest` is left out.
+
+        Leaving it out is better than being killed for lack of memory.
+        """
         free = available_bytes()
         if needed > free:
             self.report.remark(
@@ -90,13 +94,13 @@ class Run:
         return needed > free
 
     def left_s(self) -> float:
-        """Seconds that the run has left."""
+        """Returns the seconds that the run has left."""
         bound = self.max_s if self.max_s is not None else QUICK_S if self.quick else math.inf
         return max(0.0, bound - (time.monotonic() - self.began))
 
     @contextmanager
     def counted(self, *pids: int) -> Iterator[None]:
-        """What these processes use meanwhile is not somebody else's."""
+        """Counts the processor time of these processes as ours, not as a disturbance, while the context is open."""
         self.children += pids
         try:
             yield
@@ -111,8 +115,9 @@ class Run:
         max_s: float = 20.0,
         quiet_cores: float | None = None,
     ) -> Samples:
-        """As `measure.interleave`; a quick run stops after a second. Raises KeyboardInterrupt after `settle`.
+        """Calls `measure.interleave` with this run's settings; a quick run stops after a second.
 
+        `settle` raises KeyboardInterrupt when the samples were interrupted.
         Use: samples = run.interleave(...); report.compare(...); run.settle(samples).
         """
         gauge = CpuGauge(children=self.children) if quiet_cores is None else CpuGauge(quiet_cores, self.children)
@@ -120,7 +125,7 @@ class Run:
         return interleave(contestants, repeats=3 if self.quick else self.repeats, gauge=gauge, max_s=limit)
 
     def settle(self, samples: Samples) -> None:
-        """Ends the benchmark if these samples were interrupted, their rows being in the report now."""
+        """Raises KeyboardInterrupt if these samples were interrupted; their rows are in the report by now."""
         if samples.interrupted:
             raise KeyboardInterrupt
 
@@ -133,35 +138,41 @@ def check_name(name: str) -> str:
 
 
 def module_of(name: str) -> str:
-    """The module of a benchmark. Those of a GPU are in a folder of their own: gpu_lookup is benchmarks.gpu.lookup."""
+    """Returns the module of a benchmark.
+
+    Those of a GPU have a folder of their own: gpu_lookup is benchmarks.gpu.lookup.
+    """
     return f"benchmarks.{name.replace('gpu_', 'gpu.', 1) if name.startswith('gpu_') else name}"
 
 
 def wrong_name(name: str) -> str:
-    """What to say of a name that is no benchmark."""
+    """Returns the error message for a name that is no benchmark."""
     near = difflib.get_close_matches(name, BENCHMARKS, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(BENCHMARKS)}"
     return f"no benchmark {name!r}; {hint}"
 
 
 def list_lines() -> list[str]:
-    """One line a benchmark."""
+    """Returns one line for each benchmark."""
     width = max(map(len, BENCHMARKS))
     return [f"{name:<{width}}  {line}" for name, line in BENCHMARKS.items()]
 
 
 @dataclass(frozen=True)
 class Options:
-    """quick: rough, in about 30 seconds. json, plot: files to write. rows: another size of table. repeats: of each.
+    """The command line's options. Raises ConfigError for invalid values."""
 
-    max_s: seconds after which nothing new is begun. Raises ConfigError for what cannot be.
-    """
-
+    #: A rough run, in about 30 seconds.
     quick: bool = False
+    #: File to write the rows to.
     json: Path | None = None
+    #: File to draw the ratios into.
     plot: Path | None = None
+    #: Another size of the largest table.
     rows: int | None = None
+    #: Undisturbed repeats of each measurement.
     repeats: int = REPEATS
+    #: Seconds after which nothing new is begun.
     max_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -177,7 +188,7 @@ class Options:
 
 
 def run(name: str, options: Options, console: Console, work: Path) -> Report:
-    """Runs one benchmark, prints its table and writes its files; interrupted, it does so with what it has.
+    """Runs one benchmark, prints its table and writes its files; when interrupted, it does so with the rows it has.
 
     work: an empty folder on a disk. Raises ConfigError for a wrong name, EmberlineError for what the store raises.
     """
@@ -208,7 +219,7 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
 
 @contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: what is measured is printed."""
+    """Makes SIGTERM end a run as Ctrl-C does, so that the rows measured so far are printed."""
 
     def stop(_: int, __: FrameType | None) -> None:
         raise KeyboardInterrupt

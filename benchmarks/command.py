@@ -64,7 +64,7 @@ def command(
 
     from rich.console import Console
 
-    # Into a file or a pipe: wide enough that a claim stands on one line.
+    # In a file or a pipe, wide enough for a claim to fit on one line.
     console = Console() if sys.stdout.isatty() else Console(width=170)
     place = work or ROOT / "build"
     place.mkdir(exist_ok=True)
@@ -77,5 +77,5 @@ def command(
 
 
 def script(name: str, arguments: Sequence[str] | None = None) -> None:
-    """`python -m benchmarks.NAME` is `python -m benchmarks NAME`."""
+    """Runs the benchmark `name`: `python -m benchmarks.NAME` is `python -m benchmarks NAME`."""
     run_command(command, [name, *(sys.argv[1:] if arguments is None else arguments)], NAME)

@@ -1,4 +1,4 @@
-"""A ranking model over one large table, its published version, and deltas of a chosen number of rows."""
+"""Publishes a ranking model over one large table, and deltas of a chosen number of rows."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SPEC = {
         {"name": "dense", "inputs": ["dense"], "output": "dense"},
     ],
 }
-# Nothing of the repository is compacted or removed: the benchmark decides what lies there.
+# Nothing in the repository is compacted or removed: the benchmark alone decides what it contains.
 POLICY = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.0, keep_deltas=100_000)
 
 
 class Ranker(nn.Module):
-    """Mean of the items' rows and the dense features through an MLP."""
+    """Scores the mean of the items' rows and the dense features with an MLP."""
 
     def __init__(self, table: EmbeddingTable) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Ranker(nn.Module):
 
 
 class DeltaWorld:
-    """A table of `rows` rows (ids 0 to rows - 1), published as version 1 of repository/name."""
+    """Publishes a table of `rows` rows (ids 0 to rows - 1) as version 1 of repository/name."""
 
     def __init__(self, repository: Path, name: str, rows: int, *, seed: int = 1, policy: DeltaPolicy = POLICY) -> None:
         self.name, self.rows = name, rows
@@ -72,7 +72,7 @@ class DeltaWorld:
                 weight.add_(torch.randn_like(weight) * 1e-4)
 
     def bodies(self, count: int, batch: int) -> list[tuple[bytes, int]]:
-        """Binary requests of `batch` rows with Zipf-like ids: bodies and headers."""
+        """Returns `count` binary requests of `batch` rows with Zipf-like ids: bodies and header lengths."""
         found = []
         for _ in range(count):
             ids = np.minimum(self.rng.zipf(1.2, (batch, LENGTH)) - 1, self.rows - 1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Rows on disk for the benchmarks: a table as a published version would give it, files to read, caches to drop."""
+"""Makes rows on disk for the benchmarks: a table as a published version has it, files to read, caches to drop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIO_S = 1
 
 
 class MadeTable:
-    """One table with the face of a published version: the row of ids[i] holds the value i.
+    """One table with the interface of a published version: the row of ids[i] holds the value i.
 
     counts: (N,) how often each id was seen in training; None: nothing was counted.
     """
@@ -43,38 +43,38 @@ class MadeTable:
 
     @property
     def snapshot(self) -> str:
-        """Follows from the content."""
+        """A snapshot id derived from the content."""
         return self.table_digest(self.name)[:32]
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """The one table."""
+        """The one table, in a tuple."""
         return (TableSpec(self.name, self.dim, rows=len(self._ids)),)
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """Ids ascending."""
+        """Yields the rows, ids ascending."""
         for start in range(0, len(self._ids), _SHARD_ROWS):
             part = slice(start, start + _SHARD_ROWS)
             rows = rows_of_numbers(self._order[part], self.dim)
             yield Shard(self._ids[part], rows, self._freq[self._order[part]])
 
     def uses(self, table: str) -> Iterator[tuple[Array, Array]]:
-        """Ids ascending."""
+        """Yields ids and use counts, ids ascending."""
         yield self._ids, self._freq[self._order]
 
     def table_digest(self, table: str) -> str:
-        """Of ids and order, which make the rows; and of what was counted."""
+        """Returns a digest of the ids and their order, which determine the rows, and of the use counts."""
         parts = (self._ids, self._order, self._freq, np.array([self.dim]))
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
 
 def drop_page_cache(folder: Path) -> None:
-    """Asks the kernel to forget what it holds of a folder's files. What is not on the disk yet is written first."""
+    """Asks the kernel to drop a folder's files from the page cache, after writing back what is not on the disk yet."""
     for path in folder.rglob("*"):
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except OSError:
-            continue  # a file that the store took away meanwhile, or a folder
+            continue  # a file that the store removed meanwhile, or a folder
         try:
             if path.is_file():
                 os.fdatasync(descriptor)
@@ -86,9 +86,9 @@ def drop_page_cache(folder: Path) -> None:
 
 
 def write_file(path: Path, size: int) -> None:
-    """Writes a file of random bytes from end to end, past the page cache where that works, and forces it out."""
+    """Writes a file of `size` random bytes sequentially, with O_DIRECT where that works, and syncs it to the disk."""
     size = -(-size // _WRITE_BYTES) * _WRITE_BYTES
-    with mmap.mmap(-1, _WRITE_BYTES) as block:  # O_DIRECT wants aligned memory
+    with mmap.mmap(-1, _WRITE_BYTES) as block:  # O_DIRECT needs aligned memory
         block.write(np.random.default_rng(5).bytes(_WRITE_BYTES))
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
@@ -104,7 +104,10 @@ def write_file(path: Path, size: int) -> None:
 
 
 def fio_reads_per_second(path: Path) -> float:
-    """What fio reads of a file: 4 KiB blocks, at random, direct, 32 under way. Raises OSError where it cannot."""
+    """Returns the random reads a second that fio measures on a file: 4 KiB blocks, direct, 32 under way.
+
+    Raises OSError when fio fails.
+    """
     done = subprocess.run(
         [
             "fio",
@@ -131,5 +134,5 @@ def fio_reads_per_second(path: Path) -> float:
 
 
 def has_fio() -> bool:
-    """Whether fio is installed."""
+    """Returns whether fio is installed."""
     return shutil.which("fio") is not None

@@ -1,4 +1,4 @@
-"""DLRM's dense part and its sizes, in torch alone: what we publish and what a peer runs are this one module."""
+"""DLRM's dense part and its sizes, in torch alone: the model that we publish and the peer's model share this module."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ DIM, SPARSE, DENSE, ROWS = 16, 26, 13, 10_000
 
 
 class Towers(nn.Module):
-    """What DLRM does with its rows: a bottom MLP, products of all pairs, a top MLP."""
+    """The dense part of DLRM: a bottom MLP, the dot products of all pairs, and a top MLP."""
 
     pairs: Tensor
 
     def __init__(self, dim: int = DIM, bottom: Sequence[int] = (64,), top: Sequence[int] = (128, 64)) -> None:
-        """dim: of a row. bottom, top: widths between the first and the last of each MLP."""
+        """dim: width of a row. bottom, top: hidden widths of each MLP, without its first and last."""
         super().__init__()
         self.bottom = nn.Sequential(*_layers((DENSE, *bottom, dim)), nn.ReLU())
         count = SPARSE + 1
@@ -33,7 +33,7 @@ class Towers(nn.Module):
 
 
 def _layers(widths: Sequence[int]) -> list[nn.Module]:
-    """Linear layers with ReLU between them."""
+    """Returns linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for width, following in zip(widths, widths[1:], strict=False):
         layers += [nn.ReLU()] if layers else []

@@ -1,4 +1,4 @@
-"""A DLRM (13 dense values, 26 ids, 16 wide), published for us and as plain torch for a peer, and requests for both."""
+"""Publishes a DLRM (13 dense values, 26 ids, 16 wide), saves it as plain torch for a peer, and makes requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.publishing.publisher import Publisher
 
 
 def spec() -> FeatureSpec:
-    """One input of 26 ids, each for a table of its own, and one of 13 values."""
+    """Returns one input of 26 ids, each for a table of its own, and one of 13 values."""
     features: list[dict[str, Any]] = [
         {
             "name": f"c{index}",
@@ -40,7 +40,7 @@ def spec() -> FeatureSpec:
 
 
 class Dlrm(nn.Module):
-    """As it is published: the rows come from tables."""
+    """The model in its published form: its rows come from embedding tables."""
 
     def __init__(self, tables: list[EmbeddingTable]) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Dlrm(nn.Module):
 
 
 class DlrmWorld:
-    """The model as version 1 of repository/dlrm, and its weights as plain tensors in `weights`."""
+    """Publishes the model as version 1 of repository/dlrm, and saves its weights as plain tensors in `weights`."""
 
     def __init__(self, repository: Path, weights: Path, *, seed: int = 1) -> None:
         self._rng = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ class DlrmWorld:
         save_file({"rows": torch.from_numpy(np.concatenate(every)), **module.towers.state_dict()}, weights)
 
     def request(self, batch: int) -> list[WireTensor]:
-        """Random ids and values for so many rows."""
+        """Returns random ids and values for `batch` rows."""
         return [
             WireTensor("ids", "INT64", self._rng.integers(0, ROWS, (batch, SPARSE))),
             WireTensor("dense", "FP32", self._rng.standard_normal((batch, DENSE)).astype(np.float32)),

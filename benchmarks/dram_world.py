@@ -1,4 +1,4 @@
-"""Rows in DRAM for the benchmarks: tables filled so that a row says its number, and batches of ids that ask for them.
+"""Makes rows in DRAM for the benchmarks: tables whose rows hold their own number, and batches of ids that look them up.
 
 N rows, D dim, K batches.
 """
@@ -20,7 +20,7 @@ FEATURES = 26
 
 
 def filled_table(ids: Array, dim: int, *, capacity_rows: int = 0) -> Table:
-    """A table in which the row of ids[i] holds the value i, in all D places."""
+    """Returns a table in which the row of ids[i] holds the value i in all D columns."""
     table = Table(dim, capacity_rows=capacity_rows)
     table.reserve(len(ids))
     for start in range(0, len(ids), _CHUNK_ROWS):
@@ -30,18 +30,18 @@ def filled_table(ids: Array, dim: int, *, capacity_rows: int = 0) -> Table:
 
 
 def most_bytes(rows: int, dim: int) -> int:
-    """What is held at once at most: our rows, those of two peers, an index, and a part for everything small."""
+    """Estimates the peak memory: our rows, those of two peers, an index, and 1 GiB for everything small."""
     return 3 * rows * dim * 4 + 40 * rows + (1 << 30)
 
 
 def rows_of_numbers(numbers: Array, dim: int) -> Array:
-    """(n, D) float32: each row its number."""
+    """Returns (n, D) float32: each row is filled with its number."""
     return np.repeat(numbers.astype(np.float32), dim).reshape(len(numbers), dim)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The same lookups twice: as dense row numbers, for those who have an index already, and as ids. Both (K, n)."""
+    """The same lookups twice, both (K, n): as dense row numbers, for peers that need no index, and as ids."""
 
     name: str
     numbers: Array
@@ -49,7 +49,7 @@ class Batches:
 
     @property
     def size(self) -> int:
-        """Ids of a batch."""
+        """The number of ids in a batch."""
         return int(self.ids.shape[1])
 
     def __len__(self) -> int:
@@ -57,18 +57,21 @@ class Batches:
 
 
 def popularities(rows: int) -> list[Popularity]:
-    """Uniform and Zipf."""
+    """Returns the uniform and the Zipf distribution."""
     return [uniform(rows), zipf(rows)]
 
 
 def draw(ids: Array, popularity: Popularity, *, count: int = BATCHES, size: int = BATCH, seed: int = 2) -> Batches:
-    """Batches over ids (N,), the popularity's count being N."""
+    """Draws batches over ids (N,); the popularity's count is N."""
     numbers = Traffic(popularity, seed).batches(count, size)
     return Batches(popularity.name, numbers, ids[numbers])
 
 
 def finder(table: Table, batches: Batches, *, fresh_output: bool = False) -> Callable[[int], object]:
-    """Finds batch `turn`; into one reused output, or into a new one each time, as torch does. One thread."""
+    """Returns a function that finds batch `turn`, into one reused output or, as torch does, into a new one each time.
+
+    Not thread-safe: one thread calls it at a time.
+    """
     out = np.empty((batches.size, table.dim), np.float32)
     found = np.empty(batches.size, np.uint8)
     count = len(batches)
@@ -85,7 +88,7 @@ def finder(table: Table, batches: Batches, *, fresh_output: bool = False) -> Cal
 
 
 def check_table(table: Table, batches: Batches) -> None:
-    """Raises AssertionError unless the first batch gives the rows that it asks for."""
+    """Raises AssertionError unless the lookup of the first batch returns the right rows."""
     out = np.empty((batches.size, table.dim), np.float32)
     found = np.empty(batches.size, np.uint8)
     if table.find(batches.ids[0], out, found) != batches.size or not np.array_equal(
@@ -95,7 +98,7 @@ def check_table(table: Table, batches: Batches) -> None:
 
 
 class FeatureLookup:
-    """One call for many features, a table each, sums over bags of one size. B samples."""
+    """One call for many features, a table for each, with sums over bags of one size. B samples."""
 
     def __init__(self, tables: list[Table], batches: list[Batches], per_bag: int = 1) -> None:
         self.lookup = Lookup(list(tables), [(index, 0, 0) for index in range(len(tables))])
@@ -106,7 +109,7 @@ class FeatureLookup:
         self.values = [list(parts) for parts in zip(*(each.ids for each in batches), strict=True)]
 
     def run(self, turn: int) -> list[Array]:
-        """Batch `turn`: a new output (B, D) a feature."""
+        """Looks up batch `turn`; returns a new output (B, D) for each feature."""
         out = list(np.empty((len(self.offsets), self.samples, self.dim), np.float32))
         values = self.values[turn % len(self.values)]
         missing = self.lookup.begin(self.samples, values, self.offsets, out, list(self.masks))

@@ -1,4 +1,4 @@
-"""Two servers that answer a request with its own tensor: our front end without a model, and a bare ASGI application.
+"""Runs a server that answers a request with its own tensor: our front end without a model, or a bare ASGI application.
 
 python -m benchmarks.echo_server ours PORT
 python -m benchmarks.echo_server asgi PORT
@@ -37,7 +37,7 @@ class _Name:
 
 
 class _Echo:
-    """See serving.control.models.Model: the tensor that came is the answer."""
+    """Returns the input tensor as the answer; see serving.control.models.Model."""
 
     def __init__(self) -> None:
         spec = FeatureSpec.model_validate(
@@ -49,14 +49,14 @@ class _Echo:
         self.signature = ModelSignature("echo", spec.inputs, [OutputSignature("values", "FP32", (WIDTH,))], ROWS)
 
     def answers(self, version: str) -> bool:
-        """It always does."""
+        """Returns True for every version."""
         return True
 
     def check_load(self) -> None:
-        """It never has too much to do."""
+        """Never refuses a request for overload."""
 
     async def infer(self, columns: Mapping[str, Column], batch: int, timeout_us: int = 0, **_: Any) -> InferenceResult:
-        """What came."""
+        """Returns the values that the request brought."""
         values = columns["values"].values
         assert isinstance(values, np.ndarray)
         return InferenceResult([values.reshape(batch, WIDTH)], _Name())  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ class _Models:
 
 
 class _NothingElse:
-    """See serving.http.app.HttpControl: there is none."""
+    """A control API without any route; see serving.http.app.HttpControl."""
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         return HttpResponse(404)
@@ -93,7 +93,7 @@ class _NothingElse:
 
 
 async def _bare(scope: Any, receive: Any, send: Any) -> None:
-    """The least that an ASGI application can do for a request whose answer is its own tensor."""
+    """Returns the request's own tensor with the least work that an ASGI application can do."""
     parts = []
     while True:
         message = await receive()

@@ -1,8 +1,8 @@
-"""Claims: what the engine gives beside itself: a request's cost, an echo, one user of many items, more load than it can
+"""Claims: the engine beside itself: the cost of a request, an echo, one user with many items, more load than it can
 answer, two sessions.
 
-`emberline serve` and the load run in processes of their own and share the machine, so a figure has the price of the
-load in it. Answers are compared before anything is timed.
+`emberline serve` and the load generator run in processes of their own and share the machine, so each figure includes
+the cost of the load. Answers are compared before anything is timed.
 
     python -m benchmarks.engine            # about four minutes
     python -m benchmarks.engine --quick
@@ -45,7 +45,7 @@ _MAX_S = 90.0
 
 
 def measure(run: Run) -> None:
-    """Every claim."""
+    """Measures every claim."""
     own_code(run)
     echo(run)
     world = RankingWorld(run.work / "models", "ranker")
@@ -62,7 +62,7 @@ def measure(run: Run) -> None:
 
 
 def own_code(run: Run) -> None:
-    """What a request of one row costs beside lookup and graph."""
+    """Measures the cost of a request of one row outside the lookup and the graph."""
     sums: list[float] = []
     with Stages(run.work) as stages:
         for _ in range(2 if run.quick else run.repeats):
@@ -81,7 +81,7 @@ def own_code(run: Run) -> None:
 
 
 def echo(run: Run) -> None:
-    """133 kB there and back through our HTTP, without a model, beside an ASGI application that only returns them."""
+    """Echoes 133 kB through our HTTP front end without a model, beside a plain ASGI application."""
     rng = np.random.default_rng(1)
     body = binary_body([Tensor("values", "FP32", rng.standard_normal((ROWS, WIDTH)).astype(np.float32))])
     with _echo_server("ours") as own, _echo_server("asgi") as bare:
@@ -97,7 +97,7 @@ def echo(run: Run) -> None:
 
 @contextlib.contextmanager
 def _echo_server(which: str) -> Iterator[int]:
-    """The port of a running one."""
+    """Starts a server and yields its port."""
     (port,) = free_ports(1)
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.echo_server", which, str(port)])
     try:
@@ -113,7 +113,7 @@ def _echo_server(which: str) -> Iterator[int]:
 
 
 def user_side(run: Run, world: RankingWorld) -> None:
-    """512 items with one row of the user, beside the same with the user in every row."""
+    """Measures 512 items with one row of the user, beside the same with the user repeated in every row."""
     seeds = world.rng.bit_generator.state
     once = world.bodies(20, ITEMS, users=1)
     world.rng.bit_generator.state = seeds
@@ -131,7 +131,7 @@ def user_side(run: Run, world: RankingWorld) -> None:
 
 
 def overload(run: Run, world: RankingWorld, config: Path, plain: str) -> None:
-    """Three times the requests that it can answer, with a bound on the wait, beside what it can."""
+    """Sends three times the requests that the server can answer, with a bounded wait, beside what it can answer."""
     config.write_text(plain + f'parameters {{ key: "max_wait_ms" value {{ string_value: "{MAX_WAIT_MS}" }} }}\n')
     saved, result = run.work / "overload.npz", run.work / "overload.npy"
     save_bodies(saved, world.bodies(20, ITEMS, users=1))
@@ -186,7 +186,7 @@ def overload(run: Run, world: RankingWorld, config: Path, plain: str) -> None:
 
 
 def sessions(run: Run, world: RankingWorld, config: Path, plain: str, items: int) -> None:
-    """Two sessions beside one, changed while it serves."""
+    """Measures two sessions beside one; the number is changed while the server runs."""
     bodies = world.bodies(20, items, users=items)
     config.write_text(plain)
     with serving(run) as port:
@@ -213,7 +213,7 @@ def sessions(run: Run, world: RankingWorld, config: Path, plain: str, items: int
 
 @contextlib.contextmanager
 def serving(run: Run) -> Iterator[int]:
-    """A server of the folder; its HTTP port."""
+    """Starts a server of the folder and yields its HTTP port."""
     server = ServerProcess(
         run.work / "models", run.work / "store", run.work / "serve.log", frontends=FRONTENDS, open_admin=True
     )
@@ -222,7 +222,7 @@ def serving(run: Run) -> Iterator[int]:
 
 
 def load(run: Run, port: int, name: str, bodies: list[tuple[bytes, int]]) -> Contestant:
-    """Requests a second of a closed loop."""
+    """Returns a contestant that measures the requests a second of a closed loop."""
     saved, result = run.work / f"{name}.npz", run.work / f"{name}.npy"
     save_bodies(saved, bodies)
     seconds = 0.5 if run.quick else 2.5
@@ -230,14 +230,14 @@ def load(run: Run, port: int, name: str, bodies: list[tuple[bytes, int]]) -> Con
 
 
 def scores(port: int, body: tuple[bytes, int]) -> np.ndarray:
-    """The scores of one request for ITEMS items."""
+    """Returns the scores of one request for ITEMS items."""
     headers = {"Inference-Header-Content-Length": str(body[1]), "Content-Type": "application/octet-stream"}
     content = post(port, "/v2/models/ranker/infer", body[0], headers)
     return np.frombuffer(content[-4 * ITEMS :], "<f4")  # the one output, as bytes behind the JSON
 
 
 def post(port: int, path: str, body: bytes, headers: dict[str, str]) -> bytes:
-    """The body of a good answer."""
+    """Returns the body of a successful response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     with contextlib.closing(connection):
         connection.request("POST", path, body, headers)

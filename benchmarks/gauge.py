@@ -1,7 +1,7 @@
-"""How much of the processors others used while something was measured, by the kernel's own account (Linux).
+"""Measures how much of the processors others used during a measurement, by the kernel's own account (Linux).
 
-It sees processor time. It does not see caches and memory bandwidth that others used, nor, but for stolen time, other
-guests of the same machine: a repeat that it lets pass may still have been slowed down.
+It counts processor time. It does not see caches and memory bandwidth that others used, nor, except for stolen time,
+other guests of the same machine: a repeat that it accepts may still have been slowed down.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# Of one core. Half a core more while a disk is measured: its interrupts and kernel threads are nobody's.
+# In cores. A disk measurement allows half a core more: its interrupts and kernel threads belong to no process.
 QUIET_CORES = 0.15
 QUIET_CORES_DISK = 0.65
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -19,7 +19,10 @@ _STAT = Path("/proc/stat")
 
 
 class CpuGauge:
-    """Between `start` and `stop`: the cores that other processes kept busy. children: pids that count as ours."""
+    """Measures the cores that other processes kept busy between `start` and `stop`.
+
+    children: pids that count as ours.
+    """
 
     def __init__(self, quiet_cores: float = QUIET_CORES, children: Sequence[int] = ()) -> None:
         self.quiet_cores = quiet_cores
@@ -27,16 +30,16 @@ class CpuGauge:
         self._began = (0.0, 0.0, 0.0)
 
     def start(self) -> None:
-        """Begins."""
+        """Begins a measurement."""
         self._began = self._now()
 
     def stop(self) -> float:
-        """Cores that others used since `start`: 0.5 is half of one. 0 where the kernel does not say."""
+        """Returns the cores that others used since `start`: 0.5 is half of one. 0 where the kernel does not say."""
         wall, busy, ours = (now - then for now, then in zip(self._now(), self._began, strict=True))
         return max(0.0, busy - ours) / wall if wall > 0 else 0.0
 
     def is_disturbed(self, cores: float) -> bool:
-        """Whether a repeat beside which others used so much is not to be trusted."""
+        """Returns whether others used so many cores that a repeat is not to be trusted."""
         return cores > self.quiet_cores
 
     def _now(self) -> tuple[float, float, float]:
@@ -46,7 +49,7 @@ class CpuGauge:
 
 
 def busy_seconds() -> float:
-    """Seconds that all cores together worked since the machine started, stolen time included."""
+    """Returns the seconds that all cores together worked since the machine started, stolen time included."""
     if not _STAT.exists():
         return 0.0
     fields = [int(word) for word in _STAT.read_text(encoding="ascii").split("\n", 1)[0].split()[1:]]
@@ -55,7 +58,7 @@ def busy_seconds() -> float:
 
 
 def process_seconds(pid: int) -> float:
-    """Seconds that a process and the children it waited for have worked; 0 for one that is gone."""
+    """Returns the seconds that a process and the children it waited for have worked; 0 for one that has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

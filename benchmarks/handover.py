@@ -1,4 +1,4 @@
-"""What a front end's hand-over to the engine costs: there and back between two processes, with nothing computed.
+"""Measures the hand-over between a front end and the engine: round trips between two processes, nothing computed.
 
 python -m benchmarks.handover SOCKET         # the engine's end, for `round_trips`
 python -m benchmarks.handover --echo FD      # the other end of `empty_round_trips`
@@ -42,7 +42,7 @@ _INPUTS = [
 
 
 class _Prompt(Endpoint):
-    """Answers at once, with the last of its dense values, which must have come for that."""
+    """Answers at once with the last of the request's dense values, so they must have arrived."""
 
     def __init__(self) -> None:
         self.name, self.version = "prompt", "1"
@@ -71,7 +71,7 @@ class _Repository:
 
 
 def round_trips(folder: Path, rows: int, count: int) -> list[float]:
-    """Microseconds of each of so many hand-overs of `rows` rows of 260 bytes, one after the other."""
+    """Returns the microseconds of each of `count` hand-overs of `rows` rows of 260 bytes, one after the other."""
     path = folder / "engine.sock"
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.handover", str(path)])
     took: list[float] = []
@@ -85,7 +85,10 @@ def round_trips(folder: Path, rows: int, count: int) -> list[float]:
 
 
 def empty_round_trips(count: int) -> list[float]:
-    """Microseconds of a small packet there and back between two processes that only wait for it: what waking costs."""
+    """Returns the microseconds of `count` round trips of a small packet between two processes that only wait for it.
+
+    This is the cost of waking a process.
+    """
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", "benchmarks.handover", "--echo", str(far.fileno())]
     took: list[float] = []

@@ -1,8 +1,8 @@
-"""Parts of a benchmark in processes that may hang, crash or lose their GPU: what they found until then counts.
+"""Runs parts of a benchmark in processes that may hang, crash or lose their GPU; rows found until then count.
 
-A worker process measures some parts and writes what it finds into a file, a line of JSON each: "begin" and a part's
-name, "row" and its values, "remark" and a text, "end" and a part's name with its error or "", "refused" and why
-nothing can be measured at all.
+A worker process measures some parts and writes its findings to a file, one line of JSON each: "begin" and a part's
+name, "row" and its values, "remark" and a text, "end" and a part's name with its error or "", "refused" and the reason
+why nothing can be measured at all.
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ from benchmarks.report import Report, Row
 from storage.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
-# The exit code of a worker that can measure no more: what is left needs a new process.
+# The exit code of a worker that cannot go on measuring: the remaining parts need a new process.
 LOST = 86
-# Until the first part begins, from the last one's end on, and what has begun when the time is over.
+# Seconds until the first part begins, after the last part ended, and for a part that is running when the time is over.
 _START_S, _END_S, _GRACE_S = 90.0, 20.0, 15.0
 _POLL_S = 0.05
 
-# The parts to measure, the file to write to, the seconds that are left: a worker's command.
+# Returns a worker's command line from the parts to measure, the file to write to and the seconds that are left.
 Command = Callable[[Sequence[str], Path, float], list[str]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """module, function: what measures it, given a bench. limit_s: it hangs when it takes longer. process: parts of one
-    share one. says: what it measures.
-    """
+    """A part of a benchmark."""
 
+    #: The module of the function.
     module: str
+    #: The function that measures it; its argument is a bench.
     function: str
+    #: Seconds after which the part counts as hung.
     limit_s: float
+    #: Parts with the same name share a process.
     process: str
+    #: What it measures, in words.
     says: str
 
 
 def append_event(path: Path, kind: str, value: Any) -> None:
-    """A worker's line; it is out of the process when this returns: the next call may end that."""
+    """Appends a worker's line and flushes it, because the next call may end the process."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps([kind, value]) + "\n")
 
@@ -71,7 +74,7 @@ def supervise(
                 report.remark(f"part {name} FAILED: {error}")
         over = [name for name, _ in worker.ended]
         rest = [name for name in group if name not in over]
-        if worker.why and rest:  # it died, and could not say so itself
+        if worker.why and rest:  # it died and could not report that itself
             # Where not even the first part began, the others would not either.
             dead = rest[:1] if worker.is_begun else rest
             failed += dead
@@ -88,7 +91,10 @@ def supervise(
 
 
 class _Worker:
-    """One process. ended: parts that did, with their error or "". why: it ended early, "" where it did not."""
+    """Runs one worker process.
+
+    ended: parts that ended, with their error or "". why: the reason why it ended early, "" when it did not.
+    """
 
     def __init__(self, report: Report, parts: Mapping[str, Part], names: Sequence[str], events: Path) -> None:
         self.ended: list[tuple[str, str]] = []
@@ -100,7 +106,7 @@ class _Worker:
         self._seen = 0
 
     def run(self, command: Sequence[str], ends: float) -> None:
-        """Until it ends, or hangs. Raises ConfigError when it was refused."""
+        """Runs until the worker ends or hangs. Raises ConfigError when it refused to measure."""
         self._events.unlink(missing_ok=True)
         self._since = time.monotonic()
         with _child(command) as process:
@@ -143,7 +149,7 @@ class _Worker:
 
 @contextmanager
 def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does not outlive this, however it ends, nor do its own."""
+    """Starts a process group that is killed on exit, however that happens, together with its own children."""
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     try:
         yield process
@@ -154,7 +160,7 @@ def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _events(path: Path, seen: int) -> list[tuple[str, Any]]:
-    """Those after the first `seen`; a line that is not complete yet comes the next time."""
+    """Returns the events after the first `seen`; an incomplete last line is read the next time."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]

@@ -1,8 +1,8 @@
 """Claims: a delta is visible within a second, requests do not feel it, a thousand of them leave nothing behind.
 
 A table of a million rows of 16 floats is published; `emberline serve` runs in a process of its own; deltas are made
-beforehand and appear by one rename, so that the trainer's work is not measured. Beside our times stands the machine's
-own floor for the same bytes: read them, hash them, copy them once.
+beforehand and appear by one rename, so that the trainer's work is not measured. Our times are compared with the
+machine's own limit for the same bytes: read them, hash them, copy them once.
 
     python -m benchmarks.live_updates              # about eight minutes
     python -m benchmarks.live_updates --quick      # about two
@@ -43,7 +43,7 @@ RETAIN = 4
 
 
 class Bench:
-    """A served model, deltas in waiting, and one connection for questions."""
+    """A served model, prepared deltas, and one connection for requests."""
 
     def __init__(self, work: Path, rows: int) -> None:
         self.work = work
@@ -60,14 +60,14 @@ class Bench:
         save_bodies(self.bodies, self.world.bodies(200, BATCH))
 
     def make(self, rows: int) -> tuple[Path, float]:
-        """A delta in waiting, and the seconds that publishing it took."""
+        """Prepares a delta outside the repository; returns it and the seconds that publishing it took."""
         self.world.change(rows)
         began = time.perf_counter()
         folder = self.world.publisher.publish("delta")
         return folder, time.perf_counter() - began
 
     def appear(self, delta: Path) -> float:
-        """Renames a delta into the repository; the monotonic time at which it was there."""
+        """Renames a delta into the repository; returns the monotonic time at which it was there."""
         hidden = self.home / "1" / "deltas" / f".publish-{delta.name}"
         shutil.copytree(delta, hidden)
         began = time.monotonic()
@@ -75,7 +75,7 @@ class Bench:
         return began
 
     def visible(self, port: int, delta: Path, body: tuple[bytes, int]) -> float:
-        """Milliseconds from the rename to the first answer from the delta's snapshot, over the wire."""
+        """Returns milliseconds from the rename to the first answer from the delta's snapshot, over the wire."""
         answered: list[float] = []
 
         def ask() -> None:
@@ -107,7 +107,7 @@ def answer_from(port: int, published: Path, body: tuple[bytes, int]) -> None:
 
 
 def floor_ms(delta: Path) -> float:
-    """Milliseconds to read, hash and copy a delta's bytes once: no update can be faster."""
+    """Returns the milliseconds to read, hash and copy a delta's bytes once: no update can be faster."""
     began = time.perf_counter()
     for path in delta.rglob("*"):
         if path.is_file():
@@ -118,7 +118,7 @@ def floor_ms(delta: Path) -> float:
 
 
 def proportion(bench: Bench, server: ServerProcess, sizes: Sequence[int], repeat: int) -> None:
-    """Bytes and times of deltas by their size."""
+    """Measures the bytes and times of deltas by their size."""
     heads = ("rows", 9), ("bytes", 12), ("bytes/row", 9), ("publish ms", 11), ("visible ms", 22), ("floor ms", 9)
     print("\n" + " ".join(f"{head:>{width}}" for head, width in (*heads, ("ratio", 6))))
     body = bench.world.bodies(1, 1)[0]
@@ -138,7 +138,7 @@ def proportion(bench: Bench, server: ServerProcess, sizes: Sequence[int], repeat
 
 
 def settle(server: ServerProcess) -> None:
-    """Waits until nothing is merged any more: what came before must not be measured."""
+    """Waits until no merge is under way, so that earlier work is not measured."""
     deadline = time.monotonic() + 2 * WAIT_S
     while time.monotonic() < deadline:
         with urllib.request.urlopen(f"{server.url}/v2/repository/models/ranker/snapshots", timeout=WAIT_S) as answer:
@@ -151,7 +151,7 @@ def settle(server: ServerProcess) -> None:
 
 
 def disturbance(bench: Bench, server: ServerProcess, rows: int, pairs: int) -> None:
-    """p99 at half of the largest load, in windows without and with a delta staged, switched to and one merged."""
+    """Measures p99 at half of the maximum load, without and with a delta staged, switched to and one merged."""
     settle(server)
     most = max_rate(server.http_port, "ranker", bench.bodies, bench.work / "records.npy")
     deltas = [bench.make(rows)[0] for _ in range(pairs)]
@@ -181,7 +181,7 @@ def disturbance(bench: Bench, server: ServerProcess, rows: int, pairs: int) -> N
 
 
 def rollback(bench: Bench, server: ServerProcess, turns: int) -> None:
-    """Milliseconds of a rollback to each of the last snapshots, as the caller sees it."""
+    """Measures the milliseconds of a rollback to each of the last snapshots, as the caller sees it."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=WAIT_S)
 
     def call(verb: str, content: dict[str, Any]) -> float:
@@ -203,7 +203,10 @@ def rollback(bench: Bench, server: ServerProcess, turns: int) -> None:
 
 
 def thousand(work: Path, count: int, rows: int) -> None:
-    """Many deltas in a row by the trainer's own policy, under a quiet load: what failed, and what they left behind."""
+    """Applies many deltas in a row by the trainer's policy under a light load.
+
+    Prints what failed, and what the deltas left behind.
+    """
     world = DeltaWorld(work / "models", "ranker", 100_000, policy=DeltaPolicy())
     bodies, records = work / "bodies.npz", work / "records.npy"
     save_bodies(bodies, world.bodies(200, BATCH))

@@ -39,7 +39,7 @@ from benchmarks.traffic import BATCH, Array, random_ids
 from storage._table import Lookup, Table
 
 OF_LIMIT = 0.85
-# Over torch nn.Embedding: by width for uniform ids, and for Zipf.
+# Targets of the ratio to torch's nn.Embedding: by width for uniform ids, and for Zipf.
 OVER_TORCH = {16: 1.0, 32: 1.0, 64: 1.3, 128: 1.3}
 OVER_TORCH_ZIPF = 1.35
 OVER_TORCHREC, OVER_TORCHREC_ZIPF = 2.3, 3.4
@@ -49,7 +49,7 @@ MIDS = 1e-6
 
 
 def measure(run: Run) -> None:
-    """Every claim of DRAM lookups, width by width."""
+    """Measures every claim of DRAM lookups, width by width."""
     rows = run.size(10_000_000, 400_000)
     dims = (16, 64) if run.quick else (16, 32, 64, 128)
     with torch_children(run) as (plain, huge, torchrec):
@@ -69,7 +69,7 @@ def measure(run: Run) -> None:
 
 
 def overhead_of_a_call(run: Run, ids: Array) -> None:
-    """What a call costs before its first id: a call without ids."""
+    """Measures the fixed cost of a call, with a lookup of no ids."""
     table = filled_table(ids, 16)
     none, out, found = ids[:0], np.empty((0, 16), np.float32), np.empty(0, np.uint8)
     lookup = Lookup([table], [(0, 0, 0)])
@@ -106,7 +106,7 @@ def overhead_of_a_call(run: Run, ids: Array) -> None:
 
 
 def against_the_limit(run: Run, table: Table, ids: Array, kinds: list[Batches]) -> None:
-    """find and copy beside probe and gather; two threads beside one."""
+    """Compares find and copy with probe and gather, and two threads with one."""
     probe, gather = IndexLimit(ids), RowLimit(len(ids), table.dim)
     run.report.remark(f"limits: loops of benchmarks/native/limits, {probe.isa}")
     threads = min(2, os.cpu_count() or 1)
@@ -130,7 +130,7 @@ def against_the_limit(run: Run, table: Table, ids: Array, kinds: list[Batches]) 
 
 
 def two_threads(run: Run, table: Table, batches: Batches) -> None:
-    """Twice the same work at once beside one of it."""
+    """Runs the same work twice at once, beside one of it."""
 
     def one() -> Contestant:
         return per_second(finder(table, batches), BATCH, **run.steady)
@@ -149,13 +149,13 @@ def two_threads(run: Run, table: Table, batches: Batches) -> None:
 
 
 def prober(probe: IndexLimit, batches: Batches) -> Callable[[int], object]:
-    """Where ids stand, and nothing else."""
+    """Returns a function that only looks up where ids are, without reading rows."""
     places = np.empty(batches.size, np.uint32)
     return lambda turn: probe.find(batches.ids[turn % len(batches)], places)
 
 
 def gatherer(rows: RowLimit, batches: Batches) -> Callable[[int], object]:
-    """Copies of rows whose numbers are known."""
+    """Returns a function that copies rows whose numbers are known."""
     out = np.empty((batches.size, rows.dim), np.float32)
     return lambda turn: rows.gather(batches.numbers[turn % len(batches)], out)
 
@@ -163,7 +163,7 @@ def gatherer(rows: RowLimit, batches: Batches) -> Callable[[int], object]:
 def against_torch(
     run: Run, table: Table, kinds: list[Batches], rows: int, plain: PeerProcess, huge: PeerProcess
 ) -> None:
-    """The same lookups by torch and numpy, which are given row numbers."""
+    """Compares the same lookups with torch and numpy, which are given row numbers."""
     peers = {"torch nn.Embedding": (plain, "embedding"), "numpy take": (plain, "numpy_take")}
     peers |= {"torch, 2 MB pages": (huge, "embedding"), "torch index_select, 2 MB pages": (huge, "index_select")}
     for process, kind in peers.values():
@@ -193,7 +193,7 @@ def against_torch(
 
 
 def against_torchrec(run: Run, ids: Array, dim: int, process: PeerProcess | None) -> None:
-    """Twenty-six features of one id, in one call, beside TorchRec's EmbeddingBagCollection and FBGEMM under it."""
+    """Compares 26 features of one id, in one call, with TorchRec's EmbeddingBagCollection and the FBGEMM under it."""
     if process is None:
         return
     rows = len(ids) // FEATURES

@@ -1,4 +1,4 @@
-"""What a benchmark says about where it ran."""
+"""Describes the machine that a benchmark ran on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from emberline.cli.doctor import processor_name
 
 
 def machine_line() -> str:
-    """One line: processor, cores, memory, kernel, Python."""
+    """Returns one line: processor, cores, memory, kernel, Python."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{processor_name()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, "
@@ -19,7 +19,7 @@ def machine_line() -> str:
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process, from the kernel's own account (Linux)."""
+    """Returns the resident memory of a process in bytes, by the kernel's own account (Linux)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -27,7 +27,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def available_bytes() -> int:
-    """Memory that could be had without swapping, by the kernel's estimate; all of it where the kernel does not say."""
+    """Returns the bytes available without swapping, by the kernel's estimate; all memory where it gives none."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():

@@ -1,7 +1,7 @@
-"""Measures things side by side: every repeat measures each of them once, one after the other, and then the next repeat.
+"""Measures things side by side: every repeat measures each of them once, one after the other.
 
-What drifts (clock, temperature, neighbours) then falls on all alike, and a ratio is taken within a repeat before the
-median is taken over repeats. Repeats beside which other processes were busy are dropped and counted.
+Drift (clock, temperature, neighbours) then affects all alike, and a ratio is taken within a repeat before the median is
+taken over repeats. Repeats during which other processes were busy are dropped and counted.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dataclasses import dataclass, field
 from benchmarks.gauge import CpuGauge
 
 REPEATS = 7
-# Fewer clean repeats than this, and all repeats count: better a figure that is marked than none.
+# With fewer clean repeats than this, all repeats count: a figure that is marked is better than none.
 CLEAN_AT_LEAST = 3
-# A measurement lasts at least so long: the kernel counts processor time in hundredths of a second.
+# A measurement lasts at least this long: the kernel counts processor time in hundredths of a second.
 PIECE_S = 0.06
-# What reads gigabytes at random is measured in a longer piece, after an uncounted run-up. Memory that others did not
-# touch meanwhile is slow to come back on a virtual machine (some 100 microseconds for each 2 MB page after a second),
-# and dearest for who has the most of it: short pieces in turn would measure the turns.
+# Work that reads gigabytes at random is measured in a longer piece, after an uncounted run-up. On a virtual machine,
+# memory that was idle meanwhile is slow to return (some 100 microseconds for each 2 MB page after a second), most of
+# all for the contestant that uses most of it: short alternating pieces would measure the alternation.
 STEADY_S, RUN_UP_S = 0.4, 0.25
 
-# Does its work once, `round` saying for which repeat, and returns its figure: mostly something a second.
+# Does its work once and returns its figure, mostly something a second; its argument is the number of the repeat.
 Contestant = Callable[[int], float]
 
 
 @dataclass
 class Samples:
-    """Figures by contestant, one a repeat. interrupted: there would have been more."""
+    """The figures of each contestant, one for each repeat. interrupted: Ctrl-C ended the measurement early."""
 
     names: tuple[str, ...]
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Samples:
 
     @property
     def is_clean(self) -> bool:
-        """Whether enough repeats were undisturbed to leave the others out."""
+        """Returns whether enough repeats were undisturbed to leave the others out."""
         return self.disturbed.count(False) >= CLEAN_AT_LEAST
 
     @property
@@ -52,15 +52,15 @@ class Samples:
 
     @property
     def dropped(self) -> int:
-        """Repeats that were left out."""
+        """The number of repeats that were left out."""
         return len(self.rounds) - len(self.kept)
 
     def values(self, name: str) -> list[float]:
-        """The figures of one contestant that count."""
+        """Returns the figures of one contestant that count."""
         return [figures[name] for figures in self.kept]
 
     def add(self, name: str, of: Callable[[Mapping[str, float]], float]) -> None:
-        """Adds a figure that follows from the others, repeat by repeat."""
+        """Adds a figure that is computed from the others, repeat by repeat."""
         self.names = (*self.names, name)
         for figures in self.rounds:
             figures[name] = of(figures)
@@ -101,15 +101,15 @@ def interleave(
 def per_second(
     work: Callable[[int], object], amount: float, *, piece_s: float = PIECE_S, run_up_s: float = 0.0
 ) -> Contestant:
-    """A contestant that repeats `work` for about piece_s and gives `amount` of it a second.
+    """Returns a contestant that repeats `work` for about piece_s and gives `amount` of it a second.
 
-    work: called with a number that rises with every call, so that it can take other ids each time. run_up_s: how long
+    work: called with a number that rises with every call, so that it can use other ids each time. run_up_s: how long
     it works before each measurement without being measured.
     """
     state = {"next": 0, "times": 0}
 
     def run(turn: int) -> float:
-        if turn == 0 or state["times"] == 0:  # the warm-up finds out how often fits
+        if turn == 0 or state["times"] == 0:  # the warm-up determines how many calls fit
             began = time.perf_counter()
             done = 0
             while (taken := time.perf_counter() - began) < piece_s:
@@ -133,12 +133,12 @@ def per_second(
 
 
 def run_up_times(times: int, piece_s: float, run_up_s: float) -> int:
-    """How often what is done `times` times in piece_s is done in run_up_s."""
+    """Returns how many calls fit into run_up_s when `times` calls take piece_s."""
     return math.ceil(times * run_up_s / piece_s)
 
 
 def together(contestants: Sequence[Contestant]) -> Contestant:
-    """The same moment for all: each on a thread of its own, and the sum of their figures."""
+    """Runs all of these at once, each on a thread of its own, as one contestant whose figure is their sum."""
 
     def run(turn: int) -> float:
         start = threading.Barrier(len(contestants))
@@ -171,9 +171,9 @@ def together(contestants: Sequence[Contestant]) -> Contestant:
 
 
 def wait_for(ended: Sequence[threading.Event]) -> None:
-    """Waits until all are set, and raises an interruption only then: nobody who still works is left behind.
+    """Waits until all events are set, and only then raises an interruption, so that no thread is left working.
 
-    Not by Thread.join, which takes a running thread for ended when it is interrupted (CPython 3.11, bpo-45274).
+    Does not use Thread.join, which takes a running thread for ended when it is interrupted (CPython 3.11, bpo-45274).
     """
     try:
         for event in ended:
@@ -185,5 +185,5 @@ def wait_for(ended: Sequence[threading.Event]) -> None:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one; NaN of none."""
+    """Returns the median; NaN for no values."""
     return statistics.median(values) if values else float("nan")

@@ -1,8 +1,9 @@
-"""Minutes of every kind of request at once against one server, and what it is like after them.
+"""Sends every kind of request at once to one server for minutes, and checks the state of the server afterwards.
 
-Binary, JSON, gRPC, KServe v1, a table, one user of many items; short deadlines, clients that hang up, requests that are
-wrong; sessions come and go, statistics and metrics are read. Answers are compared with those of before. At the end:
-requests by kind, the memory, descriptors and threads of each process over time, and what did not come back.
+Kinds: binary, JSON, gRPC, KServe v1, a table, one user of many items; short deadlines, clients that hang up, invalid
+requests; sessions are added and removed, statistics and metrics are read. Answers are compared with earlier ones. At
+the end it prints requests by kind, the memory, descriptors and threads of each process over time, and what was not
+released.
 
     python -m benchmarks.mixed_load --seconds 600
     python -m benchmarks.mixed_load --seconds 600 --flames docs/flames     # needs py-spy
@@ -47,7 +48,10 @@ parameters { key: "max_wait_ms" value { string_value: "200" } }
 
 
 class Load:
-    """Threads that ask until `end`. done: answers by kind and outcome. wrong: what should never be."""
+    """Threads that send requests until `end`.
+
+    done: answers by kind and outcome. wrong: answers that must never occur.
+    """
 
     def __init__(self, server: ServerProcess, place: Path) -> None:
         self.done: Counter[str] = Counter()
@@ -78,12 +82,12 @@ class Load:
         self._threads = [threading.Thread(target=self._run, args=(kind,), daemon=True) for kind in kinds]
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the threads."""
         for thread in self._threads:
             thread.start()
 
     def join(self) -> int:
-        """Ends; how many threads are stuck in a request."""
+        """Ends the threads; returns how many of them are stuck in a request."""
         self.ending.set()
         deadline = time.monotonic() + TIMEOUT_S + 10
         for thread in self._threads:
@@ -190,7 +194,7 @@ class Load:
     def _mistake(self) -> str:
         bodies = [b"{", b'{"inputs": []}', json_body(self._rows[1]).replace(b'"ids"', b'"idz"'), b"\xff" * 1000]
         status, _ = self._ask("/v2/models/dlrm/infer", bodies[int(time.monotonic() * 1000) % len(bodies)])
-        if status not in (400, 503):  # too much to do is said before a body is read
+        if status not in (400, 503):  # overload is reported before a body is read
             self._note(f"a mistake was answered with {status}")
         return str(status)
 
@@ -204,7 +208,7 @@ class Load:
 
 
 def sample(processes: dict[str, psutil.Process]) -> dict[str, tuple[float, int, int]]:
-    """(MiB of its own, descriptors, threads) of each."""
+    """Returns (MiB of its own, descriptors, threads) of each process."""
     found = {}
     for name, process in processes.items():
         memory = process.memory_full_info()
@@ -213,7 +217,7 @@ def sample(processes: dict[str, psutil.Process]) -> dict[str, tuple[float, int, 
 
 
 def flames(folder: Path, processes: dict[str, psutil.Process]) -> None:
-    """Half a minute of each process as a flame graph."""
+    """Records half a minute of each process as a flame graph."""
     spy = shutil.which("py-spy")
     assert spy is not None
     folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +231,7 @@ def flames(folder: Path, processes: dict[str, psutil.Process]) -> None:
 
 
 def main() -> None:
-    """Runs and prints."""
+    """Runs the load and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--frontends", type=int, default=1)
@@ -249,7 +253,7 @@ def main() -> None:
 
 
 def run(server: ServerProcess, place: Path, seconds: float, folder: Path | None) -> None:
-    """One load."""
+    """Runs one load against the server."""
     processes: dict[str, psutil.Process] = {}
     for pid in family(server.process.pid):
         process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Open-loop load over many connections, from a process of its own: more than a server can answer.
+"""Sends an open-loop load over many connections, from a process of its own: more than a server can answer.
 
 python -m benchmarks.open_load PORT MODEL RATE SECONDS BODIES RESULT     # RATE 0: CALM connections in a closed loop
 """
@@ -17,12 +17,15 @@ import numpy as np
 from benchmarks.paced_load import load_bodies
 
 CONNECTIONS, CALM = 64, 4
-# when it was sent (seconds from the start), latency in ms, HTTP status
+# sent: when it was sent, in seconds from the start; latency in ms; HTTP status.
 Record = np.dtype([("sent", "f8"), ("ms", "f8"), ("status", "i4")])
 
 
 def run_load(port: int, model: str, rate: float, seconds: float, bodies: Path, result: Path) -> np.ndarray[Any, Any]:
-    """Sends `rate` requests a second for so long; its records. rate 0: as fast as CALM connections are answered."""
+    """Sends `rate` requests a second for `seconds`; returns their records.
+
+    With rate 0 it sends as fast as CALM connections are answered.
+    """
     words = [str(word) for word in (port, model, rate, seconds, bodies, result)]
     subprocess.run([sys.executable, "-m", "benchmarks.open_load", *words], check=True, timeout=seconds + 60)
     records: np.ndarray[Any, Any] = np.load(result)
@@ -40,7 +43,10 @@ class _Load:
         await asyncio.gather(*(self._again(index, seconds) for index in range(CALM)))
 
     async def open(self, rate: float, seconds: float) -> None:
-        """A request that finds no free connection waits for one, and its latency counts from when it was due."""
+        """Sends at a fixed rate.
+
+        A request that finds no free connection waits for one, and its latency counts from when it was due.
+        """
         free: asyncio.Queue[Any] = asyncio.Queue()
         for _ in range(CONNECTIONS):
             free.put_nowait(await asyncio.open_connection("127.0.0.1", self._port))
@@ -67,7 +73,7 @@ class _Load:
         free.put_nowait(await self._ask(number, connection))
 
     async def _ask(self, number: int, connection: Any) -> Any:
-        """One request; returns the connection to use next."""
+        """Sends one request; returns the connection to use next."""
         reader, writer = connection
         sent = time.monotonic()
         writer.write(self._requests[number % len(self._requests)])
@@ -93,7 +99,7 @@ def _request(model: str, body: bytes, header: int) -> bytes:
 
 
 def main() -> None:
-    """The child."""
+    """Runs the child process."""
     port, model, rate, seconds, bodies, result = sys.argv[1:]
     load = _Load(int(port), model, Path(bodies))
     asyncio.run(load.open(float(rate), float(seconds)) if float(rate) else load.closed(float(seconds)))

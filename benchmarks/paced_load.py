@@ -1,9 +1,9 @@
-"""Open-loop load from a process of its own: requests at fixed times, each latency counted from the time it was due.
+"""Sends an open-loop load from a process of its own, at fixed times; each latency counts from the time it was due.
 
 A closed loop sends less while the server is slow and so hides what it should show. The child prints nothing; it writes
 (due time, latency, good) of every request when its standard input is closed.
 
-    python -m benchmarks.paced_load PORT MODEL RATE BODIES RESULT WAY      # WAY: JSON, how requests travel
+    python -m benchmarks.paced_load PORT MODEL RATE BODIES RESULT WAY      # WAY: JSON, how requests are sent
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ import numpy as np
 THREADS = 8
 _READ_BYTES = 256 << 10
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
-# due (seconds of the monotonic clock, which all processes share), latency in ms, 1 for a good answer
+# due: seconds of the monotonic clock, which all processes share; latency in ms; 1 for a good answer.
 Record = np.dtype([("due", "f8"), ("ms", "f8"), ("good", "u1")])
 
 
 @dataclass(frozen=True)
 class Way:
-    """How requests travel. ca: over TLS, and who the server has to be. token: sent with each.
+    """The way in which requests are sent."""
 
-    outputs: bytes of each output by name. Where there are any, inputs and outputs lie in shared memory: the client
-    writes the inputs before each request and reads the outputs after it, as it would have to.
-    """
-
+    #: File of the certificates that the server's is checked against, over TLS; "": no TLS.
     ca: str = ""
+    #: Token that is sent with each request; "": none.
     token: str = ""
+    #: Bytes of each output by name. With any, inputs and outputs lie in shared memory: the client writes the inputs
+    #: before each request and reads the outputs after it, as a real client would have to.
     outputs: dict[str, int] = field(default_factory=dict)
 
 
@@ -60,7 +60,7 @@ class PacedLoad:
     way: Way = PLAIN
 
     def start(self) -> PacedLoad:
-        """Starts the child."""
+        """Starts the child; returns self."""
         command = [sys.executable, "-m", "benchmarks.paced_load", str(self.port), self.model, str(self.rate)]
         self._process = subprocess.Popen(
             [*command, str(self.bodies), str(self.result), json.dumps(asdict(self.way))], stdin=subprocess.PIPE
@@ -68,7 +68,7 @@ class PacedLoad:
         return self
 
     def stop(self) -> np.ndarray[Any, Any]:
-        """Ends the child; its records, by due time."""
+        """Ends the child; returns its records, ordered by due time."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self._process.wait(timeout=60) != 0:
@@ -77,14 +77,14 @@ class PacedLoad:
 
 
 def save_bodies(path: Path, bodies: Sequence[tuple[bytes, int]]) -> None:
-    """Keeps binary request bodies for the child."""
+    """Saves binary request bodies for the child."""
     blob = b"".join(body for body, _ in bodies)
     lengths = np.array([[len(body), header] for body, header in bodies], np.int64)
     np.savez(path, blob=np.frombuffer(blob, np.uint8), lengths=lengths)
 
 
 def max_rate(port: int, model: str, bodies: Path, result: Path, seconds: float = 4.0, way: Way = PLAIN) -> float:
-    """Good answers a second of a server that always has something to do. Raises RuntimeError for any other answer."""
+    """Returns the good answers a second of a server that is always busy. Raises RuntimeError for any other answer."""
     load = PacedLoad(port, model, 0.0, bodies, result, way).start()
     time.sleep(1.5 + seconds)
     records = load.stop()
@@ -95,12 +95,12 @@ def max_rate(port: int, model: str, bodies: Path, result: Path, seconds: float =
 
 
 def window(records: np.ndarray[Any, Any], start: float, end: float) -> np.ndarray[Any, Any]:
-    """The records that were due in [start, end) of the monotonic clock."""
+    """Returns the records that were due in [start, end) of the monotonic clock."""
     return records[(records["due"] >= start) & (records["due"] < end)]
 
 
 def load_bodies(path: Path) -> list[tuple[bytes, int]]:
-    """What `save_bodies` kept."""
+    """Returns the bodies and header lengths that `save_bodies` wrote."""
     saved = np.load(path)
     blob, found, at = saved["blob"].tobytes(), [], 0
     for size, header in saved["lengths"].tolist():
@@ -110,7 +110,7 @@ def load_bodies(path: Path) -> list[tuple[bytes, int]]:
 
 
 class _Connection:
-    """Sends whole requests and reads whole responses, and spends as little as it can: it shares the cores."""
+    """Sends whole requests and reads whole responses with little processor time, since it shares the server's cores."""
 
     def __init__(self, port: int, ca: str) -> None:
         self._port = port
@@ -118,7 +118,10 @@ class _Connection:
         self._socket: socket.socket | None = None
 
     def ask(self, request: bytes) -> int:
-        """The status of the response. Raises OSError; the next request goes to a new connection then."""
+        """Sends a request; returns the status of the response.
+
+        Raises OSError; the next request then uses a new connection.
+        """
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=30)
@@ -153,7 +156,7 @@ class _Connection:
 
 
 class _Segment:
-    """Shared memory of one connection: the inputs of a request, and its outputs behind them."""
+    """The shared memory of one connection: the inputs of a request, and its outputs behind them."""
 
     def __init__(self, name: str, bodies: list[tuple[bytes, int]], outputs: dict[str, int]) -> None:
         self.name = name
@@ -166,7 +169,7 @@ class _Segment:
             self._mapped = mmap.mmap(file.fileno(), self.size)
 
     def head(self, body: bytes, header: int) -> bytes:
-        """The JSON of a request whose tensors lie here."""
+        """Returns the JSON of a request whose tensors lie in this segment."""
         content = json.loads(body[:header])
         at = 0
         for entry in content["inputs"]:
@@ -182,15 +185,15 @@ class _Segment:
         return json.dumps(content).encode()
 
     def write(self, tensors: bytes) -> None:
-        """The inputs of the next request."""
+        """Writes the inputs of the next request."""
         self._mapped[: len(tensors)] = tensors
 
     def read(self) -> bytes:
-        """The outputs of the last one."""
+        """Returns the outputs of the last request."""
         return self._mapped[self._inputs :]
 
     def close(self) -> None:
-        """Its name goes."""
+        """Removes the segment."""
         self._path.unlink()
 
     def _part(self, offset: int, size: int) -> dict[str, Any]:
@@ -272,7 +275,7 @@ class _Sender(threading.Thread):
 
 
 def main() -> None:
-    """The child."""
+    """Runs the child process."""
     port, model, rate, saved, result, way = sys.argv[1:]
     bodies, travels = load_bodies(Path(saved)), Way(**json.loads(way))
     senders = [_Sender(index, int(port), model, float(rate), bodies, travels) for index in range(THREADS)]

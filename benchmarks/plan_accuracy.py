@@ -1,10 +1,10 @@
-"""Claim: what a plan says of a budget, traffic that it has not seen confirms.
+"""Claim: the plan for a budget agrees with what is measured on traffic that the plan has not seen.
 
-Three tables of two row sizes behind a budget, lookups of 1 to 128 samples with ids by Zipf, some of them absent. In
+Three tables of two row sizes share a budget; lookups of 1 to 128 samples draw ids by Zipf, some of them absent. In
 each round the store records traffic at its budget and predicts four budgets; then each is set, settles, and is measured
 on other traffic. Hit rates are counted. Times are processor time of the thread that looks up, so that other work on the
 machine counts less; rows are read from the page cache. Budgets come in another order in each round, and medians over
-the rounds are compared. Beside that stands the plan of a version by its use counts, of traffic that was drawn apart.
+the rounds are compared. The plan of a version by its use counts, from traffic that was drawn separately, is shown too.
 
     python -m benchmarks.plan_accuracy            # some four minutes
     python -m benchmarks.plan_accuracy --quick
@@ -35,8 +35,8 @@ from storage.tiers.tiered import TieredStore
 
 # name, dim, rows, exponent, ids of a sample
 TABLES = (("user", 16, 200_000, 0.8, 1), ("item", 16, 60_000, 1.05, 12), ("tag", 32, 20_000, 1.1, 4))
-SHARE = 0.05  # of all rows, that the present budget holds
-BUDGETS = (0.5, 1.0, 2.0, 4.0)  # of the present one
+SHARE = 0.05  # share of all rows that the present budget holds
+BUDGETS = (0.5, 1.0, 2.0, 4.0)  # as multiples of the present budget
 ABSENT = 0.05
 POINTS, OF_TIME = 2.0, 0.25
 MOST_SAMPLES = 128
@@ -45,7 +45,7 @@ BALANCE_EVERY = 60
 
 
 class Version:
-    """A version whose use counts are of training traffic; its rows are random."""
+    """A version whose use counts come from training traffic; its rows are random."""
 
     path = Path("made up to measure")
     snapshot = "0" * 32
@@ -80,7 +80,7 @@ class Version:
 
 
 class Requests:
-    """Lookups drawn from the traffic, and what they found."""
+    """Draws lookups from the traffic, and counts what they found."""
 
     def __init__(self, version: Version, store: TieredStore) -> None:
         self._version, self._store = version, store
@@ -89,7 +89,7 @@ class Requests:
         self._turn = 0
 
     def run(self, samples: int) -> tuple[float, float, float]:
-        """Hit rate, mean milliseconds and mean ids of lookups of so many samples."""
+        """Looks up `samples` samples; returns the hit rate, mean milliseconds and mean ids of a lookup."""
         dram = ssd = 0
         times: list[float] = []
         sizes: list[int] = []

@@ -1,8 +1,8 @@
-"""Tables whose every row says which id it belongs to and which generation wrote it, so that any row read can be judged.
+"""Tables whose every row encodes its id and the generation that wrote it, so that any row read can be checked.
 
-A generation is one change of the tables. Which ids it writes, which it removes and what it writes are functions of
-(seed, generation, table, id), so two processes agree on them without a word. The values are whole numbers from -127 to
-127, and the first is 127: every row type (fp32, fp16, bf16, int8 with a scale) holds them exactly.
+A generation is one change of the tables. The ids that it writes and removes, and the values, are functions of
+(seed, generation, table, id), so two processes agree on them without communicating. The values are whole numbers from
+-127 to 127, and the first is 127: every row type (fp32, fp16, bf16, int8 with a scale) holds them exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHARD_ROWS = 4096
 
 
 def mixed(values: Array, salt: int) -> Array:
-    """values (n,) of 64 bits -> (n,) uint64, as if at random (the finaliser of splitmix64)."""
+    """Hashes values (n,) of 64 bits to (n,) uint64 with the finaliser of splitmix64."""
     x = values.astype(np.uint64, copy=True)
     x ^= np.uint64(salt * 0x9E3779B97F4A7C15 % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -38,14 +38,18 @@ def mixed(values: Array, salt: int) -> Array:
 
 @dataclass(frozen=True)
 class PlantedState:
-    """What the tables hold: by table, the generation that wrote each id of the universe, ABSENT where it has no row."""
+    """The content of the tables at one generation."""
 
     generation: int
+    #: By table, the generation that wrote each id of the universe; ABSENT where it has no row.
     wrote: Mapping[str, Array]
 
 
 class PlantedRows:
-    """tables: name -> (dim, ids of its universe). The universe has ids of the whole int64 range, its edges included."""
+    """Computes the rows of each table, id and generation.
+
+    tables: name -> (dim, ids of its universe). The universe has ids of the whole int64 range, its extremes included.
+    """
 
     def __init__(self, tables: Mapping[str, tuple[int, int]], *, seed: int = 1, row_type: str = "fp32") -> None:
         self.seed = seed
@@ -59,12 +63,12 @@ class PlantedRows:
             self.ids[name] = np.unique(np.concatenate([near, far, EDGE_IDS])).astype(np.int64)
 
     def first(self) -> PlantedState:
-        """Generation 0: three ids of four have a row."""
+        """Returns generation 0: three ids of four have a row."""
         wrote = {name: np.where(self._dice(name, 0) % 4 == 0, ABSENT, 0) for name in self.ids}
         return PlantedState(0, wrote)
 
     def change(self, before: PlantedState, generation: int, *, one_in: int = 3) -> tuple[PlantedState, PlantedDelta]:
-        """One id in `one_in` is written anew, or removed if it had a row, once in five times."""
+        """Changes one id in `one_in`: it is written anew or, once in five times, removed if it had a row."""
         wrote: dict[str, Array] = {}
         written: dict[str, Array] = {}
         removed: dict[str, Array] = {}
@@ -80,7 +84,7 @@ class PlantedRows:
         return after, PlantedDelta(self, generation, one_in, written, removed)
 
     def rows(self, table: str, positions: Array, generations: Array | int) -> Array:
-        """What a generation writes to the ids at these places of the universe: (n, dim) float32."""
+        """Returns the rows that a generation writes to the ids at these positions of the universe: (n, dim) float32."""
         dim = self.dims[table]
         salted = self.ids[table][positions].view(np.uint64) + np.asarray(generations).astype(np.uint64) * np.uint64(
             0xD6E8FEB86659FD93
@@ -92,7 +96,10 @@ class PlantedRows:
         return rows.astype(np.float32)
 
     def expected(self, state: PlantedState, table: str, positions: Array) -> tuple[Array, Array]:
-        """What a lookup of the ids at these places must give: rows (n, dim), zeros where absent, and found (n,)."""
+        """Returns the correct result of a lookup of the ids at these positions of the universe.
+
+        That is rows (n, dim), zeros where absent, and found (n,).
+        """
         generations = state.wrote[table][positions]
         found = generations != ABSENT
         rows = self.rows(table, positions, np.maximum(generations, 0))
@@ -100,7 +107,7 @@ class PlantedRows:
         return rows, found
 
     def specs(self, state: PlantedState | None = None) -> tuple[TableSpec, ...]:
-        """The tables, with the rows that they have in a state."""
+        """Returns the specs of the tables, with their numbers of rows in a state."""
         return tuple(
             TableSpec(
                 name,
@@ -112,11 +119,11 @@ class PlantedRows:
         )
 
     def codec(self, table: str) -> RowCodec:
-        """Of its rows."""
+        """Returns the codec of the table's rows."""
         return RowCodec(self.row_type, self.dims[table])
 
     def version(self, state: PlantedState) -> PlantedVersion:
-        """A state with the face of a published version."""
+        """Wraps a state in the interface of a published version."""
         return PlantedVersion(self, state)
 
     def _dice(self, table: str, generation: int) -> Array:
@@ -125,7 +132,7 @@ class PlantedRows:
 
 
 def snapshot_name(seed: int, generation: int) -> str:
-    """The snapshot id of a generation: 32 hex digits."""
+    """Returns the snapshot id of a generation: 32 hex digits."""
     return f"{seed % 2**32:08x}{generation:024x}"
 
 
@@ -141,7 +148,7 @@ class PlantedVersion:
         self._world, self._state = world, state
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """In the order of ids; what is used most lies among the ids near zero."""
+        """Yields the rows in the order of ids; the most used ids are near zero."""
         places = np.flatnonzero(self._state.wrote[table] != ABSENT)
         for start in range(0, max(1, len(places)), _SHARD_ROWS):
             part = places[start : start + _SHARD_ROWS]
@@ -151,18 +158,18 @@ class PlantedVersion:
             yield Shard(ids, rows, freq, self._world.codec(table))
 
     def uses(self, table: str) -> Iterator[tuple[Array, Array]]:
-        """As the shards say."""
+        """Yields the ids and use counts of the shards."""
         for shard in self.shards(table):
             yield shard.ids, shard.freq
 
     def table_digest(self, table: str) -> str:
-        """Of what stands in the table."""
+        """Returns a digest of the table's content."""
         text = f"{self._world.seed} {table} {self._world.row_type} ".encode()
         return hashlib.sha256(text + self._state.wrote[table].tobytes()).hexdigest()
 
 
 class PlantedDelta:
-    """What a generation writes and removes, readable as a published delta is."""
+    """The rows that a generation writes and the ids that it removes, readable as a published delta is."""
 
     def __init__(
         self,
@@ -181,7 +188,7 @@ class PlantedDelta:
         self._written, self._gone = written, gone
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """In the order of ids."""
+        """Yields the written rows in the order of ids."""
         places = self._written[table]
         for start in range(0, len(places), _SHARD_ROWS):
             part = places[start : start + _SHARD_ROWS]
@@ -190,9 +197,9 @@ class PlantedDelta:
             yield Shard(self._world.ids[table][part], rows, freq, self._world.codec(table))
 
     def removed(self, table: str) -> Array:
-        """Ids that had a row and have none now."""
+        """Returns the ids that had a row before and have none now."""
         return self._gone[table]
 
     def applied_to(self, before: PlantedState) -> PlantedState:
-        """The state that it leads to."""
+        """Returns the state after this delta."""
         return self._world.change(before, self._generation, one_in=self._one_in)[0]

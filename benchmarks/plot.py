@@ -1,4 +1,4 @@
-"""A picture of a report: each claim's ratio, its spread and its target. Needs matplotlib (the extra `bench`)."""
+"""Draws a report: each claim's ratio, its spread and its target. Needs matplotlib (the extra `bench`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from storage.errors import ConfigError
 
 
 def need_matplotlib() -> None:
-    """Raises ConfigError, before anything is measured, where there is none."""
+    """Raises ConfigError if matplotlib is missing, before anything is measured."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib: pip install 'emberline[bench]'", field="plot")
 
 
 def plot(report: Report, path: Path) -> None:
-    """Writes the picture; its kind follows from the name (.png, .svg, .pdf). Raises ConfigError."""
+    """Writes the picture; the suffix determines its format (.png, .svg, .pdf). Raises ConfigError."""
     need_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -25,14 +25,14 @@ from storage._table import Table
 PER_BAG = 10
 BAGS = BATCH // PER_BAG
 IDS = BAGS * PER_BAG
-# Over FBGEMM, by width.
+# Targets of the ratio to FBGEMM, by width.
 OVER_FBGEMM = {16: 0.75, 128: 1.2}
 FBGEMM = {"FBGEMM": "fbgemm", "FBGEMM for inference": "fbgemm_inference"}
 MIDS = 1e-6
 
 
 def measure(run: Run) -> None:
-    """Every claim of pooling, width by width."""
+    """Measures every claim of pooling, width by width."""
     rows = run.size(10_000_000, 400_000)
     with torch_children(run) as (plain, huge, fbgemm):
         ids = random_ids(rows)
@@ -57,12 +57,12 @@ def check_sums(table: Table, batches: Batches) -> None:
 
 
 def ours(run: Run, table: Table, batches: Batches) -> Contestant:
-    """Sums by the store, a new output each time."""
+    """Returns a contestant that sums by the store, with a new output each time."""
     return per_second(FeatureLookup([table], [batches], PER_BAG).run, IDS, **run.steady)
 
 
 def against_fbgemm(run: Run, table: Table, kinds: list[Batches], process: PeerProcess | None) -> None:
-    """FBGEMM's two classes; the target is for the faster one."""
+    """Compares with FBGEMM's two classes; the target is for the faster one."""
     if process is None:
         return
     rows = table.size()
@@ -98,7 +98,7 @@ def against_fbgemm(run: Run, table: Table, kinds: list[Batches], process: PeerPr
 
 
 def against_the_limit(run: Run, table: Table, kinds: list[Batches], process: PeerProcess) -> None:
-    """The sum of rows whose numbers are known, and torch, which does that."""
+    """Compares with the sum of rows whose numbers are known, and with torch, which computes that."""
     limit = RowLimit(table.size(), table.dim)
     run.report.remark(f"limit: a loop of benchmarks/native/limits, {limit.isa}, row numbers instead of ids")
     offsets, out = np.arange(0, IDS + 1, PER_BAG), np.empty((BAGS, table.dim), np.float32)
@@ -121,7 +121,7 @@ def against_torch(
     process: PeerProcess,
     limits: dict[str, Contestant] | None = None,
 ) -> None:
-    """torch's EmbeddingBag, and beside it the limit for each kind of traffic, if given."""
+    """Compares with torch's EmbeddingBag, and with the limit for each kind of traffic, if given."""
     version = process.build("bag", rows=table.size(), dim=table.dim)
     run.report.remark(f"torch: version {version}, one thread, row numbers instead of ids")
     for batches in kinds:

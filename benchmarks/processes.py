@@ -1,4 +1,4 @@
-"""The processes of a server."""
+"""Finds the processes of a server."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import psutil
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it has started."""
+    """Returns the pids of a process and all its descendants."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]

@@ -35,7 +35,7 @@ WAIT_S = 120.0
 
 
 class Kills:
-    """A world, its served copy, and what each of its snapshots answers to the same rows."""
+    """A world, its served copy, and the answers of each of its snapshots to the same rows."""
 
     def __init__(self, work: Path, rows: int, *, seed: int = 3) -> None:
         self.work, self.rows = work, rows
@@ -53,7 +53,7 @@ class Kills:
         self.scores = {self._snapshot(self.world.version): self._score()}
 
     def make(self, rows: int) -> Path:
-        """A delta in waiting; what it must answer is noted."""
+        """Prepares a delta outside the repository, and notes the answers it must give."""
         self.world.change(rows)
         folder = self.world.publisher.publish("delta")
         self.scores[self._snapshot(folder)] = self._score()
@@ -71,7 +71,10 @@ class Kills:
         return ServerProcess(self.work / "models", self.work / "store", self.work / "server.log")
 
     def check(self, server: ServerProcess) -> str:
-        """Asks; returns the snapshot that answered. Raises AssertionError for an answer that is not that snapshot's."""
+        """Asks the server; returns the snapshot that answered.
+
+        Raises AssertionError when the answer is not that snapshot's.
+        """
         body = json_body([Tensor("items", "INT64", self.ids), Tensor("dense", "FP32", self.dense)])
         request = urllib.request.Request(
             f"{server.url}/v2/models/ranker/infer", body, {"Content-Type": "application/json"}
@@ -86,7 +89,7 @@ class Kills:
         return snapshot
 
     def reaches(self, server: ServerProcess, snapshot: str) -> None:
-        """Waits until a snapshot answers; every answer before it must be some snapshot's own."""
+        """Waits until a snapshot answers; every answer before it must belong to some snapshot."""
         deadline = time.monotonic() + WAIT_S
         while self.check(server) != snapshot:
             if time.monotonic() > deadline:
@@ -108,7 +111,7 @@ class Kills:
 
 
 def run(kills: Kills, count: int, changed: int) -> Counter[str]:
-    """Kills `count` servers in an update of `changed` rows each; where each came back."""
+    """Kills `count` servers during an update of `changed` rows each; returns where each of them came back."""
     found: Counter[str] = Counter()
     with kills.server() as server:
         kills.reaches(server, next(iter(kills.scores)))
@@ -116,7 +119,7 @@ def run(kills: Kills, count: int, changed: int) -> Counter[str]:
         began = time.monotonic()
         newest = kills.appear(delta)
         kills.reaches(server, newest)
-        longest = 2.0 * (time.monotonic() - began) + 0.5  # staging and switch, then the merge of the one before
+        longest = 2.0 * (time.monotonic() - began) + 0.5  # staging and switch, then the merge of the previous one
     for turn in range(count):
         delta = kills.make(changed)
         with kills.server() as server:

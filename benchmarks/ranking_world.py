@@ -1,4 +1,4 @@
-"""A DLRM-like ranker whose inputs are half the user's and half the item's, published, and requests for it."""
+"""Publishes a DLRM-like ranker whose inputs belong half to the user and half to the item, and makes requests for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USERS = SPARSE // 2
 
 
 def spec() -> FeatureSpec:
-    """26 ids, the first half the user's; a list of the user's; 13 dense values of the item."""
+    """Returns the inputs: 26 ids, the first half the user's; a list of the user's; 13 dense values of the item."""
     sides = ["user" if index < USERS else "item" for index in range(SPARSE)]
     inputs: list[dict[str, Any]] = [
         {"name": f"c{index}", "dtype": "INT64", "side": side} for index, side in enumerate(sides)
@@ -40,7 +40,7 @@ def spec() -> FeatureSpec:
 
 
 class Ranker(nn.Module):
-    """A tower for the user, one for the item, and an MLP over both and their product."""
+    """Scores with a tower for the user, one for the item, and an MLP over both and their product."""
 
     def __init__(self, tables: list[EmbeddingTable]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Ranker(nn.Module):
 
 
 class RankingWorld:
-    """The ranker, published as version 1 of repository/name."""
+    """Publishes the ranker as version 1 of repository/name."""
 
     def __init__(self, repository: Path, name: str, *, seed: int = 1) -> None:
         self.rng = np.random.default_rng(seed)
@@ -81,7 +81,7 @@ class RankingWorld:
         self.version = Publisher(module, columns, repository, name=name, spec=known).publish("version")
 
     def bodies(self, count: int, batch: int, *, users: int) -> list[tuple[bytes, int]]:
-        """Binary requests for `batch` items. users: 1 sends the user once, `batch` repeats it in every row."""
+        """Returns binary requests for `batch` items. users: 1 sends the user once, `batch` repeats it in every row."""
         found = []
         for _ in range(count):
             values = self._values(batch, 1)

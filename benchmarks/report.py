@@ -1,4 +1,4 @@
-"""What a benchmark found: rows of one shape, as a table for people and as JSON for programs."""
+"""Holds the findings of a benchmark: rows of one shape, as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,25 +19,29 @@ from storage.errors import ConfigError
 
 @dataclass(frozen=True)
 class Row:
-    """One claim. ratio: ours by other, or other by ours where less is better, so that more is always better.
-
-    ours, other: medians, in `unit`; other is what `against` names: a peer, a limit, a bound. ratio: the median of the
-    ratios within each repeat; spread: the least and the greatest of them. target: that the ratio must reach; holds:
-    whether it does; both null for a figure that is only written down. repeats counted, dropped as disturbed; disturbed:
-    too few were quiet, so all were counted, and the figures are rough.
-    """
+    """One claim and its figures."""
 
     claim: str
+    #: Median of our figure, in `unit`.
     ours: float
+    #: Median of the other's figure, in `unit`.
     other: float
+    #: Median of the ratios within each repeat: ours by other, or other by ours where less is better, so more is better.
     ratio: float
+    #: The value that the ratio must reach; None for a figure without a target.
     target: float | None
+    #: Whether the ratio reaches the target; None without one.
     holds: bool | None
+    #: The least and the greatest of the ratios.
     spread: tuple[float, float]
+    #: Repeats that were counted.
     repeats: int
     unit: str
+    #: What `other` is: a peer, a limit, a bound.
     against: str
+    #: Repeats that were dropped as disturbed.
     dropped: int = 0
+    #: Too few repeats were quiet, so all were counted, and the figures are rough.
     disturbed: bool = False
     note: str = ""
 
@@ -65,9 +69,9 @@ class Report:
         less_is_better: bool = False,
         note: str = "",
     ) -> None:
-        """Adds a row from repeats that measured `ours` and `against` side by side. Nothing without a repeat.
+        """Adds a row from repeats that measured `ours` and `against` side by side. Adds nothing without a repeat.
 
-        scale: what the figures are multiplied with to be in `unit`.
+        scale: factor that converts the figures to `unit`.
         """
         mine, theirs = samples.values(ours), samples.values(against)
         self.pairs(
@@ -97,7 +101,7 @@ class Report:
         disturbed: bool = False,
         note: str = "",
     ) -> None:
-        """Adds a row from pairs of figures, one a repeat."""
+        """Adds a row from pairs of figures, one for each repeat."""
         if not ours:
             return
         pairs = list(zip(ours, other, strict=True))
@@ -122,7 +126,7 @@ class Report:
         )
 
     def remark(self, text: str) -> None:
-        """Adds a line below the table; each is said once."""
+        """Adds a line below the table, unless it is there already."""
         if text not in self.remarks:
             self.remarks.append(text)
 
@@ -132,18 +136,18 @@ class Report:
         return [row for row in self.rows if row.holds is False]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The rows, as plain values; what is no number is null."""
+        """Returns the rows as plain values; NaN and infinity become null."""
         return [{name: _plain(value) for name, value in asdict(row).items()} for row in self.rows]
 
     def write_json(self, path: Path) -> None:
-        """Writes the rows. Raises ConfigError where that cannot be."""
+        """Writes the rows as JSON. Raises ConfigError if the file cannot be written."""
         try:
             path.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--json {path}: {error.strerror or error}", field="json") from error
 
     def print(self, console: Console) -> None:
-        """The table, then the remarks."""
+        """Prints the table, then the remarks."""
         table = Table(title=self._title(), title_justify="left", show_lines=False, pad_edge=False)
         table.add_column("claim", overflow="fold")
         for column in ("ours", "other"):
@@ -182,7 +186,7 @@ class Report:
 
 
 def figure(value: float) -> str:
-    """Three or four digits that count."""
+    """Formats a value with three or four significant digits."""
     if not math.isfinite(value):
         return "-"
     if abs(value) >= 1000:

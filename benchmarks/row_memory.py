@@ -1,4 +1,4 @@
-"""What a row in DRAM costs beyond its own bytes: by the store's account, and by the kernel's."""
+"""Measures the memory of a row in DRAM beyond its own bytes: by the store's account, and by the kernel's."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _WARM_ROWS = 500_000
 
 
 def of_a_store(run: Run, served: Served, what: str) -> None:
-    """All that the DRAM of a full store takes, index, counts and estimates included, by its rows."""
+    """Divides all memory that a full store takes in DRAM, index, counts and estimates included, by its rows."""
     stats = served.store.stats()
     beside = stats.bytes["dram"] / stats.rows["dram"] - 4 * served.dim
     _row(run, f"memory of a row beyond its {4 * served.dim} bytes, {what}", [beside])
 
 
 def of_a_table(run: Run, ids: Array) -> None:
-    """A table without a bound, filled from nothing: told, and resident."""
+    """Measures a table without a bound, filled from empty: its own account, and resident memory."""
     told, resident = [], []
     for _ in range(3):
-        filled_table(ids[:_WARM_ROWS], _DIM)  # what the allocator keeps for itself afterwards is no row's
+        filled_table(ids[:_WARM_ROWS], _DIM)  # memory that the allocator keeps afterwards belongs to no row
     for _ in range(1 if run.quick else 3):
         before = rss_bytes(os.getpid())
         table = filled_table(ids, _DIM)

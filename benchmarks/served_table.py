@@ -1,4 +1,4 @@
-"""A tiered store of one table, asked as a model with 26 features would ask it, and its hits counted."""
+"""Queries a tiered store of one table as a model with 26 features would, and counts its hits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLES = BATCH // FEATURES
 
 @dataclass
 class Window:
-    """What some lookups gave: hits in DRAM, and those of the best static choice on the same lookups."""
+    """Counts of some lookups: hits in DRAM, and hits of the best static choice on the same lookups."""
 
     lookups: int = 0
     hits: int = 0
@@ -27,17 +27,17 @@ class Window:
 
     @property
     def rate(self) -> float:
-        """Per cent."""
+        """The share of hits in DRAM, in per cent."""
         return 100.0 * self.hits / self.lookups
 
     @property
     def static_rate(self) -> float:
-        """Per cent."""
+        """The share of hits of the best static choice, in per cent."""
         return 100.0 * self.static / self.lookups
 
 
 class Served:
-    """A store of one table, asked as a model with 26 features would. A context manager."""
+    """Queries a store of one table as a model with 26 features would. A context manager."""
 
     def __init__(self, folder: Path, ids: Array, made: MadeTable, dram_bytes: int | None) -> None:
         self.folder, self.ids, self.dim = folder, ids, made.dim
@@ -59,11 +59,11 @@ class Served:
 
     @property
     def capacity(self) -> int:
-        """Rows that DRAM holds now."""
+        """The number of rows that DRAM holds now."""
         return self.store.stats().rows["dram"]
 
     def look_up(self, numbers: Array) -> tuple[int, int]:
-        """A batch of row numbers (13,312,): hits in DRAM, and hits of the tiers below it."""
+        """Looks up a batch of row numbers (13,312,); returns the hits in DRAM, and the hits in the tiers below it."""
         parts = self.ids[numbers].reshape(FEATURES, SAMPLES)
         result = self.plan.lookup(SAMPLES, [Jagged(part, self._offsets) for part in parts])
         if result.counts.absent or result.counts.unresolved:
@@ -71,7 +71,7 @@ class Served:
         return result.counts.dram, result.counts.ssd
 
     def check(self, numbers: Array) -> None:
-        """Raises AssertionError unless a batch gives what was put in."""
+        """Raises AssertionError unless a lookup of a batch returns the stored rows."""
         parts = self.ids[numbers].reshape(FEATURES, SAMPLES)
         result = self.plan.lookup(SAMPLES, [Jagged(part, self._offsets) for part in parts])
         for output, expected in zip(result.outputs, numbers.reshape(FEATURES, SAMPLES), strict=True):
@@ -79,7 +79,7 @@ class Served:
                 raise AssertionError("a lookup gave other rows than were put in: the figures would mean nothing")
 
     def window(self, traffic: Traffic, batches: int) -> Window:
-        """Looks up batches and counts. Promotions are done after each."""
+        """Looks up batches and counts hits. Waits for promotions after each batch."""
         window = Window()
         hottest = np.zeros(len(self.ids), np.bool_)
         hottest[traffic.numbering[: self.capacity]] = True
@@ -92,7 +92,7 @@ class Served:
         return window
 
     def fill(self, traffic: Traffic, lookups: int) -> None:
-        """Looks up about so many ids, and counts nothing."""
+        """Looks up about `lookups` ids, and counts nothing."""
         left = -(-lookups // BATCH)
         while left > 0:
             for numbers in traffic.batches(min(left, 64)):

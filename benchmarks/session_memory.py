@@ -1,7 +1,7 @@
 """Claim: a session costs at most 64 MiB; all sessions share one copy of tables and weights.
 
 Publishes a model with one table of 1 GiB, serves it with 1 and then with 16 sessions, drives every session, and reads
-the server's resident memory. Expected: RSS(16) <= RSS(1) + 15 * 64 MiB. With a copy a session it
+the server's resident memory. Expected: RSS(16) <= RSS(1) + 15 * 64 MiB. With one copy for each session it
 would be 16 GiB.
 
     python -m benchmarks.session_memory            # 1 GiB of rows

@@ -1,8 +1,8 @@
 """Claims: rows from SSD beside the disk's own random reads when cold, and beside plain RocksDB when warm.
 
 Cold: every file's pages are dropped from the kernel's cache before each batch of 13,312 uniform ids, nearly all of them
-on pages of their own. The limit is one 4 KiB read an id with 32 under way, by fio where it is installed, and by our own
-probe. Warm: everything was read before; one calling thread.
+on pages of their own. The limit is one 4 KiB read for each id with 32 under way, measured by fio where it is installed,
+and by our own probe. Warm: everything was read before; one calling thread.
 
     python -m benchmarks.ssd            # 10 M rows of 128 bytes: about three minutes, 6 GB of disk
     python -m benchmarks.ssd --quick
@@ -43,24 +43,24 @@ DIM = 32
 OF_DISK = 0.6
 OVER_ROCKSDICT = 1.5
 THOUSANDS = 1e-3
-# What the peer may hold while it is measured cold, as the store's own block cache.
+# The peer's cache limit while it is measured cold; the same as the store's own block cache.
 _SMALL_CACHE = 64 << 20
 
 
 class Rows(Protocol):
-    """What is measured."""
+    """The interface of what is measured: rows of one table on disk."""
 
     folder: Path
 
     def find(self, ids: Array) -> Array:
-        """(n, D) rows."""
+        """Returns the (n, D) rows of ids."""
 
     def forget(self) -> None:
-        """Whatever must be reopened so that nothing is held."""
+        """Reopens whatever must be reopened so that nothing is cached."""
 
 
 def measure(run: Run) -> None:
-    """Cold, then warm."""
+    """Measures cold, then warm."""
     ids = random_ids(run.size(10_000_000, 300_000))
     made = MadeTable(ids, DIM)
     ours = SsdRows(run.work / "ours", DIM)
@@ -73,14 +73,14 @@ def measure(run: Run) -> None:
 
 
 def check(rows: Rows, ids: Array) -> None:
-    """Raises AssertionError unless a batch gives what was put in."""
+    """Raises AssertionError unless a batch returns the stored rows."""
     numbers = np.random.default_rng(1).integers(0, len(ids), 1000)
     if not np.array_equal(rows.find(ids[numbers]), rows_of_numbers(numbers, DIM)):
         raise AssertionError(f"{type(rows).__name__} gave other rows than were put in: the figures would mean nothing")
 
 
 def cold_finder(rows: Rows, ids: Array, batch: int = BATCH) -> Contestant:
-    """Ids a second of one batch, nothing being cached by the kernel. Another batch each time."""
+    """Returns a contestant: ids a second of one batch with nothing in the page cache, another batch each time."""
     rng = np.random.default_rng(7)
 
     def run(_: int) -> float:
@@ -95,7 +95,7 @@ def cold_finder(rows: Rows, ids: Array, batch: int = BATCH) -> Contestant:
 
 
 def disk_limit(run: Run, file: Path) -> dict[str, Contestant]:
-    """Random 4 KiB reads a second with 32 under way; what the claim is measured against comes first."""
+    """Measures random 4 KiB reads a second with 32 under way; the claim is judged by the first contestant."""
     seeds = iter(range(1_000_000))
 
     def probe(_: int) -> float:
@@ -111,7 +111,7 @@ def disk_limit(run: Run, file: Path) -> dict[str, Contestant]:
 
 
 def cold(run: Run, ours: SsdRows, made: MadeTable, ids: Array) -> None:
-    """Beside the disk, RocksDB and LMDB."""
+    """Compares cold reads with the disk, RocksDB and LMDB."""
     size = len(ids) * DIM * 4
     file = run.work / "limit.bin"
     write_file(file, size)
@@ -140,7 +140,7 @@ def cold(run: Run, ours: SsdRows, made: MadeTable, ids: Array) -> None:
 
 
 def warm(run: Run, ours: SsdRows, made: MadeTable, ids: Array) -> None:
-    """Everything was read before; one thread."""
+    """Compares reads of cached files, on one thread."""
     size = len(ids) * DIM * 4
     with loaded_databases(run, made, size, direct=False, cache_bytes=2 * size + _SMALL_CACHE) as databases:
         everyone: list[tuple[str, Rows]] = [("ours", ours), *((peer.name, peer) for peer in databases)]
@@ -170,7 +170,7 @@ def warm(run: Run, ours: SsdRows, made: MadeTable, ids: Array) -> None:
 def loaded_databases(
     run: Run, made: MadeTable, size: int, *, direct: bool, cache_bytes: int
 ) -> Iterator[list[RocksRows | LmdbRows]]:
-    """RocksDB and LMDB with the same rows; gone afterwards."""
+    """Yields RocksDB and LMDB with the same rows, and removes them afterwards."""
     databases: list[RocksRows | LmdbRows] = []
     folder = run.work / "peers"
     try:

@@ -1,4 +1,4 @@
-"""The store's SSD tier as the benchmarks use it: everything that they ask of it stands here."""
+"""Wraps the store's SSD tier for the benchmarks: every call that they make of it is in this module."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class SsdRows:
         self.tier = SsdTier.open(folder)
 
     def load(self, parts: Iterable[tuple[Array, Array]]) -> int:
-        """Ids (n,) ascending over all parts, and their rows (n, D); on the disk when it returns. Returns how many."""
+        """Loads ids (n,), ascending over all parts, and their rows (n, D); syncs them to the disk. Returns how many."""
         return self.tier.bulk_load(TABLE, parts)
 
     def find(self, ids: Array) -> Array:
-        """(n, D) rows of ids that are all there."""
+        """Returns the (n, D) rows of ids, all of which are present."""
         rows, found = self.tier.find(TABLE, ids, 4 * self.dim)
         if not found.all():
             raise AssertionError(f"{int((found == 0).sum())} rows are missing that were put in")
         return rows.view(np.float32)
 
     def forget(self) -> None:
-        """Nothing to reopen before a cold read."""
+        """Does nothing: a cold read needs nothing reopened."""
 
     def close(self) -> None:
         """Releases the folder."""

@@ -1,6 +1,7 @@
-"""What a request of one row costs in our own code, stage by stage, beside lookups and the dense graph: in one process.
+"""Measures the cost of a request of one row in our own code, stage by stage, beside lookups and the dense graph.
 
-32 requests are under way, so that what a batch costs once is shared as under load; nothing of a network is in it.
+All stages run in one process. 32 requests are under way, so that the fixed cost of a batch is shared as under load;
+no network is involved.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PIECES, _PIECE_S = 7, 0.03
 
 
 class Stages:
-    """A loaded DLRM, asked from within; a context manager."""
+    """A loaded DLRM that is called in process; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         world = DlrmWorld(folder / "stages", folder / "stages.safetensors")
@@ -39,7 +40,7 @@ class Stages:
         self._body, self._json_bytes = binary_body(world.request(1))
 
     def microseconds(self) -> dict[str, float]:
-        """Median cost of each stage, of one request."""
+        """Returns the median cost of each stage for one request."""
         torch.set_num_threads(1)
         raw = [
             (b"host", b"127.0.0.1:8000"),
@@ -85,7 +86,7 @@ class Stages:
 
 
 def _median(work: Callable[[], Any]) -> float:
-    """Microseconds of a call."""
+    """Returns the microseconds of a call."""
     for _ in range(20):
         work()
     pieces = []
@@ -99,7 +100,7 @@ def _median(work: Callable[[], Any]) -> float:
 
 
 def _under_way(model: LoadedModel, columns: dict[str, Column], rows: int) -> float:
-    """Microseconds of a request from the call of the model to its answer's arrival, TOGETHER being under way."""
+    """Returns the microseconds from a call of the model to its answer, with TOGETHER requests under way."""
 
     async def rounds(count: int) -> None:
         async def one() -> None:

@@ -2,9 +2,9 @@
 
 Publishes a version of 20 M rows of 32 floats (2.6 GB) and one of 22,506 rows, and starts `emberline serve` on them as
 a user does: once with an empty store, then again after kill -9, with a DRAM budget of 256 MiB and with none. The time
-runs from the start of the process until /v2/health/ready answers 200. Beside each time stands the processor time that
-the server's processes took until then, which other work on the machine disturbs less; beside the first load stand the
-time that its digests and its writes take alone, and beside a restart the time that `import torch` takes. Until DRAM is
+runs from the start of the process until /v2/health/ready answers 200. With each time it prints the processor time that
+the server's processes took until then, which other work on the machine disturbs less; with the first load, the time
+that its digests and its writes take alone; and with a restart, the time that `import torch` takes. Until DRAM is
 filled (`filled`) more lookups read from the disk.
 
     python -m benchmarks.starts                                    # about ten minutes; 8 GB on the disk
@@ -50,21 +50,24 @@ _BLOCK = 16 << 20
 
 @dataclass(frozen=True)
 class Start:
-    """One start. wall_s, cpu_s: until it was ready; filled_s: until DRAM took no more rows, 0 when not waited for."""
+    """The times of one start of a server."""
 
+    #: Seconds of wall clock until it was ready.
     wall_s: float
+    #: Seconds of processor time until it was ready.
     cpu_s: float
+    #: Seconds until DRAM took no more rows; 0 when not waited for.
     filled_s: float = 0.0
 
 
 class Figures:
-    """Samples by what they are of, and by whose they are."""
+    """Samples by what was measured and by whose build."""
 
     def __init__(self) -> None:
         self.starts: dict[tuple[str, str], list[Start]] = defaultdict(list)
 
     def add(self, what: str, whose: str, start: Start) -> None:
-        """Keeps a sample and shows it."""
+        """Keeps a sample and prints it."""
         self.starts[what, whose].append(start)
         filled = f", DRAM filled after {start.filled_s:.1f} s" if start.filled_s else ""
         print(
@@ -72,7 +75,7 @@ class Figures:
         )
 
     def lines(self) -> Iterator[str]:
-        """A table: medians with the least and the greatest."""
+        """Yields the lines of a table: medians with the least and the greatest."""
         yield f"{'':<46}{'wall s':>22}{'processor s':>22}{'DRAM filled s':>22}"
         for (what, whose), samples in self.starts.items():
             columns = ([s.wall_s for s in samples], [s.cpu_s for s in samples], [s.filled_s for s in samples])
@@ -111,7 +114,7 @@ def main() -> None:
 
 
 def measure(work: Path, rows: int, repeats: int, loads: int, builds: dict[str, Path]) -> Figures:
-    """Runs everything and prints it."""
+    """Runs all measurements and prints them."""
     print(machine_line())
     large, small = work / "large", work / "small"
     print(f"publishing {rows:,} and {SMALL_ROWS:,} rows of {DIM} floats", flush=True)
@@ -171,7 +174,7 @@ def start(python: Path, repository: Path, store: Path, *, frontends: int = 0, fi
 
 
 def _popen(command: list[str], folder: Path, output: TextIO) -> subprocess.Popen[bytes]:
-    # In another folder than this checkout: Python would import from there what another build has otherwise.
+    # The working directory is not this checkout: Python would import its modules in place of the other build's.
     return subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
 
 
@@ -194,7 +197,7 @@ def _is_ready(port: int) -> bool:
 
 
 def _filled(port: int) -> float:
-    """When DRAM had as many rows as it would have: they were the same for two seconds."""
+    """Returns when DRAM had its final number of rows: the number did not change for two seconds."""
     last, since = -1.0, time.monotonic()
     while time.monotonic() - since < 2.0:
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
@@ -210,7 +213,7 @@ def _counts_dram(line: str) -> bool:
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and those that came from it, parents first."""
+    """Returns a process and its descendants, parents first."""
     children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in _children(task)]
     return [pid, *(found for child in children for found in _tree(child))]
 
@@ -236,7 +239,7 @@ def _import_torch(python: Path) -> Start:
 
 
 def _limits(work: Path, tables: Path, size: int) -> Iterator[str]:
-    """How fast the machine hashes on all cores, and writes; and how long these bytes take so."""
+    """Yields how fast the machine hashes on all cores and writes, and how long `size` bytes take at that rate."""
     files = sorted(tables.iterdir())
     cores = len(os.sched_getaffinity(0))
     hashing = statistics.median(_hash_s(files, cores) for _ in range(3))

@@ -1,4 +1,4 @@
-"""A large version and a small one for the starts of a server: one table, a linear layer, golden requests."""
+"""Publishes a large version and a small one for server starts: one table, a linear layer, golden requests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def publish(folder: Path, rows: int, *, seed: int = 1) -> Path:
 
 
 def set_budget(folder: Path, text: str | None) -> None:
-    """Writes the model's `dram_bytes`, or none."""
+    """Writes the model's `dram_bytes` to its configuration, or removes it for None."""
     config = folder / NAME / "config.pbtxt"
     lines = [line for line in config.read_text().splitlines() if "dram_bytes" not in line]
     if text is not None:

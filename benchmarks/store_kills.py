@@ -1,6 +1,6 @@
 """Claim: kill -9 at any moment of its work leaves a store that opens at one snapshot, with everything acknowledged.
 
-A child process loads versions, merges deltas, writes words, adopts, compactions, closes and opens again, and says on a
+A child process loads versions, merges deltas, writes words, adopts, compacts, closes and opens again, and reports on a
 pipe what it begins and what is done. It is killed after a random time. Then the store is opened here: it must be at the
 last snapshot that was acknowledged or at the one in flight, every row of the universe must be that snapshot's own, and
 the store's own check must find nothing. Then the next child goes on from there.
@@ -8,7 +8,7 @@ the store's own check must find nothing. Then the next child goes on from there.
     python -m benchmarks.store_kills              # 100 kills, 30,000 ids: about four minutes
     python -m benchmarks.store_kills --quick      # 10 kills
 
-What the page cache holds survives a kill, so this says nothing of power loss; that is what fsync is for.
+The page cache survives a kill, so this says nothing about power loss; that is what fsync is for.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ LONGEST_S = 0.8
 
 
 def world_of(ids: int) -> PlantedRows:
-    """What parent and child agree on."""
+    """Returns the tables that parent and child agree on."""
     return PlantedRows({"item": (16, ids), "user": (4, max(100, ids // 5))}, seed=SEED)
 
 
 @dataclass(frozen=True)
 class Place:
-    """version: generation of the version that was loaded. at: generation that the rows are at. word: the owner's.
+    """The position of the child in its work."""
 
-    loaded: whether anything was ever loaded.
-    """
-
+    #: Generation of the version that was loaded.
     version: int = 0
+    #: Generation that the rows are at.
     at: int = 0
+    #: The owner's word.
     word: int = 0
+    #: Whether anything was ever loaded.
     loaded: bool = False
 
 
 class History:
-    """States by generation: a version starts anew, a delta changes the one before."""
+    """Computes states by generation: a version starts anew, a delta changes the previous state."""
 
     def __init__(self, ids: int) -> None:
         self.world = world_of(ids)
         self._known: dict[tuple[int, int], PlantedState] = {}
 
     def version(self, generation: int) -> PlantedVersion:
-        """A version whose rows were all written by this generation."""
+        """Returns a version whose rows were all written by this generation."""
         return self.world.version(self.state(generation, generation))
 
     def state(self, version: int, at: int) -> PlantedState:
-        """What the tables hold after the deltas version + 1 .. at."""
+        """Returns the state of the tables after the deltas version + 1 .. at."""
         if (version, at) not in self._known:
             if version == at:
                 first = self.world.first()
@@ -83,18 +84,18 @@ class History:
 
 
 def one_in(generation: int) -> int:
-    """How many ids stand for one that a delta touches."""
+    """Returns n, where a delta of this generation changes one id in n."""
     return (2, 25, 400)[generation % 3]
 
 
 def work(folder: Path, ids: int, place: Place, seed: int) -> None:
-    """The child: works until it is killed. Says `do WHAT NUMBER` before and `done WHAT NUMBER` after each step."""
+    """Runs the child until it is killed. Prints `do WHAT NUMBER` before and `done WHAT NUMBER` after each step."""
     history, rng = History(ids), random.Random(seed)
 
     def say(verb: str, what: str, number: int) -> None:
         print(verb, what, number, flush=True)
 
-    fresh = place.at  # generations are never used twice, also not by a child before this one that was killed
+    fresh = place.at  # a generation is never used twice, not even one of an earlier child that was killed
     while True:
         say("do", "open", 0)
         store = TieredStore.open(folder, history.world.specs(), dram_bytes=rng.choice(BUDGETS), limits=LIMITS)
@@ -105,7 +106,7 @@ def work(folder: Path, ids: int, place: Place, seed: int) -> None:
             dice = rng.random()
             if dice < 0.6:
                 fresh += 1
-                # A number that was given up by a kill is skipped by everyone: the parent says where we are.
+                # A number that was abandoned by a kill is skipped by everyone: the parent passes the current one.
                 state = history.state(place.version, place.at)
                 _, delta = history.world.change(state, fresh, one_in=one_in(fresh))
                 say("do", "stage", fresh)
@@ -132,13 +133,13 @@ def work(folder: Path, ids: int, place: Place, seed: int) -> None:
         store.close()
         say("done", "close", 0)
         if rng.random() < 0.25:
-            # Another version takes the place of this one: everything is loaded anew.
+            # Another version replaces this one: everything is loaded anew.
             fresh += 1
             place = replace(place, version=fresh, at=fresh)
 
 
 def _read_some(store: TieredStore, history: History, rng: random.Random) -> None:
-    """Reads that fill DRAM in the background."""
+    """Looks up some rows, which fills DRAM in the background."""
     for name, ids in history.world.ids.items():
         asked = np.array(rng.sample(ids.tolist(), 100))
         store.plan([LookupSpec("x", name, "none", 1)]).lookup(100, [Jagged(asked, np.arange(101))], timeout_s=1e-3)
@@ -146,15 +147,16 @@ def _read_some(store: TieredStore, history: History, rng: random.Random) -> None
 
 @dataclass
 class Ended:
-    """What a child said. begun: the step in flight when it was killed, if any."""
+    """The output of a killed child."""
 
     place: Place
+    #: The step in flight when it was killed, if any.
     begun: tuple[str, int] | None
     steps: Counter[str]
 
 
 def killed_child(folder: Path, ids: int, place: Place, seed: int) -> Ended:
-    """Runs a child for a random time, kills it, and reads what it said until then."""
+    """Runs a child for a random time, kills it, and reads its output until then."""
     code = "import sys; from benchmarks.store_kills import child; child(sys.argv[1:])"
     given = [str(folder), ids, place.version, place.at, place.word, seed]
     process = subprocess.Popen(
@@ -177,7 +179,7 @@ def killed_child(folder: Path, ids: int, place: Place, seed: int) -> Ended:
 
 
 def told(said: str, place: Place) -> Ended:
-    """Follows a child's words from where it began. A line that the kill cut off was not said."""
+    """Follows a child's output from where it began. A line that the kill truncated is ignored."""
     begun: tuple[str, int] | None = None
     steps: Counter[str] = Counter()
     for line in said.split("\n")[:-1]:
@@ -199,7 +201,7 @@ def told(said: str, place: Place) -> Ended:
 
 
 def reopened(folder: Path, history: History, ended: Ended, seed: int) -> Place:
-    """Opens the store and judges it; returns where it is. Raises AssertionError."""
+    """Opens the store and checks it; returns its place. Raises AssertionError."""
     place, begun = ended.place, ended.begun
     budget = random.Random(seed).choice(BUDGETS)
     with TieredStore.open(folder, history.world.specs(), dram_bytes=budget, limits=LIMITS) as store:
@@ -228,7 +230,7 @@ def reopened(folder: Path, history: History, ended: Ended, seed: int) -> Place:
 
 
 def _check_rows(store: TieredStore, history: History, state: PlantedState) -> None:
-    """Every id of the universe, by the way that requests take."""
+    """Checks every id of the universe, by the same lookup that requests use."""
     for name, ids in history.world.ids.items():
         result = store.plan([LookupSpec("x", name, "none", 1)]).lookup(len(ids), [Jagged(ids, np.arange(len(ids) + 1))])
         rows, found = history.world.expected(state, name, np.arange(len(ids)))
@@ -244,7 +246,7 @@ def _check_rows(store: TieredStore, history: History, state: PlantedState) -> No
 
 
 def run(folder: Path, trials: int, ids: int, *, seed: int = 1) -> Counter[str]:
-    """Kills `trials` children; what was in flight when they died."""
+    """Kills `trials` children; counts what was in flight when they died."""
     history, place = History(ids), Place()
     inflight: Counter[str] = Counter()
     done: Counter[str] = Counter()
@@ -264,7 +266,7 @@ def run(folder: Path, trials: int, ids: int, *, seed: int = 1) -> Counter[str]:
 
 
 def child(arguments: list[str]) -> None:
-    """What the other process runs."""
+    """Runs the child process."""
     folder, ids, version, at, word, seed = arguments
     work(Path(folder), int(ids), Place(int(version), int(at), int(word)), int(seed))
 

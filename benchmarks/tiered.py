@@ -1,6 +1,6 @@
 """Claims: a table ten times its DRAM budget is served at the hit rate of the best static choice.
 
-Traffic goes by Zipf(1.05) and by the reuse that production shows (data/dlrm_reuse_2022.json). Claims about the cache
+Traffic follows Zipf(1.05), and the reuse that production shows (data/dlrm_reuse_2022.json). Claims about the cache
 count lookups, not time: after each batch the promotions are waited for, so the figures do not depend on the machine.
 The best static choice holds the most popular rows, as many as DRAM held, and is judged on the same lookups.
 
@@ -43,7 +43,7 @@ _WINDOW_BATCHES = 40
 
 
 def measure(run: Run) -> None:
-    """What a small cache learns; hit rate and speed of a large one."""
+    """Measures what a small cache learns, and the hit rate and speed of a large one."""
     rows = run.size(10_000_000, 200_000)
     what_is_learned(run, max(10_000, min(1_000_000, rows // 3)))
     if run.is_late("hit rate and speed of a large table"):
@@ -68,7 +68,10 @@ def measure(run: Run) -> None:
 
 
 def trained_counts(traffic: Traffic, capacity: int) -> Array:
-    """(N,) by row: how often training would have seen each, the coldest row that fits _SEEN_AT_EDGE times."""
+    """Returns how often training would have seen each row, (N,).
+
+    The coldest row that fits was seen _SEEN_AT_EDGE times.
+    """
     weights = traffic.popularity.weights()
     counts = np.empty(len(weights), np.uint32)
     counts[traffic.numbering] = np.minimum(weights / weights[capacity - 1] * _SEEN_AT_EDGE, 1e6)
@@ -76,14 +79,17 @@ def trained_counts(traffic: Traffic, capacity: int) -> Array:
 
 
 def points(run: Run, claim: str, ours: list[float], other: list[float], against: str, below: float | None) -> None:
-    """A row of hit rates; below: how many points ours may lie below the other, None where that is only written down."""
+    """Adds a row of hit rates.
+
+    below: how many points ours may lie below the other; None when the row has no target.
+    """
     target = (median(other) - below) / median(other) if other and below is not None else None
     note = "" if below is None else f"within {below:g} point{'s' if below != 1 else ''}"
     run.report.pairs(claim, ours, other, against, unit="%", target=target, note=note)
 
 
 def what_is_learned(run: Run, rows: int) -> None:
-    """Steady traffic, the hot set replaced at once, one scan over all ids: each repeat by repeat."""
+    """Measures steady traffic, the hot set replaced at once, and one scan over all ids, repeat by repeat."""
     ids = random_ids(rows, seed=5)
     with Served(run.work / "learning", ids, MadeTable(ids, DIM), rows * 4 * DIM // TENTH) as served:
         for popularity in (production_reuse(rows), zipf(rows)):
@@ -96,7 +102,7 @@ def what_is_learned(run: Run, rows: int) -> None:
 
 
 def hit_rate(run: Run, served: Served, traffic: Traffic, note: str) -> None:
-    """Steady traffic."""
+    """Measures the hit rate of steady traffic."""
     windows: list[Window] = []
     rows = len(served.ids)
     try:
@@ -122,7 +128,7 @@ def hit_rate(run: Run, served: Served, traffic: Traffic, note: str) -> None:
 
 
 def new_hot_set(run: Run, served: Served, traffic: Traffic) -> None:
-    """Every rank belongs to another row at once; how far the hit rate is back."""
+    """Assigns every rank to another row at once, and measures how far the hit rate recovers."""
     early: list[Window] = []
     late: list[Window] = []
     capacity = served.capacity
@@ -149,7 +155,7 @@ def new_hot_set(run: Run, served: Served, traffic: Traffic) -> None:
 
 
 def scan(run: Run, served: Served, traffic: Traffic) -> None:
-    """Every id once, in no order; what that takes from the hit rate just after."""
+    """Looks up every id once, in random order, and measures how much hit rate is lost just afterwards."""
     pairs: list[tuple[float, float]] = []
     batches = 4 if run.quick else 10
     try:
@@ -174,7 +180,7 @@ def scan(run: Run, served: Served, traffic: Traffic) -> None:
 
 
 def speed(run: Run, tenth: Served, whole: Served, traffic: Traffic) -> None:
-    """Ids a second and tails of a batch, beside everything in DRAM. What is not in DRAM comes from the disk."""
+    """Measures ids a second and tail latencies of a batch, beside everything in DRAM. Other rows come from the disk."""
     popularity = traffic.popularity
     times: dict[str, list[float]] = {"ours": [], "all in DRAM": []}
     count = 5 if run.quick else _WINDOW_BATCHES

@@ -1,4 +1,4 @@
-"""What ran on a GPU, and when: intervals, how much of a window they leave empty, and a picture of them as SVG."""
+"""Records what ran on a GPU and when: intervals, how much of a window they leave idle, and a picture of them as SVG."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ KINDS = {
 }
 _WIDTH, _LEFT, _ROW, _TOP, _BOTTOM = 1100, 150, 26, 52, 46
 _TICKS = 6
-# A picture of more is none.
+# A picture of more spans is unreadable.
 _MOST_SPANS = 4000
 
 
 @dataclass(frozen=True)
 class Span:
-    """One operation. row: the stream. kind: of KINDS. start, end: in the unit of the whole, microseconds mostly."""
+    """One operation on a GPU."""
 
+    #: The stream.
     row: str
     name: str
+    #: One of KINDS.
     kind: str
+    #: In the unit of the whole timeline, microseconds mostly; `end` likewise.
     start: float
     end: float
 
 
 def merged(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    """The intervals in which anything ran, ascending, none touching another."""
+    """Returns the intervals in which anything ran, ascending, none touching another."""
     found: list[tuple[float, float]] = []
     for start, end in sorted((span.start, span.end) for span in spans):
         if found and start <= found[-1][1]:
@@ -43,7 +46,7 @@ def merged(spans: Sequence[Span]) -> list[tuple[float, float]]:
 
 
 def idle_share(spans: Sequence[Span]) -> float:
-    """The part of the time from the first start to the last end in which nothing ran; 1 for nothing at all."""
+    """Returns the share of the time from the first start to the last end in which nothing ran; 1 without spans."""
     busy = merged(spans)
     if not busy or busy[-1][1] <= busy[0][0]:
         return 1.0
@@ -51,7 +54,7 @@ def idle_share(spans: Sequence[Span]) -> float:
 
 
 def between(spans: Sequence[Span], start: float, end: float) -> list[Span]:
-    """Those that lie in a window, or reach into it, cut to it."""
+    """Returns the spans that overlap a window, cut to it."""
     return [
         Span(span.row, span.name, span.kind, max(span.start, start), min(span.end, end))
         for span in spans
@@ -60,7 +63,7 @@ def between(spans: Sequence[Span], start: float, end: float) -> list[Span]:
 
 
 def svg(spans: Sequence[Span], title: str, *, unit: str = "us") -> str:
-    """The picture: a row for each stream, a box for each operation, its name and length when it is pointed at."""
+    """Returns the picture: a row for each stream, a box for each operation, its name and length as a tooltip."""
     shown = list(spans)[:_MOST_SPANS]
     rows = list(dict.fromkeys(span.row for span in sorted(shown, key=lambda span: span.row)))
     first = min((span.start for span in shown), default=0.0)

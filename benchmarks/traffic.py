@@ -1,7 +1,7 @@
-"""Ids as traffic brings them: uniform, Zipf, and as often as production reuses them.
+"""Draws ids as traffic does: uniform, Zipf, and as often as production reuses them.
 
-A popularity says how likely each rank is, hottest first; a shuffled numbering says which row has which rank, so that
-what is hot lies anywhere in memory and on disk.
+A popularity gives the probability of each rank, hottest first; a shuffled numbering maps ranks to rows, so that
+hot rows lie anywhere in memory and on disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REUSE_FILE = Path(__file__).parent / "data" / "dlrm_reuse_2022.json"
 
 
 def random_ids(count: int, seed: int = 1) -> Array:
-    """(count,) int64 unique, from 1 to 2^63 - 1, in random order."""
+    """Returns (count,) int64 unique ids, from 1 to 2^63 - 1, in random order."""
     rng = np.random.default_rng(seed)
     ids = np.empty(0, np.int64)
     while len(ids) < count:
@@ -40,19 +40,19 @@ class Popularity:
 
     @property
     def count(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self._cumulative)
 
     def weights(self) -> Array:
-        """(n,) probabilities, descending."""
+        """Returns (n,) probabilities, descending."""
         return np.diff(self._cumulative, prepend=0.0)
 
     def best_static(self, rows: int) -> float:
-        """The share of lookups that falls to the `rows` hottest: the hit rate of the best choice that never changes."""
+        """Returns the share of lookups of the `rows` hottest ranks: the hit rate of the best static choice."""
         return 0.0 if rows <= 0 else float(self._cumulative[min(rows, self.count) - 1])
 
     def ranks(self, rng: np.random.Generator, count: int) -> Array:
-        """(count,) int64 drawn independently."""
+        """Draws (count,) int64 ranks independently."""
         # Sorted, the search runs through memory once instead of missing a cache line at every step.
         drawn = np.searchsorted(self._cumulative, np.sort(rng.random(count)), side="right")
         ranks = np.minimum(drawn, self.count - 1)
@@ -61,17 +61,17 @@ class Popularity:
 
 
 def uniform(count: int) -> Popularity:
-    """All ids alike."""
+    """Gives every id the same probability."""
     return Popularity("uniform", np.ones(count))
 
 
 def zipf(count: int, exponent: float = ZIPF) -> Popularity:
-    """Rank r has weight r^-exponent."""
+    """Gives rank r the weight r^-exponent."""
     return Popularity(f"Zipf({exponent})", np.arange(1, count + 1, dtype=np.float64) ** -exponent)
 
 
 def production_reuse(count: int, path: Path = REUSE_FILE) -> Popularity:
-    """As often as production models reuse an id, scaled to `count` distinct ids.
+    """Reuses ids as often as production models do, scaled to `count` distinct ids.
 
     The file gives, for classes of ids by how often one occurs, their share of all lookups. A class has as many ids as
     its lookups at the class's mean frequency make; within a class frequencies are spread evenly on a logarithmic scale.
@@ -86,13 +86,13 @@ def production_reuse(count: int, path: Path = REUSE_FILE) -> Popularity:
         members = max(1, round(share * lookups / mean / ids * count))
         weights.append(np.geomspace(first, high, members))
     every = np.sort(np.concatenate(weights))[::-1]
-    # Rounding leaves a few more or fewer than asked for; they are ids that occur once.
+    # Rounding leaves a few more or fewer than requested; they are ids that occur once.
     every = every[:count] if len(every) >= count else np.concatenate([every, np.ones(count - len(every))])
     return Popularity("production reuse", every)
 
 
 class Traffic:
-    """Batches of row numbers drawn by popularity; `numbering[rank]` is the row that has a rank."""
+    """Draws batches of row numbers by popularity; `numbering[rank]` is the row that has a rank."""
 
     def __init__(self, popularity: Popularity, seed: int = 2) -> None:
         self.popularity = popularity
@@ -100,19 +100,19 @@ class Traffic:
         self.numbering = self._rng.permutation(popularity.count)
 
     def numbers(self, count: int) -> Array:
-        """(count,) int64 row numbers."""
+        """Returns (count,) int64 row numbers."""
         return self.numbering[self.popularity.ranks(self._rng, count)]
 
     def batches(self, count: int, size: int = BATCH) -> Array:
-        """(count, size) int64 row numbers."""
+        """Returns (count, size) int64 row numbers."""
         return self.numbers(count * size).reshape(count, size)
 
     def replace_hot_set(self) -> None:
-        """From now on every rank belongs to another row."""
+        """Assigns every rank to another row from now on."""
         self.numbering = self._rng.permutation(self.popularity.count)
 
 
 def expected_codes(popularity: Popularity) -> Array:
-    """(n,) use codes by rank, as training would have counted them: the coldest rank once."""
+    """Returns (n,) use codes by rank, as training would have counted them: the coldest rank is seen once."""
     weights = popularity.weights()
     return codes_of_uses(np.minimum(weights / weights[-1], 1e6))

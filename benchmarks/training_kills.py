@@ -1,8 +1,8 @@
 """Claim: kill -9 at any moment of a training whose rows are mostly on SSD leaves its last commit, whole and alone.
 
 A training with a tenth of its rows in DRAM is killed after a random time and resumed, again and again, until it is
-done; then it begins anew. After every kill the newest commit must be one that the training had with all rows in DRAM,
-to the bit; and so must the end be.
+done; then it begins anew. After every kill the newest commit must be bit for bit one that the same training makes with
+all rows in DRAM; and so must the last one be.
 
     python -m benchmarks.training_kills              # 20 kills: about three minutes
     python -m benchmarks.training_kills --quick      # 5 kills
@@ -51,12 +51,12 @@ training: {batch_size: 64, epochs: 2, seed: 1, checkpoint_every_steps: 20, threa
 """
 ROWS = 8000
 USERS, ITEMS = 6000, 8000
-# A training is killed within so much of the time that a whole one takes.
+# A training is killed within this share of the time that a whole one takes.
 LONGEST = 0.5
 
 
 def clicks(path: Path) -> None:
-    """A click log of users and items, some of them much more often than others."""
+    """Writes a click log of users and items, some of them much more often than others."""
     rng = np.random.default_rng(1)
     users = (rng.beta(0.6, 2.0, ROWS) * USERS).astype(np.int64)
     items = [(rng.beta(0.6, 2.0, n) * ITEMS).astype(np.int64) for n in rng.integers(0, 6, ROWS)]
@@ -66,16 +66,17 @@ def clicks(path: Path) -> None:
 
 
 def trained(place: Path, data: Path, dram_bytes: int | None) -> TrainReport:
-    """Begins the training in a folder, or goes on with it."""
+    """Begins the training in a folder, or resumes it."""
     resume = bool(checkpoints(place))
     config = parse_text(CONFIG)
     return train(config, data, output=place, progress=False, resume=resume, dram_bytes=dram_bytes)
 
 
 def _begin(began: Event, place: Path, data: Path, dram_bytes: int) -> None:
-    """In the child: what is loaded before the first step takes longer than the steps.
+    """Runs in the child, and signals `began` after loading, which takes longer than the steps.
 
-    Told before `run`, which a training resumed between its last commit and its end calls with no step left.
+    The signal is sent before `run`, which a training resumed between its last commit and its end calls with no step
+    left.
     """
     real = TrainingLoop.run
 
@@ -88,7 +89,7 @@ def _begin(began: Event, place: Path, data: Path, dram_bytes: int) -> None:
 
 
 def content(config: TrainConfig, commit: Path) -> str:
-    """A digest of the rows, optimizer values, counts and dense weights of a commit."""
+    """Returns a digest of the rows, optimizer values, counts and dense weights of a commit."""
     tables = build_tables(config)
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, tables)
@@ -103,7 +104,7 @@ def content(config: TrainConfig, commit: Path) -> str:
 
 
 class Kills:
-    """The training with all rows in DRAM: what each of its commits holds, by step; and its click log."""
+    """The content of each commit of the training with all rows in DRAM, by step; and its click log."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
@@ -115,7 +116,7 @@ class Kills:
         part = trained(work / "part", self.data, self.dram_bytes)
         self.memory, self.seconds = part.memory, part.seconds
         self.commits: dict[int, str] = {}
-        # Old commits go as new ones come, so each is read as it is made in a second training.
+        # Old commits are removed as new ones are made, so a second training reads each as soon as it is made.
         self._note_commits(work / "noted")
 
     def _note_commits(self, place: Path) -> None:
@@ -135,7 +136,7 @@ class Kills:
             CommitLog.save = real  # type: ignore[method-assign]
 
     def check(self, place: Path) -> int:
-        """The step of the newest commit, 0 for none. Raises AssertionError when it is not what it must be."""
+        """Returns the step of the newest commit, 0 for none. Raises AssertionError when its content is wrong."""
         saved = checkpoints(place)
         if not saved:
             return 0
@@ -145,7 +146,7 @@ class Kills:
 
 
 def run(kills: Kills, trials: int, *, seed: int = 5) -> Counter[str]:
-    """Kills the training so often; what was found: "killed", "was done" (and was right), "commits"."""
+    """Kills the training `trials` times; counts "killed", "was done" (with the right result) and "commits"."""
     context: ForkServerContext = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trainer.run"])
     rng = np.random.default_rng(seed)
@@ -178,7 +179,7 @@ def run(kills: Kills, trials: int, *, seed: int = 5) -> Counter[str]:
 
 
 def main() -> None:
-    """Prints what was found."""
+    """Runs the trials and prints the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="5 kills")
     given = parser.parse_args()

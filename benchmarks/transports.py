@@ -1,7 +1,7 @@
 """Claims: the cost of the server's transports: shared memory beside sent bytes, front ends beside none, the
 hand-over to the engine, tokens and TLS beside neither.
 
-Servers and load run in processes of their own on the same cores, so a figure has the price of the load in it. The load
+Servers and load run in processes of their own on the same cores, so each figure includes the cost of the load. The load
 writes its inputs into shared memory before each request and reads its outputs after it.
 
     python -m benchmarks.transports            # about eight minutes
@@ -35,7 +35,7 @@ _MAX_S = 120.0
 
 
 def measure(run: Run) -> None:
-    """Every claim."""
+    """Measures every claim."""
     world = DlrmWorld(run.work / "models", run.work / "weights.safetensors")
     _identity(run.work / "models" / "identity")
     handover(run)
@@ -47,7 +47,7 @@ def measure(run: Run) -> None:
 
 
 def handover(run: Run) -> None:
-    """133 kB to the engine and its scores back, nothing computed."""
+    """Hands 133 kB to the engine and its scores back, with nothing computed."""
     count = 500 if run.quick else 3000
     medians, worst, floors = [], [], []
     for turn in range(2 if run.quick else run.repeats):
@@ -78,7 +78,7 @@ def handover(run: Run) -> None:
 
 
 def shared_memory(run: Run, world: DlrmWorld) -> None:
-    """Inputs and outputs in shared memory beside the same in bodies."""
+    """Compares inputs and outputs in shared memory with the same in bodies."""
     rows = world.request(ROWS)
     flat = np.zeros((ROWS, BYTES_A_ROW // 4), np.float32)
     bodies = {"dlrm": rows, "identity": [Tensor("x", "FP32", flat)]}
@@ -103,7 +103,7 @@ def shared_memory(run: Run, world: DlrmWorld) -> None:
 
 
 def front_ends(run: Run, world: DlrmWorld) -> None:
-    """Requests of one row with two front ends, with one, and with none."""
+    """Compares requests of one row with two front ends, with one, and with none."""
     rows = world.request(1)
     with _serving(run, 0) as none, _serving(run, 1) as one, _serving(run, 2) as two:
         contestants = {
@@ -120,7 +120,7 @@ def front_ends(run: Run, world: DlrmWorld) -> None:
 
 
 def guarded(run: Run, world: DlrmWorld) -> None:
-    """A token and TLS with each request, on kept connections, beside neither."""
+    """Compares a token and TLS with each request, on kept connections, with neither."""
     certificate, key = _certificate(run.work)
     access = run.work / "access.yaml"
     made = subprocess.run(
@@ -156,7 +156,7 @@ def guarded(run: Run, world: DlrmWorld) -> None:
 
 @contextlib.contextmanager
 def _serving(run: Run, frontends: int, *arguments: str, ca: Path | None = None) -> Iterator[int]:
-    """A server of the folder; its HTTP port."""
+    """Starts a server of the folder and yields its HTTP port."""
     number = len(list(run.work.glob("store-*")))
     store = run.work / f"store-{number}"
     store.mkdir()
@@ -173,7 +173,7 @@ def _serving(run: Run, frontends: int, *arguments: str, ca: Path | None = None) 
 
 
 def _load(run: Run, port: int, model: str, tensors: list[Tensor], way: Way) -> Contestant:
-    """Requests a second of a closed loop of eight connections."""
+    """Returns a contestant: requests a second of a closed loop of eight connections."""
     saved = run.work / f"{model}-{len(tensors[0].values)}.npz"
     save_bodies(saved, [binary_body(tensors)])
     seconds = 0.5 if run.quick else 2.5
@@ -181,7 +181,7 @@ def _load(run: Run, port: int, model: str, tensors: list[Tensor], way: Way) -> C
 
 
 def _identity(folder: Path) -> None:
-    """A model that gives back what it takes."""
+    """Publishes a model that returns its input."""
     folder.mkdir(parents=True)
     width = BYTES_A_ROW // 4
     lines = [f'{side} {{ name: "{name}" data_type: TYPE_FP32 dims: [{width}] }}' for side, name in _TENSORS.items()]
@@ -192,7 +192,7 @@ _TENSORS: Mapping[str, str] = {"input": "x", "output": "y"}
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
-    """One that signs itself, for this machine, by openssl."""
+    """Makes a self-signed certificate for this machine with openssl."""
     certificate, key = folder / "server.pem", folder / "server.key"
     subprocess.run(
         [

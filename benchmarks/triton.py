@@ -1,8 +1,8 @@
 """Claims: a DLRM behind Emberline and behind Triton, on the same cores, under the same load generator.
 
-Triton runs the model in its Python backend as plain torch, its 26 tables in one tensor; of several settings the best is
-taken, and of ours too. Both run all the time; perf_analyzer asks one and then the other, in a closed loop. Answers are
-compared before anything is timed, and have to be equal to a rounding.
+Triton runs the model in its Python backend as plain torch, its 26 tables in one tensor; the best of several settings is
+used for it and for ours. Both run all the time; perf_analyzer queries one and then the other, in a closed loop. Answers
+are compared before anything is timed, and must be equal within rounding.
 
     python -m benchmarks.peers.triton_environment      # Triton and perf_analyzer, once
     python -m benchmarks.triton                        # about twenty minutes
@@ -50,7 +50,7 @@ _MAX_S = 60.0
 
 
 def measure(run: Run) -> None:
-    """Every cell."""
+    """Measures every cell of the table."""
     weights = run.work / "weights.safetensors"
     world = DlrmWorld(run.work / "models", weights)
     data = run.work / "requests.json"
@@ -83,7 +83,7 @@ def measure(run: Run) -> None:
 
 
 def _agreement(run: Run, world: DlrmWorld, data: Path, port: int) -> None:
-    """What perf_analyzer says of a calm server beside what our own generator says."""
+    """Compares the latency that perf_analyzer measures on a calm server with that of our own generator."""
     saved, result = run.work / "bodies.npz", run.work / "records.npy"
     save_bodies(saved, [binary_body(world.request(64)) for _ in range(20)])
     ours, theirs = [], []
@@ -129,7 +129,7 @@ def _cell(
 
 
 class _Load:
-    """One measurement of a server."""
+    """Measures a server once."""
 
     def __init__(self, run: Run, data: Path) -> None:
         self._data = data
@@ -142,7 +142,7 @@ class _Load:
 
 
 def _best_triton(run: Run, weights: Path, load: _Load) -> TritonSettings:
-    """The setting with the best geometric mean over batches, over HTTP under load."""
+    """Returns the setting with the best geometric mean over batches, over HTTP under load."""
 
     def of(settings: TritonSettings) -> float:
         with _triton(run, weights, settings) as (port, _):
@@ -152,7 +152,7 @@ def _best_triton(run: Run, weights: Path, load: _Load) -> TritonSettings:
 
 
 def _best_of_ours(run: Run, load: _Load) -> tuple[int, int]:
-    """Front ends and sessions, by the same measure."""
+    """Returns our best number of front ends and sessions, by the same measure."""
 
     def of(settings: tuple[int, int]) -> float:
         with _emberline(run, settings) as (port, _):
@@ -163,14 +163,14 @@ def _best_of_ours(run: Run, load: _Load) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _triton(run: Run, weights: Path, settings: TritonSettings) -> Iterator[tuple[int, int]]:
-    """A Triton server; its ports for HTTP and gRPC. Its instances are processes that it starts."""
+    """Starts a Triton server; yields its ports for HTTP and gRPC. Its instances are processes that it starts."""
     with TritonServer(run.work, weights, settings) as server, run.counted(*family(server.process.pid)):
         yield server.http_port, server.grpc_port
 
 
 @contextlib.contextmanager
 def _emberline(run: Run, settings: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """A server of ours; its ports for HTTP and gRPC. settings: front ends, sessions."""
+    """Starts one of our servers; yields its ports for HTTP and gRPC. settings: front ends, sessions."""
     frontends, sessions = settings
     config = run.work / "models" / "dlrm" / "config.pbtxt"
     groups = f"instance_group [{{ kind: KIND_CPU count: {sessions} }}]\n"
@@ -181,7 +181,7 @@ def _emberline(run: Run, settings: tuple[int, int]) -> Iterator[tuple[int, int]]
 
 
 def scores(port: int, rows: Sequence[Tensor]) -> np.ndarray:
-    """The scores of some rows, by JSON, which both servers speak alike."""
+    """Returns the scores of some rows, by JSON, which both servers accept alike."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v2/models/dlrm/infer", data=json_body(rows))
     with urllib.request.urlopen(request, timeout=30) as answer:
         return np.array(json.load(answer)["outputs"][0]["data"], np.float32)

@@ -1,8 +1,8 @@
 """Claims: readers keep their speed beside a writer of a million rows a second, and never see half a row.
 
-Every row holds one value in all its places, and every write gives a row a new value: a row that a reader finds with two
-values in it is torn. All rows that are read beside the writer are checked. Reading and writing go by Zipf, so that both
-meet at the same rows. The writer is a thread with a schedule; the readers are all other cores, one at least.
+Every row holds one value in all its columns, and every write gives a row a new value: a row that a reader finds with
+two values in it is torn. All rows that are read beside the writer are checked. Reading and writing follow Zipf, so that
+both meet at the same rows. The writer is a thread with a schedule; the readers use all other cores, one at least.
 
     python -m benchmarks.update            # 10 M ids: about a minute
     python -m benchmarks.update --quick
@@ -35,7 +35,7 @@ _COPY_BYTES = 64 << 20
 
 
 def measure(run: Run) -> None:
-    """Readers beside a writer; then the writer alone, as fast as it goes, beside torch."""
+    """Measures readers beside a writer; then the writer alone at full speed, beside torch."""
     ids = random_ids(run.size(10_000_000, 400_000))
     table = filled_table(ids, DIM)
     popularity = zipf(len(ids))
@@ -59,7 +59,7 @@ class Writer:
         self._failure: BaseException | None = None
 
     def write(self, turn: int) -> None:
-        """One batch, with values that no row held before."""
+        """Writes one batch, with values that no row held before."""
         self._generation += 1
         self._rows[:] = np.float32(self._generation % (1 << 24))
         self.table.insert_or_assign(self.written.ids[turn % len(self.written)], self._rows)
@@ -107,7 +107,7 @@ class Reader:
         self._found = np.empty(read.size, np.uint8)
 
     def run(self, _: int) -> float:
-        """Ids a second."""
+        """Returns ids a second."""
         spent, turns = 0.0, 0
         while spent < self.seconds:
             ids = self.read.ids[self._turn % len(self.read)]
@@ -124,7 +124,7 @@ class Reader:
 
 
 def readers_beside_a_writer(run: Run, table: Table, read: list[Batches], written: Batches) -> None:
-    """The same readers with and without the writer, in turn."""
+    """Measures the same readers with and without the writer, alternating."""
     seconds = 0.1 if run.quick else 0.4
     idle = [Reader(table, batches, seconds=seconds) for batches in read]
     busy = [Reader(table, batches, seconds=seconds) for batches in read]
@@ -175,7 +175,7 @@ def readers_beside_a_writer(run: Run, table: Table, read: list[Batches], written
 
 
 def writer_alone(run: Run, table: Table, written: Batches, rows: int) -> None:
-    """Rows a second as fast as they go in, beside torch's index_copy_ and a plain copy of as many bytes."""
+    """Measures rows a second at full speed, beside torch's index_copy_ and a plain copy of as many bytes."""
     writer = Writer(table, written, RATE)
     memory = ByteLimit(_COPY_BYTES)
     contestants: dict[str, Contestant] = {
@@ -204,7 +204,7 @@ def writer_alone(run: Run, table: Table, written: Batches, rows: int) -> None:
 
 
 def unique_rows(numbers: Array, rows: int) -> Array:
-    """The same batches without doubles, which index_copy_ does not order: in place of a double stands any other row."""
+    """Returns the batches with each duplicate replaced by some other row: index_copy_ does not order duplicates."""
     rng = np.random.default_rng(4)
     result = np.empty_like(numbers)
     for batch, into in zip(numbers, result, strict=True):

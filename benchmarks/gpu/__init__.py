@@ -1,1 +1,1 @@
-"""What a GPU does, measured, and what it should do, predicted: modules whose names begin with prediction."""
+"""Measures what a GPU does, and predicts what it should do (the modules whose names begin with prediction)."""

@@ -1,4 +1,4 @@
-"""What a part of the GPU's benchmark is given, and how it says what it found: at once, line by line."""
+"""Holds what a part of the GPU's benchmark needs, and reports what it finds at once, line by line."""
 
 from __future__ import annotations
 
@@ -20,36 +20,39 @@ from benchmarks.measure import Contestant, Samples, median
 from benchmarks.report import Report, Row, figure
 
 SESSIONS = (1, 2, 4, 8)
-# A GPU is not slowed down by what other processors of a large machine do; the threads that drive it are, a little.
+# Other processors of a large machine do not slow down a GPU; they slow down the threads that drive it, a little.
 _QUIET_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Settings:
-    """simulated: on the processor, at toy sizes. soak_s: seconds of the soak, None for the usual. svg: where the
-    picture goes. rows: of each table, None for the usual. host_bytes: of the host's memory that tables may be made
-    for, None for what the kernel calls available: on some machines memory starts small and grows as it is used.
-    """
+    """The settings of a GPU benchmark."""
 
+    #: Runs on the processor, at toy sizes.
     simulated: bool = False
     quick: bool = False
+    #: Seconds of the soak; None: the usual.
     soak_s: float | None = None
+    #: File to draw the picture into.
     svg: Path | None = None
+    #: Rows of each table; None: the usual.
     rows: int | None = None
+    #: Bytes of the host's memory that tables may use; None: what the kernel calls available. On some machines memory
+    #: starts small and grows as it is used.
     host_bytes: int | None = None
 
     @property
     def sizes(self) -> Sizes:
-        """Of the model and its batches."""
+        """The sizes of the model and its batches."""
         chosen = TOY if self.simulated else QUICK if self.quick else FULL
         return chosen if self.rows is None else Sizes(**{**asdict(chosen), "table_rows": self.rows})
 
 
 class LiveReport(Report):
-    """Rows are printed when they are there, and handed on: whoever ends the process early loses none."""
+    """Prints each row as it is added and passes it on, so that none is lost when the process ends early."""
 
     def __init__(self, name: str, quick: bool, tell: Callable[[str, Any], None] | None = None) -> None:
-        """tell: learns of each row, "row" and its values, and of each remark."""
+        """tell: called with "row" and its values for each row, and likewise for each remark."""
         super().__init__(name, quick)
         self._tell = tell or (lambda kind, value: None)
 
@@ -70,7 +73,7 @@ class LiveReport(Report):
 
 
 def line_of(row: Row) -> str:
-    """One row as a line of text."""
+    """Returns one row as a line of text."""
     spread = f"{row.spread[0]:.2f}..{row.spread[1]:.2f}"
     target = "" if row.target is None else f", target {row.target:.3g}: {'yes' if row.holds else 'NO'}"
     return (
@@ -81,12 +84,13 @@ def line_of(row: Row) -> str:
 
 @dataclass
 class Bench:
-    """What the parts of one process share. kept: what one part leaves to the next."""
+    """The objects that the parts of one process share."""
 
     run: Run
     settings: Settings
     gpu: Gpu
     _limits: Limits | None = field(default=None, repr=False)
+    #: Values that one part leaves to later ones.
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     _world: World | None = field(default=None, repr=False)
     _endings: list[Callable[[], None]] = field(default_factory=list, repr=False)
@@ -99,35 +103,35 @@ class Bench:
         return cls(run, settings, gpu)
 
     def at_end(self, ending: Callable[[], None]) -> None:
-        """Called by `close`, the last one first."""
+        """Registers a function for `close` to call; the last one registered is called first."""
         self._endings.append(ending)
 
     def close(self) -> None:
-        """Gives back what parts share."""
+        """Releases what the parts share."""
         while self._endings:
             self._endings.pop()()
         self.kept.clear()
 
     @property
     def world(self) -> World:
-        """The model, published when it is first asked for."""
+        """The model, published on first use."""
         if self._world is None:
             self._world = World(self.run.work / "models", self.settings.sizes)
         return self._world
 
     @property
     def sizes(self) -> Sizes:
-        """Of the model and its batches."""
+        """The sizes of the model and its batches."""
         return self.settings.sizes
 
     @property
     def is_simulated(self) -> bool:
-        """Whether no figure means anything."""
+        """Returns whether this is a simulation, whose figures mean nothing."""
         return self.settings.simulated
 
     @property
     def host_bytes(self) -> int:
-        """Of the host's memory, that tables may be made for."""
+        """The bytes of the host's memory that tables may use; adds a remark that says so."""
         given = self.settings.host_bytes
         found = available_bytes() if given is None else given
         how = "available by the kernel's account" if given is None else "as --host-gib says"
@@ -136,23 +140,23 @@ class Bench:
 
     @property
     def limits(self) -> Limits:
-        """Of the GPU; measured once."""
+        """The limits of the GPU, measured once."""
         if self._limits is None:
             self._limits = measure_limits(self.gpu)
             self.remark(str(self._limits))
         return self._limits
 
     def seconds(self, full: float, quick: float) -> float:
-        """How long something lasts; next to nothing where nothing is measured."""
+        """Returns a duration in seconds; next to nothing in a simulation."""
         return 0.01 if self.is_simulated else quick if self.settings.quick else full
 
     def times(self, full: int, quick: int, toy: int) -> int:
-        """How often something is done."""
+        """Returns a number of repetitions."""
         return toy if self.is_simulated else quick if self.settings.quick else full
 
     @property
     def repeats(self) -> int:
-        """Of each measurement."""
+        """The repeats of each measurement."""
         return 2 if self.is_simulated else 3 if self.settings.quick else min(5, self.run.repeats)
 
     def interleave(self, contestants: Mapping[str, Contestant], *, max_s: float) -> Samples:
@@ -161,7 +165,7 @@ class Bench:
         return self.run.interleave(contestants, max_s=max_s, quiet_cores=quiet)
 
     def compare(self, claim: str, samples: Samples, against: str, *, target: float | None = None, **named: Any) -> None:
-        """A row from samples; of a simulation without a target."""
+        """Adds a row from samples; without a target in a simulation."""
         self.run.report.compare(self.claim(claim), samples, against, target=self.target(target), **named)
 
     def pairs(
@@ -175,25 +179,28 @@ class Bench:
         counts: bool = False,
         **named: Any,
     ) -> None:
-        """A row from pairs; of a simulation without a target. counts: what is counted is as true there as on a GPU."""
+        """Adds a row from pairs; without a target in a simulation.
+
+        counts: the figures are counts, which are as true in a simulation as on a GPU.
+        """
         wanted = target if counts else self.target(target)
         self.run.report.pairs(self.claim(claim), ours, other, against, target=wanted, **named)
 
     def remark(self, text: str) -> None:
-        """A line beside the rows."""
+        """Adds a line beside the rows."""
         self.run.report.remark(self.claim(text))
 
     def claim(self, text: str) -> str:
-        """Says of what is simulated that it is."""
+        """Marks the text as simulated in a simulation."""
         return f"simulated, no result: {text}" if self.is_simulated else text
 
     def target(self, target: float | None) -> float | None:
-        """None where nothing is measured."""
+        """Returns the target; None in a simulation."""
         return None if self.is_simulated else target
 
 
 def latency_us(work: Callable[[], object], piece_s: float) -> Contestant:
-    """The median time of a call, in microseconds, over calls for about piece_s."""
+    """Measures the median time of a call, in microseconds, over calls for about piece_s."""
 
     def measured(turn: int) -> float:
         took: list[float] = []

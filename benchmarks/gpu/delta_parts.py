@@ -1,4 +1,4 @@
-"""What the host does for a delta of rows that lie on a GPU, part by part: the GPU is one that does nothing.
+"""Measures the host's work for a delta of rows that lie on a GPU, part by part; the GPU is a stub that does nothing.
 
 The GPU is full before each delta, and each delta changes other rows.
 
@@ -54,60 +54,60 @@ class IdleGpu:
     info = GpuInfo(0, "a GPU that does nothing", (9, 0), _TOTAL)
 
     def enter_thread(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def pinned(self, size: int) -> torch.Tensor:
-        """Plain memory."""
+        """Returns ordinary host memory."""
         return torch.zeros(size, dtype=torch.uint8)
 
     def device(self, size: int) -> torch.Tensor:
-        """Memory that nobody touches."""
+        """Returns memory that nobody touches."""
         return torch.empty(size, dtype=torch.uint8)
 
     def new_stream(self, name: str) -> object:
-        """None."""
+        """Returns None."""
 
     def new_event(self, *, busy_wait: bool = False) -> object:
-        """None."""
+        """Returns None."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def zero(self, buffer: torch.Tensor, stream: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def load_kernels(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def reach(self, other: Device) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def kernel(self, call: KernelCall, stream: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def record(self, event: object, stream: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def wait(self, stream: object, event: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def synchronize(self, event: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def memory(self) -> DeviceMemory:
-        """All of it is free."""
+        """Returns that all memory is free."""
         return DeviceMemory(_TOTAL, _TOTAL, 0, 0)
 
 
 class Parts:
-    """Seconds that named calls took, by name."""
+    """Records the seconds that named calls took, by name."""
 
     def __init__(self) -> None:
         self.took: dict[str, float] = {}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Times the calls of `_WATCHED` meanwhile."""
+        """Times the calls of `_WATCHED` while the context is open."""
         with ExitStack() as stack:
             for owner, name in _WATCHED:
                 stack.enter_context(mock.patch.object(owner, name, self._timed(owner, name)))
@@ -127,7 +127,7 @@ class Parts:
 
 
 def main() -> None:
-    """Prints medians, and the smallest and the largest."""
+    """Prints medians with the least and the greatest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4_000_000, help="that the GPU has room for")
     parser.add_argument("--changed", type=int, default=1_000_000, help="rows of the delta")
@@ -178,7 +178,7 @@ def _measure(folder: Path, rows: int, changed: int, dim: int, spare: int, repeat
             _prepare(tier, 0)
             _settle(tier)
             store.discard(number)
-            if step == 0:  # memory is touched for the first time, and a full GPU has to make room
+            if step == 0:  # memory is touched for the first time, and a full GPU has to evict rows
                 print(f"the first delta: prepare {parts.took['prepare'] * 1e3:.0f} ms")
             for name, seconds in parts.took.items() if step > 0 else ():
                 took.setdefault(name, []).append(seconds * 1e3)
@@ -196,7 +196,7 @@ def _prepare(tier: HbmTier, mask: int) -> None:
 def _settle(tier: HbmTier) -> None:
     view = tier._view
     assert view is not None
-    view.differences[0].use.last = time.monotonic()  # a session would have asked for it
+    view.differences[0].use.last = time.monotonic()  # as if a session had asked for it
     if not tier.settle():
         raise AssertionError("the base did not take the difference over")
 

@@ -1,4 +1,7 @@
-"""The dense part on a GPU: graphs beside operators one by one, sessions beside one, a batch's time. No lookups."""
+"""Measures the dense part on a GPU: graphs beside eager operators, several sessions beside one, the time of a batch.
+
+It contains no lookups.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from serving.gpu.device_model import DeviceModel
 from storage.checkpoint import DenseGraph
 from storage.checkpoint.program import TORCH_LOCK
 
-# Graph over eager, by the size of the batch.
+# Targets of the ratio of graphs to eager operators, by batch size.
 GRAPH_TARGETS = {64: 3.0, 512: 2.0, 2048: 1.3}
 FOUR_OVER_ONE = 2.0
 P50_US, P99_OVER_P50 = 100.0, 1.5
-# In the precisions that sessions are compared in: the usual one, and the fastest.
+# The precisions in which sessions are compared: the usual one, and the fastest.
 _SESSION_PRECISIONS = ("fp32", "bf16")
 _ITEM = {"fp32": 4, "tf32": 4, "bf16": 2}
 
@@ -30,7 +33,7 @@ _ITEM = {"fp32": 4, "tf32": 4, "bf16": 2}
 def dense_runs(
     bench: Bench, precision: str, batches: Sequence[int], *, graphs: bool = True, count: int = 1
 ) -> Iterator[list[list[DenseRuns]]]:
-    """For each batch size, `count` sessions' dense parts over one copy of the weights."""
+    """Yields, for each batch size, the dense parts of `count` sessions over one copy of the weights."""
     graph = bench.world.graph(precision)
     model = bench.world.device_model(bench.gpu, precision, batches, graphs=graphs)
     with _closing(model) as opened:
@@ -45,7 +48,7 @@ def dense_runs(
 
 @contextmanager
 def _closing(model: DeviceModel) -> Iterator[list[DenseRuns]]:
-    """Closes what is put into the list, then the model."""
+    """Yields a list, and closes what was put into it, then the model."""
     opened: list[DenseRuns] = []
     try:
         yield opened
@@ -59,7 +62,7 @@ def _closing(model: DeviceModel) -> Iterator[list[DenseRuns]]:
 
 @contextmanager
 def inputs_there(bench: Bench) -> Iterator[None]:
-    """Meanwhile nothing is copied to the GPU: the inputs of the last batch lie there."""
+    """Skips copies to the GPU while the context is open: it computes on the inputs of the last batch."""
     bench.gpu.driver.leaves_out_copies = True
     try:
         yield
@@ -68,7 +71,7 @@ def inputs_there(bench: Bench) -> Iterator[None]:
 
 
 def graphs(bench: Bench) -> None:
-    """CUDA graphs beside the same operators put on the stream one by one, from launch to results in the host."""
+    """Compares CUDA graphs with the same operators launched one by one, from launch to results on the host."""
     limits, sizes = bench.limits, bench.sizes
     piece_s = bench.seconds(0.06, 0.02)
     for precision in PRECISIONS:
@@ -97,8 +100,10 @@ def graphs(bench: Bench) -> None:
 
 
 def sessions(bench: Bench) -> None:
-    """Threads with a session each over one copy of the weights: copies in, graphs, copies out; inputs lie in
-    staging."""
+    """Measures threads with a session each over one copy of the weights: copies in, graphs, copies out.
+
+    The inputs lie in staging.
+    """
     batch = bench.sizes.batch
     bus = bench.limits.to_gpu / bench.sizes.row_bytes()
     for precision in _SESSION_PRECISIONS:
@@ -126,19 +131,19 @@ def sessions(bench: Bench) -> None:
 
 
 def always(value: float) -> Callable[[Mapping[str, float]], float]:
-    """A figure that is the same in every repeat."""
+    """Returns a function that gives the same figure in every repeat."""
     return lambda figures: value
 
 
 def rate_of(bench: Bench, sessions: Sequence[DenseRuns], *, copies: bool = True) -> Contestant:
-    """Samples a second of these sessions, each on a thread of its own. copies: to the GPU too."""
+    """Measures samples a second of these sessions, each on a thread of its own. copies: include copies to the GPU."""
     works = [each.whole if copies else each.launch for each in sessions]
     piece_s = bench.seconds(0.3, 0.1)
     return together([entered(each, work, piece_s) for each, work in zip(sessions, works, strict=True)])
 
 
 def entered(session: DenseRuns, work: Callable[[], None], piece_s: float) -> Contestant:
-    """Samples a second of one session, on the thread that calls."""
+    """Measures samples a second of one session, on the calling thread."""
     measured = per_second(lambda number: work(), session.rows, piece_s=piece_s)
 
     def run(turn: int) -> float:
@@ -149,7 +154,7 @@ def entered(session: DenseRuns, work: Callable[[], None], piece_s: float) -> Con
 
 
 def latency(bench: Bench) -> None:
-    """From launch to results, and from packed inputs to results, of one idle session, batch after batch."""
+    """Measures one idle session, batch after batch: from launch to results, and from packed inputs to results."""
     batch = bench.sizes.batch
     for precision in PRECISIONS:
         with dense_runs(bench, precision, [batch]) as ((session,),):
@@ -163,7 +168,7 @@ def latency(bench: Bench) -> None:
 
 
 def _percentiles(bench: Bench, work: Callable[[], None]) -> tuple[list[float], list[float]]:
-    """Medians and 99th percentiles, in microseconds: of 5,000 calls and more in all, a repeat of 1,000 at a time."""
+    """Returns medians and 99th percentiles in microseconds: of 5,000 calls or more in all, 1,000 in each repeat."""
     calls = bench.times(1250, 1000, 20)
     p50s, p99s = [], []
     for repeat in range(bench.times(5, 5, 2) + 1):
@@ -186,7 +191,10 @@ def _latency_rows(bench: Bench, what: str, p50s: list[float], p99s: list[float],
 
 
 def _where_time_goes(bench: Bench, session: DenseRuns, what: str) -> str:
-    """By the GPU's events: the copy in, and the graph, whose end is the copy of the results."""
+    """Returns the times of a batch by the GPU's events, in words.
+
+    These are the copy in, and the graph, which ends with the copy of the results.
+    """
     driver = bench.gpu.driver
     calls = bench.times(500, 200, 10)
     driver.read_times()
@@ -206,7 +214,7 @@ def _where_time_goes(bench: Bench, session: DenseRuns, what: str) -> str:
 
 
 def compiler(bench: Bench) -> None:
-    """The same graph by kernels that torch's compiler writes, captured like the others."""
+    """Measures the same graph with kernels that torch's compiler writes, captured like the others."""
     if bench.is_simulated:
         bench.remark("runner compile: left out, it needs a GPU")
         return
@@ -218,7 +226,7 @@ def compiler(bench: Bench) -> None:
         model = bench.world.device_model(bench.gpu, precision, sizes.batches, label=f"{precision} compiled")
         with _closing(model) as opened:
             began = time.monotonic()
-            with TORCH_LOCK:  # the compiler is not made for several threads
+            with TORCH_LOCK:  # the compiler is not thread-safe
                 model.use("compile", RUNNERS["compile"](model.module))
                 opened += _each_batch(bench, model, graph)
             bench.remark(f"runner compile, {precision}: ready after {time.monotonic() - began:.0f} s")

@@ -1,4 +1,4 @@
-"""The GPU under measure: a driver that is watched, and what the GPU itself can do, measured in the same run."""
+"""Wraps the GPU under measurement in a driver that counts and times, and measures the GPU's limits."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from storage.errors import ConfigError
 from storage.hbm.device import Device, KernelCall
 
 PRECISIONS = ("fp32", "tf32", "bf16")
-# A limit is what a GPU reached once.
+# A limit is the best that a GPU reached in some tries.
 _TRIES, _CALLS = 5, 5
 
 
 class Clock(Protocol):
-    """Says how long work on a stream took."""
+    """Measures how long work on a stream took."""
 
     def mark(self, stream: Stream) -> Any:
-        """A moment, after all that was put on the stream so far."""
+        """Returns a mark of the moment when all work put on the stream so far is done."""
 
     def us(self, began: Any, ended: Any) -> float:
-        """Between two moments that are over."""
+        """Returns the microseconds between two marks that have both been reached."""
 
 
 class GpuClock:
-    """The GPU's own: CUDA events."""
+    """Measures by the GPU's own clock, with CUDA events."""
 
     def mark(self, stream: Stream) -> Any:
         """See Clock."""
@@ -48,7 +48,7 @@ class GpuClock:
 
 
 class HostClock:
-    """Of a simulation: when the calls were made, which means nothing."""
+    """Returns the times of the calls in a simulation, which mean nothing."""
 
     def mark(self, stream: Stream) -> Any:
         """See Clock."""
@@ -60,10 +60,10 @@ class HostClock:
 
 
 class WatchedDriver:
-    """A driver that counts, can time copies and launches, and can leave copies to the GPU out. Any thread.
+    """A driver that counts, can time copies and launches, and can leave out copies to the GPU. Thread-safe.
 
-    counts: of captures. leaves_out_copies: nothing is copied to the GPU; what was there stays. is_timing: whether
-    copies and launches are timed, by names that `read_times` has.
+    counts: of captures. leaves_out_copies: nothing is copied to the GPU; its old content stays. is_timing: whether
+    copies and launches are timed, under the names that `read_times` returns.
     """
 
     def __init__(self, driver: Driver, clock: Clock) -> None:
@@ -78,7 +78,10 @@ class WatchedDriver:
         self._marks: list[tuple[str, Any, Any]] = []
 
     def read_times(self) -> dict[str, list[float]]:
-        """Microseconds of each "copy in", "graph" and "copy out" since the last call; all of it must be over."""
+        """Returns the microseconds of each "copy in", "graph" and "copy out" since the last call.
+
+        All of that work must be done.
+        """
         marks, self._marks = self._marks, []
         found: dict[str, list[float]] = {}
         for name, began, ended in marks:
@@ -87,12 +90,12 @@ class WatchedDriver:
 
     @property
     def inner(self) -> Driver:
-        """The driver itself."""
+        """The wrapped driver."""
         return self._driver
 
     @property
     def clock(self) -> Clock:
-        """For times of streams."""
+        """The clock for times of streams."""
         return self._clock
 
     def enter_thread(self) -> None:
@@ -149,7 +152,7 @@ class WatchedDriver:
         self._driver.zero(buffer, stream)
 
     def load_kernels(self) -> None:
-        """As of every driver."""
+        """See Driver."""
         self._driver.load_kernels()
 
     def reach(self, other: Device) -> None:
@@ -206,7 +209,7 @@ class WatchedDriver:
 
 
 class WatchedGpus:
-    """The GPUs of this process, each with a driver that is watched."""
+    """The GPUs of this process, each with a watched driver."""
 
     def __init__(self, gpus: Gpus, clock: Clock) -> None:
         self.infos = gpus.infos
@@ -224,7 +227,7 @@ class WatchedGpus:
 
 @dataclass
 class Gpu:
-    """The first GPU. device: where torch has its memory."""
+    """The first GPU. device: the torch device of its memory."""
 
     gpus: WatchedGpus
     driver: WatchedDriver
@@ -239,9 +242,9 @@ class Gpu:
 
 
 def find_gpu(*, simulated: bool) -> Gpu:
-    """The GPU to measure. Raises ConfigError that says why there is none."""
+    """Returns the GPU to measure. Raises ConfigError with the reason when there is none."""
     if simulated:
-        # From a checkout only, and never followed by a type checker: tests are no part of the packages.
+        # Only works in a checkout, and no type checker follows it: tests are not part of the packages.
         made: Gpus = importlib.import_module("tests.simulated_gpu").SimulatedGpus()
         return _gpu(WatchedGpus(made, HostClock()), torch.device("cpu"), True)
     from serving.gpu.gpus import find_gpus
@@ -262,14 +265,15 @@ def _gpu(gpus: WatchedGpus, device: torch.device, is_simulated: bool) -> Gpu:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a GPU reached. copy, to_gpu, from_gpu: bytes a second, `copy` counting what is read and what is written.
+    """The best rates that a GPU reached."""
 
-    flops: operations a second of a large product, by precision.
-    """
-
+    #: Bytes a second within the GPU's memory, counting those read and those written.
     copy: float
+    #: Bytes a second from the host to the GPU.
     to_gpu: float
+    #: Bytes a second from the GPU to the host.
     from_gpu: float
+    #: Operations a second of a large product, by precision.
     flops: dict[str, float]
 
     def __str__(self) -> str:
@@ -281,7 +285,7 @@ class Limits:
 
 
 def measure_limits(gpu: Gpu) -> Limits:
-    """The best of a few tries, each of some milliseconds, on a GPU that does nothing else."""
+    """Measures the best of a few tries, each of some milliseconds, on a GPU that is otherwise idle."""
     size, side, bus = (1 << 20, 64, 1 << 18) if gpu.is_simulated else (1 << 30, 8192, 1 << 26)
     host = torch.zeros(bus, dtype=torch.uint8, pin_memory=not gpu.is_simulated)
     there = torch.zeros(bus, dtype=torch.uint8, device=gpu.device)
@@ -302,7 +306,7 @@ def _product_rate(device: torch.device, side: int, precision: str) -> float:
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left, right, result = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(3))
     with torch.inference_mode(), matmul_precision(precision == "tf32"):
-        # Ones are kind to the GPU's clock: the rate is an upper bound, as a limit is to be.
+        # Ones let the GPU's clock run high: the rate is an upper bound, as a limit is to be.
         return 2.0 * side**3 / _least_seconds(device, lambda: torch.mm(left, right, out=result))
 
 
@@ -312,7 +316,7 @@ def _least_seconds(device: torch.device, work: Callable[[], object]) -> float:
 
 
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:
-    """Of one call."""
+    """Returns the seconds of one call."""
     if device.type != "cuda":
         began = time.perf_counter()
         for _ in range(_CALLS):

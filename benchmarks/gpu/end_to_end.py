@@ -1,6 +1,6 @@
-"""The whole way of a request in process, lookups and all, beside what bounds it; and new weights under that load.
+"""Measures whole requests in process, lookups included, beside what bounds them; and new weights under that load.
 
-Three times: with the rows in DRAM, all of them in the GPU's memory, a tenth of them there.
+This is done three times: with the rows in DRAM, with all of them in the GPU's memory, and with a tenth of them there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from serving.pipeline.snapshot import Snapshot
 from storage.features import Column, FeatureBatch
 from storage.tiers.tiered import LookupResult
 
-# Where the rows are, by the share of them in the GPU's memory.
+# The share of the rows in the GPU's memory.
 TENTH = 0.1
 PLACES = {0.0: "rows in DRAM", 1.0: "rows in HBM", TENTH: "a tenth in HBM"}
 _PRECISION = "bf16"
@@ -31,22 +31,22 @@ _POOL = 48
 _DELTA_SESSIONS, _DELTA_EVERY_S = 4, 0.25
 
 
-# Of ids that are looked up where every row is in the GPU's memory, at least so many are found there.
+# The least share of ids that must hit in the GPU's memory when every row is there.
 _LEAST_HITS = 0.99
 
 
 def on_host(bench: Bench) -> None:
-    """Samples a second and times of requests, by sessions, and which bound holds them; rows come from DRAM."""
+    """Measures samples a second, request times and the limiting bound by number of sessions; rows come from DRAM."""
     _end_to_end(bench, 0.0)
 
 
 def in_hbm(bench: Bench) -> None:
-    """The same with every row in the GPU's memory."""
+    """Measures the same with every row in the GPU's memory."""
     _end_to_end(bench, 1.0)
 
 
 def tenth_in_hbm(bench: Bench) -> None:
-    """The same with a tenth of the rows in the GPU's memory, and the others in DRAM."""
+    """Measures the same with a tenth of the rows in the GPU's memory, and the others in DRAM."""
     _end_to_end(bench, TENTH)
 
 
@@ -87,7 +87,7 @@ def _one_count(
         }
         samples = bench.interleave(contestants, max_s=15.0)
     samples.add("bus", always(bus))
-    # The host looks nothing up where all rows are in the GPU's memory, and one row in some where a tenth is.
+    # With all rows in the GPU's memory the host looks nothing up; with a tenth, one row in some.
     limits = ("lookups", "dense", "bus") if place == PLACES[0.0] else ("dense", "bus")
     bounds = {name: float(np.median(samples.values(name))) for name in limits}
     least = min(bounds, key=lambda name: bounds[name])
@@ -104,7 +104,7 @@ def _one_count(
 
 
 def _hits(bench: Bench, served: Served, before: tuple[int, int], what: str, place: str) -> None:
-    """Says how many ids the GPU had. Raises AssertionError where that is not what the place says."""
+    """Reports how many ids hit on the GPU. Raises AssertionError if that contradicts the placement."""
     lookups, misses = (now - then for now, then in zip(served.asked(), before, strict=True))
     if place == PLACES[0.0]:
         if lookups:
@@ -117,7 +117,7 @@ def _hits(bench: Bench, served: Served, before: tuple[int, int], what: str, plac
 
 
 class LookupAlone:
-    """What a session looks up, into the same pinned memory, without the GPU."""
+    """Runs a session's lookups alone, into the same pinned memory, without the GPU."""
 
     def __init__(self, served: Served, session: DenseRuns, batches: Sequence[FeatureBatch]) -> None:
         published = served.world.published
@@ -127,16 +127,16 @@ class LookupAlone:
         self._batches, self._rows = batches, session.rows
 
     def run(self, number: int) -> LookupResult:
-        """One batch."""
+        """Looks up one batch."""
         return self._lookup.run(self._batches[number % len(self._batches)], None, 0, self._views)
 
     def contestant(self, piece_s: float) -> Contestant:
-        """Samples a second."""
+        """Measures samples a second."""
         return per_second(self.run, self._rows, piece_s=piece_s)
 
 
 def new_weights(bench: Bench) -> None:
-    """Dense weights of a delta, brought to the GPU and served under load; what batches beside them take."""
+    """Copies a delta's dense weights to the GPU and serves them under load; reports the time of concurrent batches."""
     batch = bench.sizes.batch
     sessions = 2 if bench.is_simulated else _DELTA_SESSIONS
     served = _served(bench, 1.0)
@@ -149,7 +149,10 @@ def new_weights(bench: Bench) -> None:
     with callers(served, sessions, requests, hear=watch.hear) as load:
 
         def deltas(seconds: float, least: int) -> list[tuple[float, float, float]]:
-            """Weights every quarter of a second; milliseconds to the GPU, to the switch, to the first answer."""
+            """Loads new weights every quarter of a second.
+
+            Returns the milliseconds until they were on the GPU, until the switch, and until the first answer.
+            """
             took: list[tuple[float, float, float]] = []
             ends = time.monotonic() + seconds
             while time.monotonic() < ends or len(took) < least:
@@ -169,7 +172,7 @@ def new_weights(bench: Bench) -> None:
             return took
 
         bench.gpu.driver.enter_thread()
-        deltas(0.0, 4)  # every weight slot has been used then
+        deltas(0.0, 4)  # every weight slot has been used by now
         captures = bench.gpu.driver.counts["capture"]
         quiet, beside, times = [], [], []
         for _ in range(bench.repeats):
@@ -194,7 +197,7 @@ def new_weights(bench: Bench) -> None:
 
 
 class FirstAnswer:
-    """Learns of the first answer of a snapshot. at: when it came."""
+    """Records the first answer of a snapshot. at: when it came."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -202,13 +205,13 @@ class FirstAnswer:
         self._came = threading.Event()
 
     def expect(self, snapshot: Snapshot) -> threading.Event:
-        """Set when an answer of this snapshot comes."""
+        """Returns an event that is set when an answer of this snapshot comes."""
         self._came.clear()
         self._expected = snapshot
         return self._came
 
     def hear(self, columns: Mapping[str, Column], result: InferenceResult) -> None:
-        """Each answer."""
+        """Receives each answer."""
         if result.snapshot is self._expected:
             self.at = time.perf_counter()
             self._expected = None
@@ -216,7 +219,7 @@ class FirstAnswer:
 
 
 def _served(bench: Bench, hbm_share: float) -> Served:
-    """One model for all parts: its tables are large."""
+    """Returns the one model that all parts share, because its tables are large."""
     served: Served | None = bench.kept.get("served")
     if served is not None:
         served.place(hbm_share)
@@ -233,7 +236,7 @@ def _served(bench: Bench, hbm_share: float) -> Served:
 
 
 def _check(served: Served, columns: Mapping[str, Column], batch: int) -> None:
-    """Raises AssertionError unless a request's scores are the processor's."""
+    """Raises AssertionError unless a request's scores equal those computed by the processor."""
     parts = served.model.parts
     features = parts.features(columns, batch)
     expected = parts.score_once(features, served.first, parts.processor)[0]

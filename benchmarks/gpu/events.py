@@ -1,4 +1,4 @@
-"""Times of launches by the GPU's own clock: an event before and after each, all launches of a repeat under way."""
+"""Times launches by the GPU's own clock: an event before and after each, with all launches of a repeat under way."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ Launch = Callable[[int], None]
 
 
 class Timed:
-    """Launches on one stream. us: of every launch that counted."""
+    """Times launches on one stream. us: of every launch that counted."""
 
     def __init__(self, driver: WatchedDriver, stream: Stream, launch: Launch, *, times: int, run_up: int) -> None:
-        """times: launches of a repeat. run_up: launches before, which do not count. launch: given a rising number."""
+        """Sets up the measurement without launching anything.
+
+        times: launches of a repeat. run_up: launches before them, which do not count. launch: given a rising number.
+        """
         self.us: list[float] = []
         self._driver, self._stream, self._launch = driver, stream, launch
         self._times, self._run_up = times, run_up
         self._next = 0
 
     def run(self, turn: int) -> float:
-        """A repeat; the median time of a launch, in microseconds."""
+        """Runs a repeat; returns the median time of a launch, in microseconds."""
         driver, clock = self._driver, self._driver.clock
         driver.enter_thread()
         for _ in range(self._run_up):
@@ -44,11 +47,11 @@ class Timed:
         return float(np.median(took))
 
     def per_second(self, amount: float) -> Contestant:
-        """The same as a rate: `amount` of something a launch."""
+        """Returns a contestant that measures the same as a rate: `amount` of something for each launch."""
         return lambda turn: amount / self.run(turn) * 1e6
 
     def percentile(self, share: float) -> float:
-        """Of all launches that counted, microseconds; NaN of none."""
+        """Returns a percentile of all launches that counted, in microseconds; NaN when there are none."""
         return float(np.percentile(self.us, share)) if self.us else float("nan")
 
     def _put(self) -> None:
@@ -57,12 +60,12 @@ class Timed:
 
 
 def largest(names: Sequence[str]) -> Callable[[Mapping[str, float]], float]:
-    """The best of some contestants, repeat by repeat."""
+    """Returns the best figure of some contestants, repeat by repeat."""
     return lambda figures: max(figures[name] for name in names)
 
 
 def forget() -> None:
-    """Gives the memory of what nobody holds any more back to the GPU, so that the next table has room."""
+    """Returns unreferenced memory to the GPU, so that the next table fits."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
 """Writes docs/gpu-figures.md: predictions from `prediction_assumptions`, measured figures from result files.
 
 python -m benchmarks.gpu.figures               # writes the page
-python -m benchmarks.gpu.figures --check       # ends with 1 where the page is not what would be written
+python -m benchmarks.gpu.figures --check       # ends with 1 if the page differs from what would be written
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEMPLATE = Path(__file__).with_name("figures.md.in")
 
 
 def page(results: Sequence[Result]) -> str:
-    """The whole of it."""
+    """Returns the whole page."""
     names = [sheet.name for sheet in SHEETS]
     told = [f"| {what} | {value} | {whence} |" for what, value, whence in TOLD]
     gpus = ", ".join(dict.fromkeys(result.gpu for result in results))
@@ -35,7 +35,7 @@ def page(results: Sequence[Result]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The script."""
+    """Runs the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)

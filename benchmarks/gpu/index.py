@@ -1,7 +1,7 @@
-"""The index of a GPU's cache, made on the GPU itself by torch: 100 million ids need neither a list nor a copy.
+"""Builds the index of a GPU's cache on the GPU itself with torch: 100 million ids need neither a list nor a copy.
 
-Slot s holds the row of id s * _SPREAD, modulo 2^64. Ids are put in as the host's cache puts them in: into their first
-bucket, else their second, else in the place of another that goes to its own other bucket. N ids, L buckets.
+Slot s holds the row of id s * _SPREAD, modulo 2^64. Ids are inserted as the host's cache inserts them: into their first
+bucket, else their second, else in place of another that moves to its own other bucket. N ids, L buckets.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 
 IDS_OF_BUCKET = 4
 BUCKET_BYTES = 64
-# Bytes of the GPU that making an index takes for each id, beside the buckets.
+# Bytes of the GPU's memory that building an index takes for each id, beside the buckets.
 WORK_BYTES = 12
 _BUCKET_WORDS = 8
 _SPREAD = -0x61C8864680B583EB
-# Ids that are put in at a time.
+# Ids that are inserted at a time.
 _CHUNK = 1 << 23
-# Moves after which an id has no place.
+# Moves after which an id is left out.
 _MOVES = 200
 _ONE_USE = 1 << 48
 _OVERFLOW = 1 << 56
@@ -28,36 +28,37 @@ _OVERFLOW = 1 << 56
 
 @dataclass(frozen=True)
 class Index:
-    """buckets: (L, 8) int64, as cuda/cache_bucket.cuh has them. rows: slots 1 to `rows` were put in.
+    """An index on the GPU."""
 
-    has_place: (rows + 1,) bool, by slot. in_second: share of the ids that stand in their second bucket.
-    """
-
+    #: (L, 8) int64, laid out as in cuda/cache_bucket.cuh.
     buckets: Tensor
+    #: The number of rows: slots 1 to `rows` were inserted.
     rows: int
+    #: (rows + 1,) bool, by slot.
     has_place: Tensor
+    #: The share of the ids that are in their second bucket.
     in_second: float
 
 
 def ids_of(slots: Tensor) -> Tensor:
-    """(n,) int64 ids of slots (n,) int64; both signs, no two alike."""
+    """Returns (n,) int64 ids of slots (n,) int64, of both signs and all different."""
     return slots * _SPREAD
 
 
 def buckets_for(rows: int) -> int:
-    """As many as a cache of this capacity has: three of four positions are taken."""
+    """Returns the number of buckets that a cache of this capacity has: three of four positions are taken."""
     return max(2, (rows + 2) // 3)
 
 
 def mix(values: Tensor) -> Tensor:
-    """As mix of cuda/bucket.cuh, in int64."""
+    """Computes `mix` of cuda/bucket.cuh in int64."""
     values = (values ^ _shifted(values, 30)) * -0x40A7B892E31B1A47
     values = (values ^ _shifted(values, 27)) * -0x6B2FB644ECCEEE15
     return values ^ _shifted(values, 31)
 
 
 def two_buckets(ids: Tensor, table: int, buckets: int) -> tuple[Tensor, Tensor]:
-    """First and second bucket (n,) int64 of ids; buckets below 2^31."""
+    """Returns the first and second bucket (n,) int64 of ids; buckets: below 2^31."""
     salt = mix(torch.tensor(_signed(table * 0xA0761D6478BD642F), dtype=torch.int64))
     mixed = mix((ids ^ int(salt)) + _signed(0x9E3779B97F4A7C15))
     first = _multiply_high(mixed, buckets)
@@ -66,7 +67,10 @@ def two_buckets(ids: Tensor, table: int, buckets: int) -> tuple[Tensor, Tensor]:
 
 
 def make_index(rows: int, zeros: Callable[[int], Tensor], table: int = 0) -> Index:
-    """Puts ids in. zeros: gives so many bytes of the GPU, uint8, all 0; the index begins at a multiple of 64."""
+    """Builds an index.
+
+    zeros: allocates that many bytes on the GPU, uint8, all 0; the index begins at a multiple of 64.
+    """
     count = buckets_for(rows)
     buckets = zeros(count * BUCKET_BYTES).view(torch.int64).view(count, _BUCKET_WORDS)
     places = _Places(rows, table, count, buckets.device)
@@ -92,7 +96,10 @@ def make_index(rows: int, zeros: Callable[[int], Tensor], table: int = 0) -> Ind
 
 
 class _Places:
-    """owners: (L, 4) int32 slots, 0 for none; those of a bucket stand at its beginning."""
+    """The slots in each bucket.
+
+    owners: (L, 4) int32 slots, 0 for none; those of a bucket are at its beginning.
+    """
 
     def __init__(self, rows: int, table: int, buckets: int, device: torch.device) -> None:
         self.owners = torch.zeros((buckets, IDS_OF_BUCKET), dtype=torch.int32, device=device)
@@ -100,7 +107,7 @@ class _Places:
         self._table, self._buckets = table, buckets
 
     def insert(self, slots: Tensor) -> None:
-        """What finds no place is left out."""
+        """Inserts slots; leaves out those for which no bucket has room."""
         first, second = two_buckets(ids_of(slots), self._table, self._buckets)
         rest = self._put(slots, first)
         slots = slots[rest]
@@ -113,7 +120,7 @@ class _Places:
             slots, targets = self._swap(slots, targets, move)
 
     def _put(self, slots: Tensor, targets: Tensor) -> Tensor:
-        """Into free positions of their buckets; returns the numbers of those for which there was none."""
+        """Inserts into free positions of the target buckets; returns the numbers of those for which there was none."""
         order = torch.argsort(targets, stable=True)
         buckets = targets[order]
         number = torch.arange(len(buckets), device=buckets.device)
@@ -126,7 +133,7 @@ class _Places:
         return order[~fits]
 
     def _swap(self, slots: Tensor, targets: Tensor, move: int) -> tuple[Tensor, Tensor]:
-        """One for each full bucket takes another's position; those go on to their other buckets."""
+        """Puts one id in each full bucket in place of another; the displaced ids go on to their other buckets."""
         order = torch.argsort(targets, stable=True)
         buckets = targets[order]
         wins = torch.ones(len(buckets), dtype=torch.bool, device=buckets.device)
@@ -135,7 +142,7 @@ class _Places:
         held = self.owners[where].long()
         first, second = two_buckets(ids_of(held), self._table, self._buckets)
         others = torch.where(first == where[:, None], second, first)
-        # One that finds room at once, if there is one.
+        # Prefers one that finds room at once, if there is one.
         has_room = self._taken[others] < IDS_OF_BUCKET
         at = torch.where(has_room.any(1), has_room.int().argmax(1), _shifted(mix(winners + move), 62))[:, None]
         losers, to = held.gather(1, at)[:, 0], others.gather(1, at)[:, 0]
@@ -144,12 +151,12 @@ class _Places:
 
 
 def _shifted(values: Tensor, by: int) -> Tensor:
-    """To the right, zeros coming in."""
+    """Shifts to the right, filling with zeros."""
     return (values >> by) & ((1 << (64 - by)) - 1)
 
 
 def _multiply_high(values: Tensor, by: int) -> Tensor:
-    """The upper 64 bits of unsigned products; by: below 2^31."""
+    """Returns the upper 64 bits of unsigned products; by: below 2^31."""
     return _shifted(_shifted(values, 32) * by + _shifted((values & 0xFFFFFFFF) * by, 32), 32)
 
 

@@ -1,4 +1,4 @@
-"""What a GPU reaches with rows that need not be looked for: plain kernels and torch's operators, given row numbers."""
+"""Measures the best that a GPU reaches with rows whose numbers are known: plain kernels and torch's operators."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from storage.hbm.kernels import OPTIONS, Kernels, compile_source, gpu_arch
 SOURCE = Path(__file__).with_name("limits.cu")
 NAMES = ("limit_gather", "limit_pool")
 PIECE_BYTES = 16
-# Enough for every multiprocessor of a large GPU; threads stride over what is more.
+# Enough for every multiprocessor of a large GPU; threads stride over the rest.
 _BLOCKS_AT_MOST = 4096
 
 Launch = Callable[[int], None]
 
 
 class PlainKernels:
-    """Of one GPU; on a simulated one torch does the same."""
+    """The plain kernels of one GPU; on a simulated GPU torch computes the same."""
 
     def __init__(self, gpu: Gpu) -> None:
         """Compiles them. Raises ConfigError without CuPy or NVRTC."""
@@ -37,7 +37,7 @@ class PlainKernels:
             return
         info = gpu.driver.info
         cubin, _ = compile_source(SOURCE.stem, gpu_arch(info.capability), {SOURCE.name: SOURCE.read_bytes()}, OPTIONS)
-        # An attribute: there is no module of this name.
+        # Imported as an attribute: there is no module of this name.
         from cupy.cuda import driver
 
         module = driver.moduleLoadData(cubin)
@@ -45,7 +45,7 @@ class PlainKernels:
         self._kernels = Kernels(info.index, info.capability)
 
     def launch(self, lookups: Lookups) -> Launch:
-        """The same rows as these lookups, written out or added up."""
+        """Returns a launch that writes out or sums the same rows as these lookups."""
         shape = lookups.rows.shape
         shift = (shape.row_bytes // PIECE_BYTES).bit_length() - 1
         slab, output = lookups.rows.slab, lookups.output
@@ -70,12 +70,12 @@ class PlainKernels:
 
 
 def index_select(lookups: Lookups) -> Launch:
-    """torch, as nn.Embedding calls it."""
+    """Returns a launch of torch's index_select, as nn.Embedding calls it."""
     return lookups.plain(lambda slots: torch.index_select(lookups.rows.values, 0, slots, out=lookups.values))
 
 
 def embedding_bag(lookups: Lookups) -> Launch:
-    """torch's nn.EmbeddingBag, mode sum; its output is of the row type."""
+    """Returns a launch of torch's nn.EmbeddingBag, mode sum; its output is of the row type."""
     rows, length = lookups.rows.values, lookups.length
     assert length is not None
 
@@ -87,7 +87,7 @@ def embedding_bag(lookups: Lookups) -> Launch:
 
 
 def fbgemm(lookups: Lookups, free_bytes: int) -> tuple[Launch, int]:
-    """FBGEMM's table-batched embeddings, in memory of their own, and the rows that it has room for.
+    """Returns a launch of FBGEMM's table-batched embeddings, in memory of their own, and the rows that fit there.
 
     Raises ImportError where FBGEMM is not installed, or not for a GPU.
     """

@@ -1,9 +1,9 @@
-"""Claims: lookups on a GPU of which every id hits, beside what it reaches with rows that need not be looked for,
+"""Claims: lookups on a GPU in which every id hits, beside the best it reaches with rows whose numbers are known,
 beside torch's nn.EmbeddingBag and FBGEMM given row numbers, and a small lookup in a CUDA graph.
 
 100 million rows, or as many as fit into the GPU's memory, are made on the GPU itself, under an index that is filled
-as the cache's; nothing of them crosses the bus. What a GPU reaches without an index is measured in the same run, by
-plain kernels (limits.cu) over the same rows, in the order of the same batches.
+like the cache's; none of them crosses the bus. The best that a GPU reaches without an index is measured in the same
+run, by plain kernels (limits.cu) over the same rows, in the order of the same batches.
 
     python -m benchmarks.gpu.lookup                  # on the first GPU: about three minutes
     python -m benchmarks.gpu.lookup --quick

@@ -1,4 +1,4 @@
-"""Lookups of which every id hits, over a replica that the GPU made: what `gpu_lookup` measures."""
+"""Measures lookups in which every id hits, over a replica that the GPU made, for `gpu_lookup`."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ SMALL_IDS = 4096
 # Launches in one graph, so that the interpreter is not what is measured.
 IN_A_GRAPH = 50
 WIDE, NARROW, TINY = Shape(128, "fp32"), Shape(32, "fp16"), Shape(16, "fp16")
-# Of what the GPU reaches by row numbers.
+# Targets, as shares of what the GPU reaches by row numbers.
 OF_GATHER = {WIDE: 0.80, NARROW: 0.45}
 OF_POOLED = 0.65
-# FBGEMM on an H100, 10 tables, 1.05 M keys, d128 fp32, Zipf(1.05): the best that somebody published.
+# FBGEMM on an H100, 10 tables, 1.05 M keys, d128 fp32, Zipf(1.05): the best published figure.
 BEST_PUBLIC = 2.29e9
 TINY_RATE = 4e9
 OVER_TORCH, OVER_FBGEMM = 2.0, 1.0
 SMALL_US = 15.0
 SKEWS = {"uniform": "uniform", "zipf": "Zipf(1.05)"}
 GIDS = 1e-9
-# So that no batch finds its rows in the GPU's caches: eight of them touch 64 MB of ids alone.
+# Enough batches that none finds its rows in the GPU's caches: eight of them touch 64 MB of ids alone.
 _BATCHES = 8
 
 
 def gather(bench: Bench) -> None:
-    """Rows of a million ids, decoded and written out."""
+    """Measures gathers: rows of a million ids, decoded and written out."""
     plain = PlainKernels(bench.gpu)
     for shape, target in OF_GATHER.items():
         _gather(bench, plain, shape, target)
 
 
 def pool(bench: Bench) -> None:
-    """Sums of bags of a million ids in all."""
+    """Measures pooling: sums of bags of a million ids in all."""
     plain = PlainKernels(bench.gpu)
     for shape in (WIDE, TINY):
         for skew in SKEWS:
             _pool(bench, plain, shape, skew)
 
 
-# One kind of batches each: what they hold of the GPU's memory is gone before the next.
+# Each takes one kind of batches, so that its GPU memory is freed before the next.
 
 
 def _gather(bench: Bench, plain: PlainKernels, shape: Shape, target: float) -> None:
@@ -101,7 +101,7 @@ def _pool(bench: Bench, plain: PlainKernels, shape: Shape, skew: str) -> None:
 
 
 def across(bench: Bench) -> None:
-    """Rows that are looked for as another GPU's, beside the same as its own: what the search takes, without a link."""
+    """Looks up rows as those of another GPU, beside the same as its own: the cost of the search, without a link."""
     if bench.is_simulated:
         bench.remark("rows of another GPU: left out, it needs a GPU")
         return
@@ -117,10 +117,10 @@ def across(bench: Bench) -> None:
 
 
 def small(bench: Bench) -> None:
-    """A few thousand ids in a captured graph: by the GPU's clock, and from the launch until the host knows.
+    """Measures a few thousand ids in a captured graph: by the GPU's clock, and from the launch until the host knows.
 
-    By the GPU's clock many lookups are one graph, each of other ids: one graph each would be launched no faster than
-    the interpreter can, which takes about as long as the lookup.
+    By the GPU's clock many lookups are one graph, each of other ids: with one graph each, they would be launched no
+    faster than the interpreter can, which takes about as long as the lookup.
     """
     rows = _rows(bench, WIDE)
     driver = bench.gpu.driver
@@ -156,8 +156,10 @@ def small(bench: Bench) -> None:
 
 
 def search(bench: Bench) -> None:
-    """The search in a bucket by a mask beside its first version, the four ways in turn: large batches and small
-    ones."""
+    """Compares the search in a bucket by a mask with its first version, the four ways in turn.
+
+    Both are measured with large batches and small ones.
+    """
     if bench.is_simulated:
         bench.remark("the search by a mask beside ways in turn: left out, it needs a GPU")
         return
@@ -187,7 +189,7 @@ def search(bench: Bench) -> None:
 
 
 def _captured(bench: Bench, lookups: Lookups, launch: Launch, count: int) -> Graph:
-    """A graph of so many launches, of a batch each. Kernels are loaded before: once, outside of it."""
+    """Captures a graph of `count` launches, of a batch each. Kernels are loaded before, once, outside of it."""
     driver = bench.gpu.driver
     lookups.launch_counted(0)
     launch(0)
@@ -207,12 +209,12 @@ def _launch(bench: Bench, graph: Graph, lookups: Lookups, number: int) -> None:
 
 
 def _each(timed: Timed, count: int, turn: int) -> float:
-    """Microseconds of one of the launches in a graph."""
+    """Returns the microseconds of one of the launches in a graph."""
     return timed.run(turn) / count
 
 
 def _rows(bench: Bench, shape: Shape) -> GpuRows:
-    """The rows of a shape, one at a time on the GPU; all are under one index, made for the widest."""
+    """Returns the rows of a shape; the GPU holds one shape at a time. All share one index, made for the widest."""
     kept = cast(GpuRows | None, bench.kept.get("rows"))
     if kept is not None and kept.shape == shape:
         return kept
@@ -236,7 +238,7 @@ def _rows(bench: Bench, shape: Shape) -> GpuRows:
 
 
 def _lookups(bench: Bench, rows: GpuRows, skew: str, length: int | None, *, across: bool = False) -> Lookups:
-    """Checked ones."""
+    """Returns lookups whose first batch was checked."""
     forget()
     ids = bench.times(IDS, IDS, TOY_IDS)
     batches = bench.times(_BATCHES, _BATCHES, 2)
@@ -251,7 +253,7 @@ def _timed(bench: Bench, lookups: Lookups, launch: Launch, calls: int = 40) -> T
 
 
 def _race(bench: Bench, lookups: Lookups, timed: Mapping[str, Timed], *, limits: tuple[str, ...]) -> Samples:
-    """Ids a second of each; "limit" is the fastest of what is given row numbers."""
+    """Measures ids a second of each; "limit" is the fastest of those given row numbers."""
     contestants = {name: each.per_second(lookups.ids) for name, each in timed.items()}
     samples = bench.interleave(contestants, max_s=8.0)
     samples.add("limit", largest(limits))
@@ -264,7 +266,7 @@ def _times(bench: Bench, what: str, timed: Timed) -> None:
 
 
 def _fbgemm(bench: Bench, lookups: Lookups) -> Launch | None:
-    """None where there is no FBGEMM for a GPU."""
+    """Returns FBGEMM's launch; None where there is no FBGEMM for a GPU."""
     if bench.is_simulated:
         bench.remark("FBGEMM: left out, it needs a GPU")
         return None

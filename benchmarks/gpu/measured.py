@@ -1,4 +1,4 @@
-"""Lines of predicted figures, and what a GPU said of them: by the results of tests/gpu/hour.py."""
+"""Pairs predicted figures with what a GPU measured, by the results of tests/gpu/hour.py."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 @dataclass(frozen=True)
 class Found:
-    """Where a figure is among a benchmark's rows. claim: a pattern that the whole of a row's claim fits. against: of
-    the row; "" for any. value: the row's own figure, or its ratio.
-    """
+    """Selects a figure among a benchmark's rows."""
 
+    #: A pattern that must match the whole of a row's claim.
     claim: str
+    #: The row's `against`; "" for any.
     against: str = ""
+    #: Whether the figure is the row's own figure or its ratio.
     value: Literal["ours", "ratio"] = "ratio"
 
     def text(self, rows: Sequence[dict[str, Any]]) -> str:
-        """The figure of the last row that fits; "" of none."""
+        """Returns the figure of the last row that matches; "" when none does."""
         fitting = [
             row
             for row in rows
@@ -38,27 +39,28 @@ class Found:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table. predicted: by GPU, in the order of the table's columns. found: None for what no benchmark
-    measures.
-    """
+    """One row of a table."""
 
     figure: str
     target: str
+    #: The predictions by GPU, in the order of the table's columns.
     predicted: tuple[str, ...]
     by: str
+    #: Selects the measured figure; None when no benchmark measures it.
     found: Found | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one run of a part found. gpu: its name."""
+    """The findings of one run of a part."""
 
+    #: The GPU's name.
     gpu: str
     rows: list[dict[str, Any]]
 
 
 def read_results(folder: Path = RESULTS) -> list[Result]:
-    """Of every result file of a part, the oldest first; rehearsals are none."""
+    """Returns the result files of all parts, the oldest first, without rehearsals."""
     return list(_results(folder))
 
 
@@ -70,7 +72,7 @@ def _results(folder: Path) -> Iterator[Result]:
 
 
 def measured(line: Line, results: Sequence[Result]) -> str:
-    """What the last run of each GPU found of a line; "" while none has."""
+    """Returns the last measured figure of a line for each GPU; "" while there is none."""
     if line.found is None:
         return ""
     texts: dict[str, str] = {}
@@ -82,7 +84,7 @@ def measured(line: Line, results: Sequence[Result]) -> str:
 
 
 def markdown(lines: Sequence[Line], columns: Sequence[str], by: str, results: Sequence[Result]) -> str:
-    """A table. columns: names of the predicted ones. by: of the reasons."""
+    """Returns a table in Markdown. columns: names of the predicted ones. by: heading of the reasons."""
     head = ["figure", "target", *columns, by, "measured"]
     table = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for line in lines:

@@ -1,7 +1,7 @@
-"""Prediction, not measured: what the predictions for a GPU assume, each once, from data sheets, from libraries, and
-from what was measured without a GPU.
+"""Prediction, not measured: lists each assumption of the predictions for a GPU once, from data sheets, from libraries,
+and from measurements without a GPU.
 
-Where a figure of a GPU differs from its prediction, one of these is wrong, and that is what the prediction is for.
+Where a figure of a GPU differs from its prediction, one of these is wrong, and finding it is the purpose of predicting.
 """
 
 from __future__ import annotations
@@ -11,60 +11,64 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sheet:
-    """Of a GPU's data sheet. memory: bytes a second. units: multiprocessors."""
+    """The figures of a GPU's data sheet."""
 
     name: str
+    #: Bytes a second of its memory.
     memory: float
+    #: Multiprocessors.
     units: int
 
 
 H200, H100 = Sheet("H200", 4.8e12, 132), Sheet("H100", 3.35e12, 132)
 SHEETS = (H200, H100)
 
-# The bus, and an H200's memory as a copy reaches it.
+# Bytes a second of the bus, and of an H200's memory as a copy reaches it.
 BUS = 55e9
 COPY = 4.0e12
-# A kernel in a graph, small as it is: to begin and to end.
+# Microseconds to begin and end a kernel in a graph, however small.
 NODE_US = 2.5
 
-# Sessions. Products of such sizes reach no more of a GPU's 67, 495 and 989 TFLOP/s.
+# Sessions. Products of these sizes reach no more than this of a GPU's 67, 495 and 989 TFLOP/s.
 FLOPS = {"fp32": 35e12, "tf32": 150e12, "bf16": 200e12}
 ITEM = {"fp32": 4, "tf32": 4, "bf16": 2}
-# Kernels of a batch: unpack, 8 layers, 7 ReLU, 4 that put tensors together, products of pairs, sigmoid, result.
-# With bf16 there are 5 more that round, or that compute what is read both rounded and not.
+# Kernels of a batch: unpack, 8 layers, 7 ReLU, 4 that concatenate tensors, products of pairs, sigmoid, result.
+# With bf16 there are 5 more, which round, or compute what is read both rounded and not.
 KERNELS = {"fp32": 23, "tf32": 23, "bf16": 28}
-# What the host takes: an operator from Python, and what a batch costs beside them; a launch and the wait for its end.
+# Microseconds of the host: an operator from Python, and the cost of a batch beside them; a launch and the wait for its
+# end.
 OPERATOR_US, EAGER_US, CALL_US = 8.0, 25.0, 15.0
-# Of the interpreter, which one thread has at a time: a request end to end; and what packing its ids adds to that.
+# Microseconds of the interpreter, which one thread holds at a time: a request end to end; and packing its ids, in
+# addition.
 INTERPRETER_US, PACK_US = 250.0, 76.0
 # One thread's lookups, in bytes read and written.
 LOOKUP_BYTES_S = 12e9
 
-# Rows. Shares of the memory's rate: what is written or read in a row, and rows from 256 bytes on; pieces of 64 bytes at
-# random, below which memory gives no less; pieces between.
+# Rows. Shares of the memory's rate: writes or reads within a row, and rows from 256 bytes on; pieces of 64 bytes
+# at random, below which memory transfers no less; pieces between.
 STREAM, PIECES, BETWEEN = 0.85, 0.60, 0.72
 PIECE_BYTES = 64
 # Second-level cache: bytes that hold rows and buckets, bytes a second, a load that it answers; a load from memory.
 NEAR_BYTES, NEAR, NEAR_US, FAR_US = 40e6, 5.5e12, 0.3, 0.7
-# Warps of our kernels on a multiprocessor (128 registers), and rows of one session that are under way at once.
+# Warps of our kernels on a multiprocessor (128 registers), loads of one thread under way at once, threads of a warp.
 WARPS, AHEAD, SESSIONS = 16, 4, 32
 # Ways of a bucket, which the first version of the search took in turn.
 WAYS = 4
 IN_SECOND = 0.15
 BUCKET_BYTES = 64
-# torch's EmbeddingBag: 1,024 blocks of eight warps, a session for each value, one row after the other.
+# torch's EmbeddingBag: 1,024 blocks of eight warps, a thread for each value, one row after the other.
 TORCH_WARPS = 8192
-# FBGEMM by row numbers, of the pooled limit.
+# FBGEMM by row numbers, as a share of the pooled limit.
 FBGEMM_SHARE = 0.75
 # A tenth of the rows is on the GPU. The policy is a point below the best static choice.
 POLICY_POINT = 0.01
-# A thread: a row that was missed, found in DRAM and written to where the GPU fetches it; an id copied and told.
+# Microseconds of a thread: a missed row, found in DRAM and written where the GPU fetches it; an id copied and reported.
 MISS_US, ID_US = 0.15, 0.0012
-# By both cores of a virtual machine, a row of a delta: the GPU's index, its row, the lists to be sent.
+# Microseconds of both cores of a virtual machine for a row of a delta: the GPU's index, its row, the lists to send.
 INDEX_US, FIND_US, LISTS_US = 0.076, 0.031, 0.029
 LIST_BYTES = 48
 
-# As the page has them: what, how much, whence.
+# The rows of the page's table: name, value, source.
 TOLD = (
     ("the bus", f"{BUS / 1e9:.0f} GB/s", "PCIe 5 x16 carries 63; pinned copies reach this"),
     ("copies within an H200", f"{COPY / 1e12:.1f} TB/s", "five sixths of the data sheet's 4.8"),

@@ -1,7 +1,7 @@
-"""Prediction, not measured: what `gpu_lookup` and `gpu_tiers` should find on an H200 and an H100, by bytes, by loads in
-flight, and by what the host gives.
+"""Prediction, not measured: the figures that `gpu_lookup` and `gpu_tiers` should find on an H200 and an H100, from
+bytes, from loads in flight, and from the host's rates.
 
-Written down before any GPU ran them, from benchmarks/gpu/prediction_assumptions.py.
+Written before any GPU ran them, from benchmarks/gpu/prediction_assumptions.py.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ from benchmarks.traffic import ZIPF
 
 
 def share_of_rows(row_bytes: float) -> float:
-    """Of the memory's rate, that rows at random reach."""
+    """Returns the share of the memory's rate that random rows reach."""
     return STREAM if row_bytes >= 256 else PIECES if row_bytes <= 64 else BETWEEN
 
 
 def harmonic(rows: float) -> float:
-    """The sum of r^-ZIPF over r up to `rows`."""
+    """Returns the sum of r^-ZIPF over r up to `rows`."""
     zeta = math.fsum(r**-ZIPF for r in range(1, 1000)) + math.pow(999.5, 1 - ZIPF) / (ZIPF - 1)
     return zeta - math.pow(rows + 0.5, 1 - ZIPF) / (ZIPF - 1)
 
 
 def hottest(part: float, rows: float) -> float:
-    """The share of Zipf lookups that the hottest `part` of the rows get."""
+    """Returns the share of Zipf lookups that go to the hottest `part` of the rows."""
     return harmonic(part) / harmonic(rows)
 
 
@@ -101,12 +101,15 @@ class Rate:
 
 
 def limit(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rate:
-    """Rows by their numbers. written: bytes an id. near: share of the rows that the second-level cache has."""
+    """Predicts the rate of rows by their numbers.
+
+    written: bytes for each id. near: share of the rows that the second-level cache has.
+    """
     return _by_bytes(sheet, shape, written, near, 0.0)
 
 
 def lookup(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rate:
-    """The same, looked for: a bucket more for each id, two for some; or the loads that can be under way."""
+    """Predicts the rate of lookups: for each id one more bucket, for some two; or the loads that can be under way."""
     by_bytes = _by_bytes(sheet, shape, written, near, (1 + IN_SECOND) * BUCKET_BYTES)
     warp_us = search_us(near) + copy_us(shape, near)
     by_loads = Rate(sheet.units * WARPS * SESSIONS / warp_us * 1e6, f"loads: {SESSIONS} ids a warp in {warp_us:.1f} us")
@@ -114,39 +117,40 @@ def lookup(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rat
 
 
 def search_us(near: float = 0.0, ways: int = 1) -> float:
-    """Of a warp: its ids, their buckets, word and second look, the flags, and the second bucket of the one that has to.
+    """Predicts the microseconds of a warp's search.
 
-    ways: that a bucket's words are looked at in turn.
+    It loads its ids, their buckets, the word and a second check, the flags, and the second bucket where one id needs
+    it. ways: how many of a bucket's words are checked in turn.
     """
     far_us = near * NEAR_US + (1 - near) * FAR_US
     return 2 * far_us + 2 * ways * NEAR_US + NEAR_US + far_us + 2 * ways * NEAR_US
 
 
 def copy_us(shape: Shape, near: float = 0.0) -> float:
-    """Of a warp: 32 rows, four under way in every session."""
+    """Predicts the microseconds in which a warp copies 32 rows, with four loads under way in every thread."""
     units = max(1, shape.row_bytes // 16)
     steps = max(1, min(SESSIONS, units) // AHEAD)
     return steps * (near * NEAR_US + (1 - near) * FAR_US)
 
 
 def torch_bag(shape: Shape, near: float = 0.0) -> float:
-    """Ids a second of nn.EmbeddingBag."""
+    """Predicts the ids a second of nn.EmbeddingBag."""
     return TORCH_WARPS / (shape.dim / 32 * (near * NEAR_US + (1 - near) * FAR_US)) * 1e6
 
 
 def small_us(shape: Shape) -> float:
-    """A graph of two nodes; every id has a warp's session at once."""
+    """Predicts the microseconds of a graph of two nodes; every id has a thread of a warp at once."""
     return 2 * NODE_US + 2 * NEAR_US + search_us() + copy_us(shape)
 
 
 def miss_share() -> float:
-    """Of the lookups, with a tenth of the rows on the GPU."""
+    """Predicts the share of lookups that miss with a tenth of the rows on the GPU."""
     rows = MISS_BYTES / (4 * MISS_DIM)
     return 1 - hottest(rows / 10, rows) + POLICY_POINT
 
 
 def miss_batch_us(sheet: Sheet) -> float:
-    """A session's batch with misses: the host's part, the bus, the GPU."""
+    """Predicts the microseconds of a session's batch with misses: the host's part, the bus, the GPU."""
     ids = MISS_BAGS * MISS_LENGTH
     host = ids * (ID_US + miss_share() * MISS_US)
     bus = ids * (8 + miss_share() * (16 + 4 * MISS_DIM)) / BUS * 1e6
@@ -155,7 +159,7 @@ def miss_batch_us(sheet: Sheet) -> float:
 
 
 def miss_rate(sheet: Sheet, sessions: int) -> Rate:
-    """Ids a second of some sessions."""
+    """Predicts the ids a second of `sessions` sessions."""
     ids = MISS_BAGS * MISS_LENGTH
     bus = BUS / (8 + miss_share() * (16 + 4 * MISS_DIM))
     return min(
@@ -164,18 +168,21 @@ def miss_rate(sheet: Sheet, sessions: int) -> Rate:
 
 
 def visible_ms() -> float:
-    """A delta, from staged to found: the host's work a row, two threads, and the bus."""
+    """Predicts the milliseconds of a delta, from staged to found.
+
+    They are the host's work for each row, on two threads, and the bus.
+    """
     row_us = INDEX_US + FIND_US + LISTS_US
     return DELTA_ROWS * (row_us / 1e3 + (4 * DELTA_DIM + LIST_BYTES) / BUS * 1e3)
 
 
 def near_share(shape: Shape, rows: float) -> float:
-    """Of Zipf lookups, those whose bucket and row the second-level cache has."""
+    """Predicts the share of Zipf lookups whose bucket and row are in the second-level cache."""
     return hottest(NEAR_BYTES / (shape.row_bytes + BUCKET_BYTES), rows)
 
 
 def row_lines() -> list[Line]:
-    """Every figure that has a target."""
+    """Returns every figure that has a target."""
     return [*_gathers(), *_pools(), *_small(), *_tiers()]
 
 

@@ -1,8 +1,8 @@
-"""Prediction, not measured: what `gpu_sessions` should find on an H200, by bytes, operations and launches.
+"""Prediction, not measured: the figures that `gpu_sessions` should find on an H200, by bytes, operations and launches.
 
     python -m benchmarks.gpu.prediction_sessions --svg FILE           # two sessions, as they should overlap
 
-Written down before any GPU ran it, from benchmarks/gpu/prediction_assumptions.py and the model's sizes;
+Written before any GPU ran it, from benchmarks/gpu/prediction_assumptions.py and the model's sizes;
 `python -m benchmarks.gpu.figures` writes the page.
 """
 
@@ -41,58 +41,60 @@ from benchmarks.gpu.trace import IDLE_PERCENT
 from benchmarks.gpu.world import FULL
 from benchmarks.timeline import Span, svg
 
-# A line of the index and a row are read; as fp32 it is written, and the line that it goes to is fetched first.
+# A bucket and a row are read; the row is written as fp32, and the cache line that it is written to is fetched first.
 _LOOKUP_BYTES = BUCKET_BYTES + 2 * FULL.dim + 2 * 4 * FULL.dim
-# Where rows are in the GPU's memory, ids cross the bus instead, and dense values.
+# With rows in the GPU's memory, ids and dense values cross the bus instead.
 _ID_BYTES = 8 * SPARSE + 4 * DENSE
 
 
 def copy_us(batch: int) -> float:
-    """The packed inputs over the bus."""
+    """Predicts the microseconds in which the packed inputs cross the bus."""
     return batch * FULL.row_bytes() / BUS * 1e6
 
 
 def gpu_us(precision: str, batch: int) -> float:
-    """The graph's kernels, one after the other."""
+    """Predicts the microseconds of the graph's kernels, one after the other."""
     products = FULL.flops(batch) / FLOPS[precision] * 1e6
     moved = FULL.moved_bytes(batch, ITEM[precision]) / COPY * 1e6
     return KERNELS[precision] * NODE_US + products + moved
 
 
 def graph_us(precision: str, batch: int) -> float:
-    """From launch to result with a CUDA graph."""
+    """Predicts the microseconds from launch to result with a CUDA graph."""
     return gpu_us(precision, batch) + CALL_US
 
 
 def eager_us(precision: str, batch: int) -> float:
-    """The same, operator by operator: the host or the GPU holds it up."""
+    """Predicts the same for eager operators: the host or the GPU is the bottleneck."""
     return max(KERNELS[precision] * OPERATOR_US + EAGER_US, gpu_us(precision, batch)) + CALL_US
 
 
 def session_rate(precision: str, sessions: int, batch: int) -> float:
-    """Samples a second of copies and graphs: one after the other in a session, one bus for all."""
+    """Predicts samples a second of copies and graphs: one after the other in a session, one bus for all."""
     alone = batch / (copy_us(batch) + graph_us(precision, batch)) * 1e6
     return min(sessions * alone, batch / copy_us(batch) * 1e6)
 
 
 def lookup_us(batch: int) -> float:
-    """Of one thread."""
+    """Predicts the microseconds of one thread's lookups for a batch."""
     return batch * SPARSE * _LOOKUP_BYTES / LOOKUP_BYTES_S * 1e6
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole batch. us: of a session, but for the interpreter. interpreter_us: that one has at a time. bus_us: of the
-    bus. by: in words.
-    """
+    """The costs of a whole batch."""
 
+    #: Microseconds of a session, without the interpreter.
     us: float
+    #: Microseconds of the interpreter, which one session holds at a time.
     interpreter_us: float
+    #: Microseconds of the bus.
     bus_us: float
+    #: The bottleneck of one session, in words.
     by: str
 
     def rate(self, sessions: int, batch: int) -> tuple[float, str]:
-        """Samples a second, and what holds them."""
+        """Returns samples a second, and what limits them."""
         bounds = {
             "the sessions": sessions * batch / (self.us + self.interpreter_us) * 1e6,
             "the bus": batch / self.bus_us * 1e6,
@@ -103,7 +105,7 @@ class Whole:
 
 
 def whole(hbm_share: float, batch: int) -> Whole:
-    """End to end, bf16, with so many of the rows in the GPU's memory."""
+    """Predicts a batch end to end, in bf16, with this share of the rows in the GPU's memory."""
     graph = graph_us("bf16", batch)
     if not hbm_share:
         copy, found = copy_us(batch), lookup_us(batch)
@@ -121,7 +123,7 @@ def whole(hbm_share: float, batch: int) -> Whole:
 
 
 def lines() -> list[Line]:
-    """Every figure that has a target, and those beside them."""
+    """Returns every figure that has a target, and related ones without."""
     return [*_graphs(), *_sessions(), *_whole(), *_weights(), *_soak()]
 
 
@@ -226,7 +228,7 @@ def _soak() -> list[Line]:
 
 
 def predicted_spans(sessions: int = 2, batches: int = 4) -> list[Span]:
-    """Sessions beside each other: lookups on their threads, copies on one bus, graphs on one GPU."""
+    """Predicts how sessions overlap: lookups on their threads, copies on one bus, graphs on one GPU."""
     batch = FULL.batch
     spans: list[Span] = []
     free = [lookup_us(batch) * number / sessions for number in range(sessions)]
@@ -246,7 +248,7 @@ def predicted_spans(sessions: int = 2, batches: int = 4) -> list[Span]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The script."""
+    """Runs the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--svg", type=Path, metavar="FILE", required=True, help="draw two sessions")
     options = parser.parse_args(arguments)

@@ -1,12 +1,13 @@
-"""Prediction, not measured: where several GPUs find rows, each with what is asked of it alone, and with
+"""Prediction, not measured: where several GPUs find rows, each caching what it is asked for alone, and with
 `hbm_placement: shard`.
 
-The real cache policy of each GPU, its index and its counts, over the same traffic; no GPU, no rows, no time: what is
-counted is where ids are found. A GPU tells its policy what a session would (serving/gpu/lookup.py): what was missed
-on every GPU, to the GPU whose part it is; every eighth use as a mark; of every sixteenth batch a sample.
+The real cache policy of each GPU, its index and its counts run over the same traffic. There is no GPU, no rows and no
+time: only where ids are found is counted. A GPU reports to its policy as a session would (serving/gpu/lookup.py): ids
+missed on every GPU, to the GPU whose part they belong to; every eighth use as a mark; a sample of every sixteenth
+batch.
 
     python -m benchmarks.gpu.prediction_sharing
-    python -m benchmarks.gpu.prediction_sharing --GPUs 8 --share 0.01
+    python -m benchmarks.gpu.prediction_sharing --gpus 8 --share 0.01
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ _MARKS_EVERY_ROWS = 20
 
 @dataclass
 class Gpu:
-    """part: its own, of so many. lookups, misses: that its policy has not heard of."""
+    """The cache policy of one GPU."""
 
     cache: GpuCache
+    #: Its part number, of `parts`.
     part: int
     parts: int
+    #: Lookups that have not been reported to its policy yet.
     lookups: int = 0
+    #: Hits that have not been reported to its policy yet.
     hits: int = 0
     marks: Array = field(init=False)
 
@@ -42,7 +46,7 @@ class Gpu:
         self.marks = np.zeros(self.cache.slots + 1, np.uint8)
 
     def offer(self, ids: Array) -> None:
-        """Ids that were asked for and are not here."""
+        """Offers ids that were requested and are not here to the policy."""
         wanted = ids[self.cache.ask(_TABLE, ids)]
         step = max(1, self.cache.free_slots)
         for start in range(0, len(wanted), step):
@@ -52,7 +56,7 @@ class Gpu:
             self.cache.complete_set()
 
     def passed(self, lookups: int, hits: int) -> None:
-        """The policy learns of a batch, and of marks when it is time."""
+        """Reports a batch to the policy, and marks when they are due."""
         self.lookups, self.hits = self.lookups + lookups, self.hits + hits
         if self.lookups > _MARKS_EVERY_ROWS * self.cache.capacity_rows:
             self.cache.note_uses(self.marks, _USE_EVERY, 1, self.parts, self.part)
@@ -62,7 +66,7 @@ class Gpu:
 
 
 class Gpus:
-    """placement: None for GPUs that each have what is asked of them."""
+    """Several GPUs. placement: None when each GPU caches what it is asked for alone."""
 
     def __init__(self, count: int, rows: int, placement: Placement | None) -> None:
         parts = 1 if placement is None else count
@@ -72,7 +76,7 @@ class Gpus:
         self._rng = np.random.default_rng(2)
 
     def look_up(self, number: int, ids: Array) -> tuple[int, int]:
-        """A batch on one GPU: how many ids it has itself, and how many another one has."""
+        """Looks up a batch on one GPU; returns how many ids it has itself, and how many another one has."""
         gpu, self._batches = self.gpus[number], self._batches + 1
         slots = gpu.cache.find(_TABLE, ids)
         self._mark(gpu, slots)
@@ -104,8 +108,9 @@ class Gpus:
 
 
 def measure(traffic: Popularity, gpus: int, rows: int, placement: Placement | None, batches: int) -> tuple[Array, int]:
-    """Shares of ids that were on the GPU itself, and on another one, in the last quarter; how many distinct rows the
-    GPUs hold.
+    """Measures shares of ids that were on the GPU itself, and on another one, in the last quarter.
+
+    Also returns how many distinct rows the GPUs hold.
     """
     group = Gpus(gpus, rows, placement)
     ids = random_ids(traffic.count)

@@ -1,4 +1,4 @@
-"""What a profiler is to look at: a few launches of the lookups, the search by a mask and its first version in turn.
+"""Runs a few launches for a profiler: the lookups, with the search by a mask and with its first version in turn.
 
 ncu --clock-control none --kernel-name regex:lookup_.* python -m benchmarks.gpu.profiled
 python -m benchmarks.gpu.profiled --simulated
@@ -18,7 +18,7 @@ IDS, TOY_IDS = 1 << 20, 64
 
 
 def launches(gpu: Gpu) -> int:
-    """Puts each kernel on its stream, gather and pool, and waits. Returns how many there were."""
+    """Puts each kernel, gather and pool, on its stream and waits. Returns how many there were."""
     driver = gpu.driver
     count = TOY_ROWS if gpu.is_simulated else fitting_rows(ROWS, driver.memory().free, WIDE.row_bytes)
     rows = GpuRows.make(gpu, WIDE, count)
@@ -36,7 +36,7 @@ def launches(gpu: Gpu) -> int:
 
 
 def main() -> None:
-    """The script."""
+    """Runs the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="without a GPU, at toy sizes")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Rows on a GPU that it made itself, batches of ids that lie there, and the lookups over them. N ids, D dim.
+"""Makes rows on a GPU, batches of ids in its memory, and the lookups over them. N ids, D dim.
 
-Slot s has the row (7 s + 13 d) modulo 251, less 125: whole numbers, so that sums are exact in whatever order they are
-taken, and a lookup that gives another row is seen.
+Slot s has the row (7 s + 13 d) modulo 251, less 125: whole numbers, so that sums are exact in any order, and a lookup
+that returns another row is detected.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from storage.hbm.sharing import PEER_CHAIN_WORDS, PEER_CHAINS_WORD, PEER_WORDS, 
 from storage.specs import TableSpec
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-# Of the GPU's free memory; the rest is for batches, outputs and libraries.
+# Share of the GPU's free memory; the rest is for batches, outputs and libraries.
 _SHARE = 0.85
 # Values that are made at a time.
 _BLOCK = 1 << 26
 _ALIGNMENT = 128
-# Where all rows are another GPU's: parts that have them, the number of one that has none, buckets of an empty index.
+# For rows of another GPU: parts that have them, the number of one that has none, buckets of an empty index.
 _PARTS, _NO_PART, _NO_BUCKETS = 2, 9, 2
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of rows: dim values of row_type, fp32 or fp16, in 16, 32, 64, ... bytes."""
+    """The shape of rows: dim values of row_type, fp32 or fp16, in 16, 32, 64, ... bytes."""
 
     dim: int
     row_type: OutputType
 
     @property
     def row_bytes(self) -> int:
-        """Of one row."""
+        """The bytes of one row."""
         return TableSpec("t", self.dim, self.row_type).row_bytes
 
     def __str__(self) -> str:
@@ -55,20 +55,23 @@ class Shape:
 
 
 def fitting_rows(wanted: int, free_bytes: int, row_bytes: int) -> int:
-    """As many rows as wanted, or as fit into the free memory of a GPU with their buckets and what making them takes."""
+    """Returns the rows wanted, or as many as fit into the free memory of a GPU.
+
+    Counted are the rows, their buckets and the working memory for making them.
+    """
     each = row_bytes + BUCKET_BYTES / 3 + WORK_BYTES
     return max(1, min(wanted, int(free_bytes * _SHARE / each)))
 
 
 class GpuRows:
-    """An index, and a slab of rows under it. One thread."""
+    """An index, and a slab of rows under it. Not thread-safe: one thread uses it at a time."""
 
     def __init__(self, gpu: Gpu, shape: Shape, index: Index, slab: Tensor) -> None:
         self.gpu, self.shape, self.index, self.slab = gpu, shape, index, slab
 
     @classmethod
     def make(cls, gpu: Gpu, shape: Shape, rows: int, index: Index | None = None) -> GpuRows:
-        """index: one of so many rows, that another slab has too. Raises DeviceOutOfMemory."""
+        """Makes the rows. index: one of the same size, shared with another slab. Raises DeviceOutOfMemory."""
         driver = gpu.driver
         stream = driver.new_stream("make rows")
         if index is None:
@@ -82,44 +85,45 @@ class GpuRows:
 
     @property
     def values(self) -> Tensor:
-        """(rows + 1, D), by slot."""
+        """The rows (rows + 1, D), by slot."""
         return self.slab.view(DTYPES[self.shape.row_type]).view(-1, self.shape.dim)
 
     def words(self) -> list[int]:
-        """The first words of a feature (cuda/lookup.cuh); no use is marked."""
+        """Returns the first words of a feature (cuda/lookup.cuh); no use is marked."""
         buckets, shape = self.index.buckets, self.shape
         sizes = [self.index.rows, shape.row_bytes, ROW_TYPES[shape.row_type], shape.dim, 0, 0]
         return [buckets.data_ptr(), len(buckets), self.slab.data_ptr(), *sizes]
 
     def slots(self, count: int, skew: str, generator: torch.Generator) -> Tensor:
-        """(count,) int64 slots that are there, drawn "uniform" or by "zipf", what is hot lying anywhere."""
+        """Draws (count,) int64 slots that are present, "uniform" or by "zipf"; hot slots lie anywhere."""
         rows, device = self.index.rows, self.slab.device
         if skew == "uniform":
             drawn = torch.randint(rows, (count,), generator=generator, device=device)
         else:
             drawn = zipf_ranks(rows, count, generator, device) * 2_654_435_761 % rows
         slots = drawn + 1
-        # The few that found no place; slot 1 always has one.
+        # Replaces the few that found no place; slot 1 always has one.
         return torch.where(self.index.has_place[slots], slots, 1)
 
 
 def zipf_ranks(rows: int, count: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """(count,) int64 from 0 on, rank r with weight (r + 1)^-1.05."""
+    """Draws (count,) int64 ranks from 0 on; rank r has weight (r + 1)^-1.05."""
     weights = torch.arange(1, rows + 1, dtype=torch.float64, device=device).pow_(-ZIPF).cumsum_(0)
     drawn = torch.rand(count, dtype=torch.float64, generator=generator, device=device) * weights[-1]
     return torch.searchsorted(weights, drawn).clamp_(max=rows - 1)
 
 
 def expected_rows(slots: Tensor, dim: int) -> Tensor:
-    """(n, D) float32: the rows of slots."""
+    """Returns the rows of slots, (n, D) float32."""
     return ((slots[:, None] * 7 + torch.arange(dim, device=slots.device) * 13) % 251 - 125).float()
 
 
 class Lookups:
-    """All batches of one kind: `bags` bags of `length` ids; bags None: the rows themselves, of the row's own type.
+    """All batches of one kind: `bags` bags of `length` ids; length None: the rows themselves, of the row's own type.
 
-    ids: of a batch. slots: by batch, what plain kernels are given. across: the GPU has none of the rows itself, and
-    reads them as those of another one, which lie in its own memory all the same. One thread.
+    ids: ids of a batch. slots: by batch, the input of plain kernels. across: the GPU has none of the rows itself, and
+    reads them as those of another one, although they lie in its own memory. Not thread-safe: one thread uses it at a
+    time.
     """
 
     def __init__(
@@ -158,21 +162,21 @@ class Lookups:
         self._calls = [self._call(packed) for packed in self._packed]
 
     def launch(self, number: int) -> None:
-        """Puts the lookup of a batch on the stream, and nothing else; misses are appended to those before."""
+        """Puts the lookup of a batch on the stream, and nothing else; misses are appended to earlier ones."""
         self._gpu.driver.kernel(self.call(number), self.stream)
 
     def call(self, number: int) -> KernelCall:
-        """What `launch` puts on the stream."""
+        """Returns the kernel call that `launch` puts on the stream."""
         return self._calls[number % len(self._calls)]
 
     def launch_counted(self, number: int) -> None:
-        """With what a session has before it: the count of misses begins at 0."""
+        """Launches with the reset that a session does before: the count of misses begins at 0."""
         self._gpu.driver.zero(self.miss_count, self.stream)
         self.launch(number)
 
     def plain(self, work: Callable[[Tensor], Tensor | None]) -> Callable[[int], None]:
-        """The same batches for a kernel or operator that is given slots."""
-        # So that what the last one gave is not allocated anew while it is used.
+        """Returns the same batches for a kernel or operator that is given slots."""
+        # Held so that the last result is not reallocated while it is in use.
         held: list[Tensor | None] = [None]
 
         def launch(number: int) -> None:
@@ -186,7 +190,7 @@ class Lookups:
         return launch
 
     def check(self) -> None:
-        """Raises AssertionError unless the first batch has the rows that were made, and all of them."""
+        """Raises AssertionError unless the first batch returns the rows that were made, and all of them."""
         dim, wrong = self.rows.shape.dim, [-1, -1]
         self.launch_counted(0)
 
@@ -208,7 +212,7 @@ class Lookups:
 
     @property
     def values(self) -> Tensor:
-        """Of the output: (N, D) rows, or (bags, D) float32 sums."""
+        """The output: (N, D) rows, or (bags, D) float32 sums."""
         dtype = DTYPES[self.rows.shape.row_type] if self.length is None else torch.float32
         return self.output.view(dtype).view(-1, self.rows.shape.dim)
 
@@ -281,13 +285,13 @@ def _run(
     reads: list[Tensor] | None = None,
     writes: list[Tensor] | None = None,
 ) -> None:
-    """On the stream, and waits for it."""
+    """Runs work on the stream, and waits for it."""
     done = gpu.driver.new_event()
 
     def run() -> None:
         work()
 
-    # What is written in part only is kept for the rest.
+    # Partly written buffers also count as read, because the rest keeps its content.
     gpu.driver.compute(run, stream, reads=[*(reads or []), *(writes or [])], writes=writes or [])
     gpu.driver.record(done, stream)
     gpu.driver.synchronize(done)

@@ -1,4 +1,4 @@
-"""The lookups with the first version of the search in a line (cuda/cache_line.cuh), for one comparison on a GPU."""
+"""The lookups with the first version of the search in a bucket (cuda/cache_bucket.cuh), for one comparison on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPARED = ("lookup_gather", "lookup_pool")
 
 
 class InTurn:
-    """Kernels of one GPU that search the four ways of a line one after the other."""
+    """Kernels of one GPU that search the four ways of a bucket one after the other."""
 
     def __init__(self, gpu: Gpu) -> None:
         """Loads them. Raises ConfigError without CuPy or NVRTC, DeviceError."""
@@ -25,7 +25,7 @@ class InTurn:
             self._functions |= self._kernels.functions(source, SOURCES[source], IN_TURN)
 
     def launch(self, lookups: Lookups) -> Callable[[int], None]:
-        """The same launches as `lookups.launch`."""
+        """Returns the same launches as `lookups.launch`."""
 
         def launch(number: int) -> None:
             call = lookups.call(number)

@@ -1,6 +1,6 @@
-"""The model behind its sessions, in this process: 26 tables in DRAM, a queue, and callers that keep it busy.
+"""Serves the model in this process: its sessions, 26 tables in DRAM, a queue, and callers that keep it busy.
 
-Where its rows are on the GPU is said each time: `hbm_share` 0, 1 or 0.1 of them.
+Each use sets where its rows are: `hbm_share` 0, 1 or 0.1 of them are on the GPU.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from storage.rows import RowCodec
 from storage.specs import TableSpec
 from storage.tiers.tiered import TieredStore
 
-# Rows that are generated once and put in again under other ids: no lookup knows the difference.
+# Rows that are generated once and inserted again under other ids: no lookup can tell the difference.
 _BLOCK = 1 << 15
-# Of the memory that is free, index and all.
+# Share of the free memory, index and all.
 _SHARE_OF_MEMORY = 0.5
 _BESIDE_ROW = 32
 _CALLS_UNDER_WAY = 2
@@ -39,17 +39,17 @@ _START_S = 120.0
 
 
 def affordable_rows(row_bytes: int, wanted: int, host_bytes: int) -> int:
-    """Rows of each table: as wanted, or as many as fit into a part of the host's memory."""
+    """Returns the rows of each table: as wanted, or as many as fit into a part of the host's memory."""
     return min(wanted, int(host_bytes * _SHARE_OF_MEMORY / (SPARSE * (row_bytes + _BESIDE_ROW))))
 
 
 def hbm_bytes(row_bytes: int, rows: int, share: float) -> int:
-    """What `hbm_bytes` is for a share of the rows, 0 for none."""
+    """Returns the setting `hbm_bytes` for a share of the rows; 0 for none."""
     return bytes_of(row_bytes, max(1, int(rows * share))) if share else 0
 
 
 class Served:
-    """The model in one precision, its sessions on the GPU. A context manager."""
+    """The model in one precision, with its sessions on the GPU. A context manager."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Served:
         exact: bool = True,
         most_rows: int | None = None,
     ) -> None:
-        """hbm_share: of the rows, in the GPU's memory. exact: one graph, for batches of max_batch; otherwise one for
-        every power of two. most_rows: of a table.
+        """hbm_share: share of the rows in the GPU's memory. exact: one graph, for batches of max_batch; otherwise one
+        for every power of two. most_rows: upper limit for a table.
         """
         sizes = bench.sizes
         self.bench, self.world = bench, bench.world
@@ -89,30 +89,30 @@ class Served:
         self.close()
 
     def close(self) -> None:
-        """Ends the sessions, and gives the memory back; a session that does not end keeps the store."""
+        """Ends the sessions and frees the memory; a session that does not end keeps the store."""
         if self.model.close(30.0):
             self.store.close()
 
     def place(self, hbm_share: float) -> None:
-        """The same tables with another share of their rows in the GPU's memory, and new sessions."""
+        """Puts another share of the tables' rows into the GPU's memory, with new sessions."""
         if not self.model.close(30.0):
             raise AssertionError("a session did not end")
         self._open(hbm_share)
 
     def asked(self) -> tuple[int, int]:
-        """Ids that were looked up on the GPU so far, and those of them that it did not have."""
+        """Returns the ids that were looked up on the GPU so far, and those of them that it did not have."""
         tables = [each for tier in gpus_of(self.store).tiers.values() for each in tier.stats().tables]
         return sum(each.lookups for each in tables), sum(each.misses for each in tables)
 
     def snapshot(self, graph: DenseGraph, number: int) -> Snapshot:
-        """A snapshot with the same rows and other weights."""
+        """Returns a snapshot with the same rows and other weights."""
         first = self.first
         return Snapshot(
             f"{number:032x}", first.version, number, 0, graph, first.published_unix_ms + number, first.origin
         )
 
     def requests(self, count: int, batch: int) -> list[dict[str, Column]]:
-        """So many, their ids among those that are there."""
+        """Returns `count` requests whose ids all exist in the tables."""
         found = []
         for _ in range(count):
             columns = self.world.columns(batch)
@@ -123,11 +123,11 @@ class Served:
         return found
 
     def _fill(self) -> None:
-        """Straight into DRAM: what a load from disk takes is measured elsewhere."""
+        """Fills the tables straight in DRAM: loading from disk is measured elsewhere."""
         dim, codec = self.bench.sizes.dim, RowCodec(self.bench.sizes.row_type, self.bench.sizes.dim)
         rows = (np.random.default_rng(3).standard_normal((_BLOCK, dim)) * 0.1).astype(np.float32)
         encoded = codec.encode(rows)
-        # As training would have counted them, where no id stands for several ranks.
+        # Counts as training would have made them, unless an id stands for several ranks.
         codes = self.world.use_codes() if self.rows == self.bench.sizes.table_rows else None
 
         def fill(table: int) -> None:
@@ -155,7 +155,7 @@ class Served:
 
 
 def config_text(precision: str, max_batch: int, exact: bool, *, gpu: int, hbm_bytes: int) -> str:
-    """What a user would write."""
+    """Returns the configuration that a user would write."""
     graph = f"graph_spec {{ batch_size: {max_batch} graph_lower_bound {{ batch_size: 1 }} }}" if exact else ""
     return (
         f"max_batch_size: {max_batch}\n"
@@ -167,16 +167,16 @@ def config_text(precision: str, max_batch: int, exact: bool, *, gpu: int, hbm_by
 
 
 class Answered(list[tuple[float, float]]):
-    """When requests were answered, seconds of the clock, and how long each took, microseconds."""
+    """The times at which requests were answered, seconds of the clock, and how long each took, microseconds."""
 
     def within(self, start: float, end: float) -> np.ndarray:
-        """Microseconds of those that were answered in a window."""
-        # A copy: the loop's thread goes on adding.
+        """Returns the microseconds of those that were answered in a window."""
+        # Copied because the loop's thread goes on appending.
         return np.array([us for at, us in self[:] if start <= at < end])
 
 
 class Callers:
-    """Requests that are always under way, from one event loop on a thread of its own. A context manager."""
+    """Keeps requests always under way, from one event loop on a thread of its own. A context manager."""
 
     def __init__(
         self,
@@ -208,7 +208,10 @@ class Callers:
             raise self._failures[0]
 
     def window(self, seconds: float, least: int = 1) -> tuple[float, np.ndarray]:
-        """Requests a second, and microseconds of each, over so long and until there are `least`. Raises what failed."""
+        """Returns requests a second, and microseconds of each, over `seconds` and until there are `least`.
+
+        Raises the exception of a request that failed.
+        """
         start = time.perf_counter()
         time.sleep(seconds)
         while len(found := self.answered.within(start, end := time.perf_counter())) < least and self._thread.is_alive():
@@ -239,5 +242,5 @@ class Callers:
 
 
 def callers(served: Served, sessions: int, requests: Sequence[Mapping[str, Column]], **named: Any) -> Callers:
-    """Enough of them that no session waits for a request."""
+    """Returns enough callers that no session waits for a request."""
     return Callers(served.model, requests, _CALLS_UNDER_WAY * sessions, **named)

@@ -1,8 +1,8 @@
-"""Claims: sessions on a GPU: CUDA graphs beside operators one by one, four sessions beside one, a batch's time, idle
-gaps of the GPU, the whole way with 26 tables in DRAM, new weights under load, a soak.
+"""Claims: sessions on a GPU: CUDA graphs beside eager operators, four sessions beside one, a batch's time, idle
+gaps of the GPU, whole requests with 26 tables in DRAM, new weights under load, a soak.
 
-The GPU's own limits are measured in the same run. Every line is printed when it is there; a part that fails, hangs or
-takes the process with it is reported, and the others go on in a new process.
+The GPU's own limits are measured in the same run. Every line is printed at once; a part that fails, hangs or
+kills its process is reported, and the others continue in a new process.
 
     python -m benchmarks.gpu.sessions                              # on the first GPU: below eight minutes
     python -m benchmarks.gpu.sessions --quick                      # below two minutes
@@ -20,7 +20,7 @@ from benchmarks.isolated_parts import Part
 
 FULL_S, QUICK_S = 430.0, 115.0
 
-# The profiler slows down what comes after it, and the compiler brings threads of its own: each has a process.
+# The profiler slows down later work, and the compiler starts threads of its own: each gets its own process.
 PARTS = {
     "graphs": Part("benchmarks.gpu.dense", "graphs", 120.0, "main", "CUDA graphs beside operators one by one"),
     "sessions": Part(
@@ -48,7 +48,7 @@ SUITE = Suite(
     FULL_S,
     QUICK_S,
     "of each of the 26 tables (default 1,000,000; quick 50,000)",
-    # A minute of compiling.
+    # It compiles for a minute.
     slow=("compile",),
     has_soak=True,
     has_svg=True,

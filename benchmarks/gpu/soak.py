@@ -1,4 +1,4 @@
-"""Sessions for as long as is wanted: mixed batches, 1 to 4 sessions, new weights every second; memory and scores."""
+"""Runs mixed batches on 1 to 4 sessions for a given time, with new weights every second; checks memory and scores."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SOAK_S, _QUICK_S, _TOY_S = 20.0, 6.0, 0.6
 _CYCLE = (2, 3, 4, 1)
 _UNDER_WAY = 6
 _ROWS = 20_000
-# At least; fewer have no first and last quarter.
+# The least number of rounds; with fewer there is no first and last quarter.
 _ROUNDS = 2
-# Of the answers, one in so many is computed again on the processor.
+# One answer in this many is computed again on the processor.
 _CHECK_EVERY = 20
 _MOST_WAITING = 64
-# Memory of the last quarter may be so much more than that of the first.
+# How much more memory the last quarter may use than the first.
 _GROWTH, _SLACK_BYTES = 1.01, 1 << 20
 
 
 def soak(bench: Bench) -> None:
-    """Takes `--soak` seconds. Memory is read at the end of each round of 1 to 4 sessions."""
+    """Runs for `--soak` seconds. Memory is read at the end of each round of 1 to 4 sessions."""
     usual = bench.times(int(_SOAK_S * 1000), int(_QUICK_S * 1000), int(_TOY_S * 1000)) / 1000
     seconds = usual if bench.settings.soak_s is None else bench.settings.soak_s
     step_s = min(1.0, seconds / 12)
@@ -48,7 +48,7 @@ def soak(bench: Bench) -> None:
                 number += 1
                 graph = served.world.other_weights(served.graph, number % 50)
                 snapshot = served.snapshot(graph, number)
-                # As a delta comes: replayed on the candidate, then served.
+                # As for a delta: replayed on the candidate, then served.
                 columns = requests[number % len(requests)]
                 parts = served.model.parts
                 parts.score([parts.features(columns, columns["ids"].rows)], snapshot)
@@ -86,7 +86,7 @@ def soak(bench: Bench) -> None:
 
 
 def _memory_rows(bench: Bench, what: str, memory: list[tuple[int, int, int]]) -> None:
-    """The last quarter beside the first."""
+    """Adds rows that compare the last quarter with the first."""
     quarter = max(1, len(memory) // 4)
     for place, name in enumerate(("device", "pinned", "all of the GPU's")):
         parts = (memory[:quarter], memory[-quarter:])
@@ -97,7 +97,7 @@ def _memory_rows(bench: Bench, what: str, memory: list[tuple[int, int, int]]) ->
             [(first * _GROWTH + _SLACK_BYTES) / 2**20],
             "first quarter, 1 % and 1 MiB more",
             unit="MiB",
-            # torch keeps what it was given once, so what the GPU has in use settles late.
+            # torch keeps what it has allocated, so the GPU's memory in use settles late.
             target=1.0 if place < 2 else None,
             counts=True,
             less_is_better=True,
@@ -115,7 +115,7 @@ class Judge:
         self._waiting: deque[tuple[Mapping[str, Column], InferenceResult]] = deque(maxlen=_MOST_WAITING)
 
     def hear(self, columns: Mapping[str, Column], result: InferenceResult) -> None:
-        """Each answer."""
+        """Receives each answer."""
         self._heard += 1
         self.rows += columns["ids"].rows
         if self._heard % _CHECK_EVERY == 1:
@@ -123,7 +123,7 @@ class Judge:
                 self._waiting.append((columns, result))
 
     def check(self, served: Served, until: float) -> None:
-        """Computes what waits, as long as there is time."""
+        """Computes the answers that wait, as long as there is time."""
         parts = served.model.parts
         while time.monotonic() < until:
             with self._lock:

@@ -1,7 +1,7 @@
-"""A benchmark of a GPU in parts: its command line, and workers whose end costs one part alone.
+"""Runs a benchmark of a GPU in parts: its command line, and workers whose failure costs one part alone.
 
-Every line is printed when it is there; a part that fails, hangs or takes the process with it is reported, and the
-others go on in a new process.
+Every line is printed at once; a part that fails, hangs or kills its process is reported, and the others continue in a
+new process.
 """
 
 from __future__ import annotations
@@ -31,27 +31,32 @@ from storage.errors import ConfigError, DeviceLost, EmberlineError
 
 @dataclass(frozen=True)
 class Suite:
-    """name: of the benchmark. says: its docstring. slow: parts that a quick run leaves out. full_s, quick_s: bounds.
+    """A benchmark of a GPU."""
 
-    has_soak, has_svg: whether a part knows these options, "soak" and "trace". rows: what --rows sets.
-    """
-
+    #: The benchmark's name.
     name: str
+    #: Its docstring, printed as --help.
     says: str
     parts: Mapping[str, Part]
+    #: Seconds that a full run may take.
     full_s: float
+    #: Seconds that a quick run may take.
     quick_s: float
+    #: What --rows sets, in words.
     rows: str
+    #: Parts that a quick run leaves out.
     slow: tuple[str, ...] = ()
+    #: Whether a part "soak" knows the option --soak.
     has_soak: bool = False
+    #: Whether a part "trace" knows the option --svg.
     has_svg: bool = False
 
     def measure(self, run: Run) -> None:
-        """Every part, as `python -m benchmarks` asks for them. Raises ConfigError where there is no GPU."""
+        """Measures every part, for `python -m benchmarks`. Raises ConfigError where there is no GPU."""
         self.measure_parts(run, Settings(quick=run.quick, rows=run.rows), self.usual(run.quick))
 
     def usual(self, quick: bool) -> list[str]:
-        """The parts of a run that names none."""
+        """Returns the parts of a run that names none."""
         return [name for name in self.parts if not (quick and name in self.slow)]
 
     def measure_parts(self, run: Run, settings: Settings, names: Sequence[str]) -> list[str]:
@@ -79,7 +84,7 @@ class Suite:
         return supervise(run.report, parts, names, command, run.work / "events.jsonl", run.began + budget_s)
 
     def work(self, events: Path, run: Run, settings: Settings, names: Sequence[str]) -> int:
-        """The worker: measures parts, one after the other, and writes down what became of each."""
+        """Runs in the worker: measures parts, one after the other, and writes down how each ended."""
 
         def tell(kind: str, value: Any) -> None:
             append_event(events, kind, value)
@@ -107,12 +112,12 @@ class Suite:
             tell("end", [name, why])
             print(f"{name}: {why or 'done'} after {time.monotonic() - began:.0f} s", flush=True)
             if is_lost:
-                os._exit(LOST)  # whatever is still there hangs on the GPU
+                os._exit(LOST)  # whatever still runs hangs on the GPU
         bench.close()
         return 0
 
     def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """The command line. Ends the process with 2 for what cannot be."""
+        """Parses the command line. Exits with status 2 for invalid values."""
         lines = "\n".join(f"  {name:11} {part.says}" for name, part in self.parts.items())
         parser = argparse.ArgumentParser(
             prog=f"python -m {module_of(self.name)}",
@@ -161,7 +166,7 @@ class Suite:
         return options
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """The script. Returns the exit code: 1 for a part that failed, and in a full run for a missed target."""
+        """Runs the script. Returns the exit code: 1 for a part that failed, and in a full run for a missed target."""
         options = self.parse(arguments)
         settings = Settings(
             options.simulated,
@@ -205,7 +210,7 @@ class Suite:
 
 
 def _flags(settings: Settings) -> list[str]:
-    """The settings as a command line has them."""
+    """Returns the settings as command-line options."""
     flags = ["--simulated"] if settings.simulated else []
     flags += ["--quick"] if settings.quick else []
     flags += ["--soak", str(settings.soak_s)] if settings.soak_s is not None else []

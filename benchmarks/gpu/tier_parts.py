@@ -1,4 +1,4 @@
-"""Lookups over a store with a GPU: what misses cost, and what a delta does beside them. For `gpu_tiers`."""
+"""Measures lookups over a store with a GPU, for `gpu_tiers`: the cost of misses, and of a delta under load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from storage.specs import LookupSpec
 
 # NVE on a GB200, 256 GB on the host, a tenth on the GPU, d128 fp32, Zipf(1.05), batch 256 x 1024: the ids a second.
 NVE_RATE = 432e6
-# Of the table at most: more takes too long to fill.
+# Upper limit of the table's bytes: more takes too long to fill.
 MISS_BYTES = 64e9
 MISS_DIM, MISS_BAGS, MISS_LENGTH = 128, 256, 1024
 MISS_THREADS = (4, 8)
@@ -35,7 +35,7 @@ _ANSWER_S = 30.0
 
 
 def misses(bench: Bench) -> None:
-    """A tenth of the rows on the GPU."""
+    """Measures lookups with a tenth of the rows on the GPU."""
     bags, length = bench.times(MISS_BAGS, MISS_BAGS, 8), bench.times(MISS_LENGTH, MISS_LENGTH, 32)
     wanted = bench.settings.rows or bench.times(int(MISS_BYTES) // (4 * MISS_DIM), 4_000_000, 4000)
     with TierWorld(bench, "tenth", MISS_DIM, wanted, gpu_share=0.1, popularity="zipf") as world:
@@ -46,7 +46,7 @@ def misses(bench: Bench) -> None:
         sessions = world.sessions(max(counts), bags, length)
         check(world, sessions[0], pool[0])
         host = [_host_rate(bench, world, pool, bags, length, session) for session in sessions[: counts[0]]]
-        for ids in pool:  # the policy and the allocators have seen all of it
+        for ids in pool:  # warms up the policy and the allocators with all of it
             sessions[0].run(ids)
         before = world.tier.stats().tables[0]
         contestants = {
@@ -85,7 +85,7 @@ def misses(bench: Bench) -> None:
 
 
 def delta(bench: Bench) -> None:
-    """A delta while sessions look up: until its rows are found, what lookups take meanwhile, and who stops."""
+    """Measures a delta while sessions look up: until its rows are found, concurrent lookup times, and who stops."""
     rows = bench.times(DELTA_ROWS, 100_000, 100)
     table = bench.settings.rows or bench.times(DELTA_TABLE, 2_000_000, 2000)
     bags, length = bench.times(DELTA_BAGS, DELTA_BAGS, 8), DELTA_LENGTH
@@ -146,9 +146,11 @@ def delta(bench: Bench) -> None:
 
 
 class Answered(NamedTuple):
-    """One lookup. ended: by time.perf_counter(). us: what it took."""
+    """One lookup."""
 
+    #: By time.perf_counter().
     ended: float
+    #: Microseconds that it took.
     us: float
     mask: int
     from_host: bool
@@ -178,7 +180,7 @@ class Load:
             raise self._failures[0]
 
     def switch(self, mask: int) -> float:
-        """Every lookup that begins from now on shows this mask; waits until each session has answered one.
+        """Makes every later lookup use this mask; waits until each session has answered one.
 
         Returns when the first of these ended.
         """
@@ -191,16 +193,16 @@ class Load:
         return min(self._wait(first_of))
 
     def wait_answers(self) -> None:
-        """Until every session has begun and ended one more lookup, at least."""
+        """Waits until every session has begun and ended at least one more lookup."""
         at = [len(each) + 1 for each in self._answered]
         self._wait(lambda session: 0.0 if len(self._answered[session]) > at[session] else None)
 
     def within(self, start: float, end: float) -> list[Answered]:
-        """Lookups that ended then."""
+        """Returns the lookups that ended in a window."""
         return [each for session in self._answered for each in list(session) if start <= each.ended <= end]
 
     def _wait(self, look: Callable[[int], float | None]) -> list[float]:
-        """What `look` finds of every session, once it does."""
+        """Waits until `look` finds something for every session; returns what it found."""
         ends = time.monotonic() + _ANSWER_S
         while time.monotonic() < ends:
             if self._failures:
@@ -228,7 +230,7 @@ class Load:
 
 
 def check(world: TierWorld, session: TierSession, ids: Array) -> None:
-    """Raises AssertionError unless a batch has the sums that the host gives."""
+    """Raises AssertionError unless a batch has the sums that the host computes."""
     session.enter_thread()
     answer = session.run(ids)
     got = session.sums.copy()
@@ -237,7 +239,7 @@ def check(world: TierWorld, session: TierSession, ids: Array) -> None:
     found = plan.lookup(session.bags, [Jagged(ids, offsets)])
     if answer.from_host:
         raise AssertionError("the GPU does not answer: its figures would be the host's")
-    # Of the sum of magnitudes: cuda/missed_rows.cuh says why.
+    # Relative to the sum of magnitudes; cuda/missed_rows.cuh explains why.
     if found.counts.absent or not np.allclose(got, found.outputs[0], rtol=0, atol=_TOLERANCE * session.length):
         raise AssertionError("a lookup gave other sums than the host: the figures would mean nothing")
 
@@ -268,7 +270,7 @@ def _rate(bench: Bench, session: TierSession, pool: Sequence[Array]) -> Contesta
 def _host_rate(
     bench: Bench, world: TierWorld, pool: Sequence[Array], bags: int, length: int, session: TierSession
 ) -> Contestant:
-    """The same sums by the host, into the same memory."""
+    """Measures the same sums by the host, into the same memory."""
     plan = world.store.plan([LookupSpec("bags", world.store.tables[0].name, "sum")])
     offsets = np.arange(0, bags * length + 1, length, dtype=np.int64)
 

@@ -1,7 +1,7 @@
-"""Lookups of one pooled feature over a store with a GPU: what the GPU has, what it misses, and missed rows added.
+"""Looks up one pooled feature over a store with a GPU: hits on the GPU, misses, and missed rows that are added.
 
-As a session does it, without anything dense: one copy in, one launch, one copy out; only a batch with misses asks the
-host and launches once more. B bags of L ids each, D dim.
+It works as a session does, without anything dense: one copy in, one launch, one copy out; only a batch with misses
+asks the host and launches once more. B bags of L ids each, D dim.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.tiers.tiered import TieredStore
 
 Array = NDArray[np.int64]
 
-# Of the ids of a batch, so many may be missed before the host does it all.
+# When more than one id in this many is missed, the host computes the whole batch.
 MISSES_ONE_IN = 4
 _COUNT_BYTES = 16
 _ADD_WORDS = 4
@@ -34,14 +34,16 @@ _ID_MASK = (1 << lookup_kernels.FEATURE_SHIFT) - 1
 
 @dataclass(frozen=True)
 class Answer:
-    """misses: ids that the GPU did not have. from_host: the host did the batch."""
+    """The answer to a batch."""
 
+    #: Ids that the GPU did not have.
     misses: int
+    #: The host computed the batch.
     from_host: bool
 
 
 class TierSession:
-    """Of table 0. One thread at a time; its memory is all there from the start."""
+    """Looks up table 0. Not thread-safe: one thread uses it at a time. Allocates everything in the constructor."""
 
     def __init__(self, driver: WatchedDriver, store: TieredStore, tier: HbmTier, bags: int, length: int) -> None:
         """Raises DeviceError."""
@@ -75,11 +77,14 @@ class TierSession:
 
     @property
     def sums(self) -> NDArray[np.float32]:
-        """(B, D): of the last batch; the next one writes there."""
+        """The sums of the last batch (B, D); the next batch overwrites them."""
         return self._host_output.numpy().view(np.float32).reshape(self.bags, self._dim)
 
     def run(self, ids: Array, mask: int = 0) -> Answer:
-        """ids: (B * L,). Returns when the sums are there. Raises DeviceError, StoreError."""
+        """Looks up a batch; returns when the sums are complete.
+
+        ids: (B * L,). Raises DeviceError, StoreError.
+        """
         visible = self._reader.enter(mask)
         if visible is None:
             return self._on_host(ids, mask)
@@ -100,7 +105,7 @@ class TierSession:
         return Answer(misses, False)
 
     def enter_thread(self) -> None:
-        """The calling thread drives it from now on."""
+        """Makes the calling thread the one that drives this session."""
         self._driver.enter_thread()
 
     def close(self) -> None:
@@ -109,7 +114,7 @@ class TierSession:
         self._wait()
 
     def _on_gpu(self, visible: VisibleSnapshot, ids: Array) -> int:
-        """Returns how many were missed."""
+        """Looks the batch up on the GPU; returns how many ids were missed."""
         driver, stream = self._driver, self.stream
         if visible.replica.generation != self._generation:
             self._write_feature(visible.replica)
@@ -143,7 +148,7 @@ class TierSession:
         return int(self._host_found.numpy()[:8].view(np.int64)[0])
 
     def _missed(self, misses: int) -> Array:
-        """(misses,) places of ids in the batch, ascending."""
+        """Returns (misses,) places of ids in the batch, ascending."""
         end = _COUNT_BYTES + 16 * misses
         self._driver.copy(self._host_found[_COUNT_BYTES:end], self._found[_COUNT_BYTES:end], self.stream)
         self._wait()
@@ -151,9 +156,9 @@ class TierSession:
         return np.sort(entries[::2] & _ID_MASK)
 
     def _add_late(self, wanted: Array, late: Array, mask: int) -> None:
-        """Brings the rows of ids at the places `late` to the GPU, into their bags."""
+        """Copies the rows of the ids at the places `late` to the GPU, and adds them to their bags."""
         driver, stream = self._driver, self.stream
-        # In the order of the batch, straight to where the GPU fetches them: few are asked for twice.
+        # In the order of the batch, straight to where the GPU fetches them: few occur twice.
         offsets = np.arange(len(late) + 1, dtype=np.int64)
         staged = self._host_missed[: 4 * len(late) * self._dim]
         into = staged.numpy().view(np.float32).reshape(len(late), 1, self._dim)

@@ -1,4 +1,4 @@
-"""A store of one large table in DRAM with a GPU over it, and deltas of a chosen number of rows."""
+"""Makes a store of one large table in DRAM with a GPU over it, and deltas of a chosen number of rows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from storage.tiers.tiered import StoreLimits, TieredStore
 Array = NDArray[np.int64]
 
 TABLE = "t"
-# Of the memory that is free on the host, and on the GPU.
+# Shares of the free memory on the host, and on the GPU.
 _OF_HOST, _OF_GPU = 0.5, 0.8
 _INDEX_BYTES = 32
-# Rows that are made once and put in again under other ids: no lookup knows the difference.
+# Rows that are made once and inserted again under other ids: no lookup can tell the difference.
 _BLOCK = 1 << 15
 _SHARD = 1 << 16
 _SCATTER = 2_654_435_761
@@ -33,14 +33,14 @@ _FILL_S = 240.0
 
 
 def fitting_table(wanted: int, row_bytes: int, host_free: int, gpu_free: int, gpu_share: float) -> int:
-    """Rows of a table: as wanted, or as many as fit into the host with `gpu_share` of them on the GPU."""
+    """Returns the rows of a table: as wanted, or as many as fit on the host with `gpu_share` of them on the GPU."""
     of_host = int(host_free * _OF_HOST) // (row_bytes + _INDEX_BYTES)
     each = bytes_of(row_bytes, 1 << 20) / (1 << 20)
     return max(1, min(wanted, of_host, int(gpu_free * _OF_GPU / (each * gpu_share))))
 
 
 class TierWorld:
-    """Ids 0 to rows - 1; rank r of a popularity is id r * _SCATTER modulo rows. A context manager.
+    """A table with ids 0 to rows - 1; rank r of a popularity is id r * _SCATTER modulo rows. A context manager.
 
     fill_s: seconds until DRAM and the GPU were filled.
     """
@@ -48,7 +48,7 @@ class TierWorld:
     def __init__(
         self, bench: Bench, name: str, dim: int, wanted: int, *, gpu_share: float, popularity: str, spare: int = 0
     ) -> None:
-        """gpu_share: of the rows, on the GPU. spare: rows of deltas that there is room for beside them."""
+        """gpu_share: share of the rows on the GPU. spare: rows of deltas that must fit beside them."""
         self.bench, self.dim = bench, dim
         self.driver = bench.gpu.driver
         row_bytes = 4 * dim
@@ -76,22 +76,22 @@ class TierWorld:
         self.store.close()
 
     def sessions(self, count: int, bags: int, length: int) -> list[TierSession]:
-        """So many sessions' lookups."""
+        """Returns the lookups of `count` sessions."""
         return [TierSession(self.driver, self.store, self.tier, bags, length) for _ in range(count)]
 
     def ids(self, rng: np.random.Generator, count: int) -> Array:
-        """(count,) drawn by the popularity."""
+        """Draws (count,) ids by the popularity."""
         if self.popularity is None:
             return rng.integers(0, self.rows, count)
         return self.popularity.ranks(rng, count).astype(np.int64) * _SCATTER % self.rows
 
     def delta(self, rows: int, step: int) -> MadeDelta:
-        """New rows for evenly spread ids; what a lookup finds tells the step."""
+        """Returns new rows for evenly spread ids; their values tell the step."""
         ids = np.arange(rows, dtype=np.int64) * (self.rows // rows)
         return MadeDelta(ids, self.dim, step)
 
     def _fill_dram(self) -> None:
-        """Straight into DRAM, with the use counts that training would have left."""
+        """Fills DRAM directly, with the use counts that training would have left."""
         rng = np.random.default_rng(3)
         block = (rng.standard_normal((_BLOCK, self.dim)) * 0.1).astype(np.float32)
         codes = None if self.popularity is None else expected_codes(self.popularity)
@@ -100,13 +100,13 @@ class TierWorld:
         inverse = pow(_SCATTER, -1, self.rows)
         for start in range(0, self.rows, _BLOCK):
             ids = np.arange(start, min(start + _BLOCK, self.rows), dtype=np.int64)
-            # By rank: _SCATTER is a prime, so there is one rank for each id.
+            # Ordered by rank: _SCATTER is a prime, so there is one rank for each id.
             freq = None if codes is None else codes[ids * inverse % self.rows]
             tier.insert_or_assign(ids, block[: len(ids)], freq)
 
 
 class MadeDelta:
-    """See storage.tiers.source.DeltaSource: every value of every row is `step`."""
+    """A delta in which every value of every row is `step`; see storage.tiers.source.DeltaSource."""
 
     def __init__(self, ids: Array, dim: int, step: int) -> None:
         """ids: ascending."""

@@ -1,12 +1,12 @@
 """Claims: a store with a GPU over it: a tenth of the rows on the GPU and the rest in DRAM; a delta of a million rows
 while four streams look up.
 
-Tables are made in DRAM, as large as the host's memory and the GPU's allow; the GPU is filled by the tier itself.
+Tables are made in DRAM, as large as the host's memory and the GPU's allow; the tier itself fills the GPU.
 Lookups are those of sessions without anything dense: ids in, sums out, missed rows from DRAM added on the GPU.
 
     python -m benchmarks.gpu.tiers                  # on the first GPU: below eight minutes
     python -m benchmarks.gpu.tiers --quick
-    python -m benchmarks.gpu.tiers --simulated      # no GPU: every bucket, and no figure of any meaning
+    python -m benchmarks.gpu.tiers --simulated      # no GPU: every line, and no figure of any meaning
 """
 
 from __future__ import annotations

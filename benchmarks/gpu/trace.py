@@ -1,6 +1,6 @@
-"""What a GPU does under load, operation by operation: idle gaps, where a batch's time goes, a picture.
+"""Traces what a GPU does under load, operation by operation: idle gaps, the parts of a batch's time, a picture.
 
-By torch's profiler on a GPU, by the trace of the simulation otherwise.
+The trace comes from torch's profiler on a GPU, and from the simulation otherwise.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from benchmarks.timeline import Span, between, idle_share, svg
 IDLE_PERCENT = 10.0
 _SESSIONS, _WINDOW_S, _PICTURE_US = 4, 2.0, 3000.0
 _LONGEST_WAIT_S = 30.0
-# What a trace calls kernels and copies on the GPU.
+# The names of kernels and copies on the GPU in a trace.
 _CATEGORIES = {"kernel": "kernel", "gpu_memcpy": "copy in", "gpu_memset": "other"}
 
 
 def trace(bench: Bench) -> None:
-    """The share of a window under load in which the GPU did nothing; a batch's parts on an idle GPU; a picture."""
+    """Measures the GPU's idle share of a window under load, and the parts of a batch; draws a picture."""
     precision, batch = "bf16", bench.sizes.batch
     if not bench.is_simulated:
         _prepare_profiler()
@@ -44,7 +44,7 @@ def trace(bench: Bench) -> None:
             with Load(sessions) as done:
                 time.sleep(bench.seconds(0.5, 0.2))
                 before = sum(done)
-                # The sessions end before anything is read: reading takes the interpreter for seconds.
+                # The sessions end before the trace is read: reading holds the interpreter for seconds.
                 spans = recorded(bench, lambda: _wait(done, seconds), then=done.stop)
                 counted = sum(done) - before
             shares.append(100.0 * idle_share(middle(spans)))
@@ -66,7 +66,10 @@ def trace(bench: Bench) -> None:
 
 
 def recorded(bench: Bench, work: Callable[[], object], then: Callable[[], object] = lambda: None) -> list[Span]:
-    """What ran on the GPU meanwhile. then: called before that is read. Raises RuntimeError when nothing was seen."""
+    """Runs `work` and returns what ran on the GPU meanwhile.
+
+    then: called before the trace is read. Raises RuntimeError when nothing was seen.
+    """
     if bench.is_simulated:
         return _simulated_spans(bench, work)
     path = bench.run.work / "trace.json"
@@ -82,7 +85,7 @@ def recorded(bench: Bench, work: Callable[[], object], then: Callable[[], object
 
 
 def spans_of(path: Path) -> list[Span]:
-    """Kernels and copies of a trace that torch's profiler wrote."""
+    """Returns the kernels and copies of a trace that torch's profiler wrote."""
     found: list[Span] = []
     for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
         kind = _CATEGORIES.get(event.get("cat", ""))
@@ -100,14 +103,14 @@ def spans_of(path: Path) -> list[Span]:
 
 
 def middle(spans: Sequence[Span]) -> list[Span]:
-    """Nine tenths of a window: at its ends the profiler itself holds the GPU up."""
+    """Returns the middle nine tenths of a window: at its ends the profiler itself delays the GPU."""
     start, end = min(span.start for span in spans), max(span.end for span in spans)
     edge = 0.05 * (end - start)
     return between(spans, start + edge, end - edge)
 
 
 def parts_of(spans: Sequence[Span]) -> str:
-    """The median batch: each begins with the copy of its inputs."""
+    """Describes the median batch; each begins with the copy of its inputs."""
     starts = [span.start for span in spans if span.kind == "copy in"]
     if not starts:
         return "no copy to the GPU was seen"
@@ -125,7 +128,10 @@ def parts_of(spans: Sequence[Span]) -> str:
 
 
 class Load(list[int]):
-    """How many batches each session did. A context manager: every session runs on a thread of its own meanwhile."""
+    """The number of batches that each session did.
+
+    A context manager: every session runs on a thread of its own meanwhile.
+    """
 
     def __init__(self, sessions: Sequence[DenseRuns]) -> None:
         super().__init__([0] * len(sessions))
@@ -161,7 +167,7 @@ class Load(list[int]):
 
 
 def _wait(done: Load, seconds: float) -> None:
-    """For so long, and until every session has done something."""
+    """Waits for `seconds`, and until every session has done at least three batches."""
     before = list(done)
     time.sleep(seconds)
     ends = time.monotonic() + _LONGEST_WAIT_S
@@ -175,13 +181,13 @@ def _repeat(work: Callable[[], object], times: int) -> None:
 
 
 def _prepare_profiler() -> None:
-    """CUPTI wants to be there before the first graph is."""
+    """Initialises CUPTI, which must happen before the first graph exists."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
         pass
 
 
 def _simulated_spans(bench: Bench, work: Callable[[], object]) -> list[Span]:
-    """A step for each operation, beside whatever nothing keeps apart from it."""
+    """Runs work on the simulated GPU; a step for each operation, beside whatever could run at the same time."""
     driver: Any = bench.gpu.driver.inner
     known = len(driver.trace)
     work()

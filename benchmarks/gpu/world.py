@@ -1,4 +1,4 @@
-"""A DLRM for a GPU: published once, its dense part on the GPU in three precisions. B batch, D dim."""
+"""Publishes a DLRM for a GPU once, and puts its dense part on the GPU in three precisions. B batch, D dim."""
 
 from __future__ import annotations
 
@@ -22,31 +22,35 @@ from storage.checkpoint import DenseGraph, Golden, GraphInput, GraphOutput, Tabl
 from storage.features import Column, column_from_numpy
 
 NAME = "dlrm"
-# Rows of each table as it is published; what is looked up is generated, in as many rows as are wanted.
+# Rows of each table as it is published; the rows that are looked up are generated, as many as are wanted.
 _PUBLISHED_ROWS, _GOLDEN = 64, 256
 # A prime, so that there is one rank for each id.
 _SCATTER = 2_654_435_761
-# What the precisions round, beside sums in another order.
+# Rounding errors of the precisions, including sums in another order.
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 3e-2}
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """bottom, top: widths between the ends of each MLP. batches: measured; batch: of most parts. table_rows: of each of
-    the 26 tables, as row_type.
-    """
+    """The sizes of the model and its batches."""
 
     dim: int
+    #: Hidden widths of the bottom MLP, without its ends.
     bottom: tuple[int, ...]
+    #: Hidden widths of the top MLP, without its ends.
     top: tuple[int, ...]
+    #: Batch sizes that are measured.
     batches: tuple[int, ...]
+    #: Batch size of most parts.
     batch: int
+    #: Rows of each of the 26 tables.
     table_rows: int
+    #: Row type of the tables.
     row_type: str = "fp16"
 
     @property
     def widths(self) -> list[tuple[int, int]]:
-        """Inputs and outputs of every linear layer."""
+        """The inputs and outputs of every linear layer."""
         pairs = (SPARSE + 1) * SPARSE // 2
         found: list[tuple[int, int]] = []
         for chain in ((DENSE, *self.bottom, self.dim), (self.dim + pairs, *self.top, 1)):
@@ -55,22 +59,22 @@ class Sizes:
 
     @property
     def weights(self) -> int:
-        """How many numbers the layers have."""
+        """The number of weights and biases in the layers."""
         return sum(inputs * outputs + outputs for inputs, outputs in self.widths)
 
     def row_bytes(self) -> int:
-        """Bytes of a sample that cross the bus."""
+        """Returns the bytes of a sample that cross the bus."""
         return 4 * (SPARSE * self.dim + DENSE)
 
     def flops(self, batch: int) -> float:
-        """Operations of a batch: the layers, and the products of all pairs."""
+        """Returns the operations of a batch: the layers, and the products of all pairs."""
         pairs = 2.0 * (SPARSE + 1) ** 2 * self.dim
         return batch * (sum(2.0 * inputs * outputs for inputs, outputs in self.widths) + pairs)
 
     def moved_bytes(self, batch: int, item: int) -> float:
-        """The least that goes through the GPU's memory: weights and inputs once, each layer's results twice.
+        """Returns the least bytes that pass through the GPU's memory.
 
-        item: bytes of a number in a product.
+        Weights and inputs are counted once, each layer's results twice. item: bytes of a number in a product.
         """
         results = sum(outputs for _, outputs in self.widths) + (SPARSE + 1) ** 2
         return item * self.weights + batch * (self.row_bytes() + 2.0 * item * results)
@@ -82,7 +86,7 @@ TOY = Sizes(8, (16,), (32, 16), (4, 16, 64), 64, 100)
 
 
 class _Dense(nn.Module):
-    """As it is published: without tables."""
+    """The model in its published form, without tables."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -94,7 +98,7 @@ class _Dense(nn.Module):
 
 
 class World:
-    """The model as version 1 of folder/dlrm, written when it is not there yet."""
+    """Publishes the model as version 1 of folder/dlrm unless it is there already."""
 
     def __init__(self, folder: Path, sizes: Sizes, *, seed: int = 1) -> None:
         self.sizes = sizes
@@ -109,7 +113,7 @@ class World:
         self._graphs: dict[str, DenseGraph] = {}
 
     def graph(self, precision: str) -> DenseGraph:
-        """The dense graph, its products in bf16 where that is asked for."""
+        """Returns the dense graph, with its products in bf16 if that is the precision."""
         kind = "bf16" if precision == "bf16" else "fp32"
         if kind not in self._graphs:
             plain = self.published.graph()
@@ -117,7 +121,7 @@ class World:
         return self._graphs[kind]
 
     def other_weights(self, graph: DenseGraph, step: int) -> DenseGraph:
-        """The same graph, its weights moved a little: what a delta brings."""
+        """Returns the same graph with its weights moved a little, as a delta does."""
         moved = {
             name: value * (1.0 + 0.001 * step) if value.dtype == torch.float32 else value
             for name, value in graph.weights().items()
@@ -127,7 +131,7 @@ class World:
     def device_model(
         self, gpu: Gpu, precision: str, sizes: Sequence[int], *, graphs: bool = True, label: str = ""
     ) -> DeviceModel:
-        """On the GPU, for batches of exactly these sizes. graphs: whether CUDA graphs are used."""
+        """Returns the model on the GPU, for batches of exactly these sizes. graphs: whether CUDA graphs are used."""
         settings = GraphSettings(graphs, tuple(Bucket(size, size) for size in sizes) if graphs else None)
         return DeviceModel(
             f"{NAME} {label or precision}",
@@ -138,26 +142,26 @@ class World:
             max(sizes),
             settings,
             tf32=precision == "tf32",
-            # As a session does on a machine with two cores or more for each of them.
+            # As a session does on a machine with two cores or more for each session.
             busy_wait=True,
         )
 
     def columns(self, batch: int) -> dict[str, Column]:
-        """A request: Zipf ids of every table, and dense values."""
+        """Returns a request: Zipf ids of every table, and dense values."""
         ids = self._ranks.ranks(self.rng, batch * SPARSE).reshape(batch, SPARSE)
-        # What is hot lies anywhere: a fixed permutation of the ranks.
+        # A fixed permutation of the ranks spreads hot ids.
         ids = (ids * _SCATTER + np.arange(SPARSE)) % self.sizes.table_rows
         dense = self.rng.standard_normal((batch, DENSE)).astype(np.float32)
         return {"ids": column_from_numpy("INT64", ids.astype(np.int64)), "dense": column_from_numpy("FP32", dense)}
 
     def ranks_of(self, ids: np.ndarray, table: int) -> np.ndarray:
-        """By how much ids of a table are asked for, 0 the most: the way back of `columns`."""
+        """Returns the ranks of a table's ids by popularity, 0 the hottest: the inverse of `columns`."""
         rows = self.sizes.table_rows
         found: np.ndarray = (ids - table) % rows * pow(_SCATTER, -1, rows) % rows
         return found
 
     def use_codes(self) -> np.ndarray:
-        """(table_rows,) by rank: use codes, as training would have counted them."""
+        """Returns use codes by rank, (table_rows,), as training would have counted them."""
         return expected_codes(self._ranks)
 
     def _publish(self, seed: int) -> None:
@@ -193,10 +197,13 @@ class World:
 
 
 class DenseRuns:
-    """One session's dense part: a session with one batch in its staging, again and again. One thread at a time."""
+    """Runs one session's dense part on one batch in its staging, again and again.
+
+    Not thread-safe: one thread uses it at a time.
+    """
 
     def __init__(self, gpu: Gpu, model: DeviceModel, graph: DenseGraph, rows: int, *, seed: int = 0) -> None:
-        """Runs it once: libraries are loaded and the graph is captured then."""
+        """Runs it once: this loads libraries and captures the graph."""
         self.rows = rows
         self.session = ExecutionContext(model)
         self._gpu, self._model, self._graph = gpu, model, graph
@@ -208,20 +215,20 @@ class DenseRuns:
         self.outputs = self._finish()
 
     def enter_thread(self) -> None:
-        """The calling thread drives it from now on."""
+        """Makes the calling thread the one that drives this session."""
         self._gpu.driver.enter_thread()
 
     def whole(self) -> None:
-        """Copies the packed inputs to the GPU, computes, has the results."""
+        """Copies the packed inputs to the GPU, computes, and fetches the results."""
         self.session.begin(self.rows)
         self._finish()
 
     def launch(self) -> None:
-        """Computes what lies on the GPU, and has the results; copies to the GPU are left out by the caller."""
+        """Computes on the inputs on the GPU and fetches the results; the caller leaves out copies to the GPU."""
         self._finish()
 
     def check(self, precision: str) -> float:
-        """The largest difference to the processor's scores. Raises AssertionError when it is too large."""
+        """Returns the largest difference to the processor's scores. Raises AssertionError when it is too large."""
         expected = self._graph.run(self._inputs)[0].numpy()
         worst = float(np.abs(self._finish()[0] - expected).max())
         if not worst <= TOLERANCE[precision]:
@@ -231,7 +238,7 @@ class DenseRuns:
         return worst
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
         self.session.close()
 
     def _finish(self) -> list[np.ndarray]:

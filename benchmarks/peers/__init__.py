@@ -1,4 +1,4 @@
-"""What the benchmarks measure the store beside. Each says why it cannot be had, where it cannot."""
+"""Peers that the benchmarks measure the store against. Each gives the reason when it is unavailable."""
 
 from __future__ import annotations
 

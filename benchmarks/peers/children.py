@@ -1,4 +1,4 @@
-"""The child processes that the benchmarks of DRAM measure beside."""
+"""Starts the child processes that the DRAM benchmarks compare with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from benchmarks.peers.process import HUGE_PAGES, PeerProcess
 
 @contextmanager
 def torch_children(run: Run) -> Iterator[tuple[PeerProcess, PeerProcess, PeerProcess | None]]:
-    """torch as it is, torch on 2 MB pages, and the environment with TorchRec and FBGEMM: None where it is missing."""
+    """Yields torch as it is, torch on 2 MB pages, and the environment with TorchRec and FBGEMM.
+
+    The last is None where the environment is missing.
+    """
     with ExitStack() as stack:
         plain = stack.enter_context(PeerProcess())
         huge = stack.enter_context(PeerProcess(settings=[HUGE_PAGES]))

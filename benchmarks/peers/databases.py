@@ -1,4 +1,4 @@
-"""Key-value stores on disk, set up as their manuals advise for point lookups of rows that do not change."""
+"""Wraps key-value stores on disk, set up as their manuals advise for point lookups of rows that do not change."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _BLOOM_BITS = 10
 
 
 def keys_of(ids: Array) -> list[bytes]:
-    """Eight bytes each, big-endian, so that they sort as the ids do."""
+    """Returns eight bytes for each id, big-endian, so that they sort as the ids do."""
     packed = ids.astype(">i8").tobytes()
     return [packed[at : at + 8] for at in range(0, len(packed), 8)]
 
 
 def joined(values: list[bytes], dim: int) -> Array:
-    """(n, dim) float32 of values that are all there."""
+    """Returns (n, dim) float32 rows of values that are all present."""
     return np.frombuffer(b"".join(values), np.float32).reshape(len(values), dim)
 
 
 class RocksRows:
-    """rocksdict: SST files that are sorted outside and moved in, Bloom filters, 4 KiB blocks, no compression."""
+    """Uses rocksdict: SST files that are sorted outside and ingested, Bloom filters, 4 KiB blocks, no compression."""
 
     name = "rocksdict multi_get"
 
@@ -49,7 +49,7 @@ class RocksRows:
         self._database: Any = rocksdict.Rdict(str(folder), self._options)
 
     def load(self, ids: Array, rows: Array) -> None:
-        """Sorted ids (n,), all above those before, and their rows (n, D)."""
+        """Loads sorted ids (n,), all above earlier ones, and their rows (n, D)."""
         self._files += 1
         path = str(self.folder / f"rows-{self._files}.sst")
         writer = rocksdict.SstFileWriter(self._options)
@@ -64,11 +64,11 @@ class RocksRows:
         self._database.ingest_external_file([path], move)
 
     def find(self, ids: Array) -> Array:
-        """(n, D) rows of ids that are all there."""
+        """Returns the (n, D) rows of ids that are all present."""
         return joined(self._database.get(keys_of(ids)), self.dim)
 
     def forget(self) -> None:
-        """Nothing to reopen: cold means direct reads beside a small cache."""
+        """Does nothing: cold means direct reads beside a small cache."""
 
     def close(self) -> None:
         """Releases the folder."""
@@ -76,7 +76,7 @@ class RocksRows:
 
 
 class LmdbRows:
-    """LMDB: a memory map, rows appended in order."""
+    """Uses LMDB: a memory map, with rows appended in order."""
 
     name = "LMDB getmulti"
 
@@ -88,7 +88,7 @@ class LmdbRows:
         self._open()
 
     def load(self, ids: Array, rows: Array) -> None:
-        """Sorted ids (n,), all above those before, and their rows (n, D); on the disk when it returns."""
+        """Loads sorted ids (n,), all above earlier ones, and their rows (n, D); syncs them to the disk."""
         size = rows.shape[1] * 4
         packed = rows.tobytes()
         with self._environment.begin(write=True) as transaction:
@@ -97,13 +97,13 @@ class LmdbRows:
         self._environment.sync(True)
 
     def find(self, ids: Array) -> Array:
-        """(n, D) rows of ids that are all there, in their order."""
+        """Returns the (n, D) rows of ids that are all present, in their order."""
         with self._environment.begin() as transaction:
             pairs = transaction.cursor().getmulti(keys_of(ids))
         return joined([value for _, value in pairs], self.dim)
 
     def forget(self) -> None:
-        """Opens the map anew: pages that are mapped are not dropped."""
+        """Opens the map anew, because mapped pages are not dropped."""
         self._environment.close()
         self._open()
 
@@ -118,7 +118,7 @@ class LmdbRows:
 
 
 def fresh(folder: Path) -> Path:
-    """The folder, empty."""
+    """Empties the folder and returns it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

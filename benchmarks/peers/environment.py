@@ -1,9 +1,9 @@
-"""A Python of their own for FBGEMM and TorchRec, because TorchRec's wheel asks for the GPU build of FBGEMM.
+"""Makes a separate Python for FBGEMM and TorchRec, because TorchRec's wheel asks for the GPU build of FBGEMM.
 
     python -m benchmarks.peers.environment      # makes build/bench-peers: about 10 MB over the torch that is here
 
 The environment sees the packages of the Python that makes it, so both use one torch; FBGEMM is compiled against
-exactly one version of torch, and `FOR_TORCH` says which.
+exactly one version of torch, which `FOR_TORCH` names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.peers import PeerMissingError
 
 FOLDER = Path(__file__).parents[2] / "build" / "bench-peers"
 FOR_TORCH = "2.13"
-# Without their dependencies: those of TorchRec would bring the GPU build of FBGEMM and another torch.
+# Installed without their dependencies: those of TorchRec would bring the GPU build of FBGEMM and another torch.
 PACKAGES = (
     "fbgemm-gpu-cpu==1.8.0",
     "torchrec==1.8.0",
@@ -36,7 +36,10 @@ _CHECK_S = 120.0
 
 
 def python() -> Path:
-    """The environment's interpreter. Raises PeerMissingError that says how to make it, or why it does not work."""
+    """Returns the environment's interpreter.
+
+    Raises PeerMissingError that says how to make it, or why it does not work.
+    """
     reason = _why_not()
     if reason is not None:
         raise PeerMissingError(reason)
@@ -57,7 +60,10 @@ def _why_not() -> str | None:
 
 
 def make() -> Path:
-    """Makes the environment anew; returns its interpreter. Raises PeerMissingError with pip's last word."""
+    """Makes the environment anew; returns its interpreter.
+
+    Raises PeerMissingError with the last line of pip's output.
+    """
     import torch
 
     if not torch.__version__.startswith(FOR_TORCH + "."):
@@ -76,7 +82,7 @@ def make() -> Path:
 
 
 def call(command: list[str], folder: Path | None = None) -> None:
-    """Runs a step of an installation. Raises PeerMissingError with its last word."""
+    """Runs a step of an installation. Raises PeerMissingError with the last line of its output."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -86,7 +92,7 @@ def call(command: list[str], folder: Path | None = None) -> None:
 
 
 def last_line(text: str) -> str:
-    """What a program said last."""
+    """Returns the last line of a program's output."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else "no message"
 

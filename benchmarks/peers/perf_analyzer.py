@@ -1,4 +1,4 @@
-"""Load by perf_analyzer, the load generator of the Triton project: closed loop, HTTP or gRPC, any KServe v2 server."""
+"""Runs perf_analyzer, the load generator of the Triton project: closed loop, HTTP or gRPC, any KServe v2 server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from loadtest.rows import Tensor
 
 @dataclass(frozen=True)
 class Figures:
-    """requests: a second. Latencies in milliseconds."""
+    """The figures of one measurement."""
 
+    #: Requests a second.
     requests: float
+    #: Median latency in milliseconds.
     p50_ms: float
+    #: 99th percentile of the latency in milliseconds.
     p99_ms: float
 
 
@@ -36,10 +39,10 @@ def save_input_data(path: Path, rows: Sequence[Tensor]) -> None:
 def run_perf_analyzer(
     port: int, protocol: str, model: str, data: Path, *, batch: int, concurrency: int, seconds: float, rate: int = 0
 ) -> Figures:
-    """Three windows of a closed loop, together so many seconds.
+    """Measures three windows of a closed loop, `seconds` in all.
 
-    protocol: "http" or "grpc". rate: requests a second instead of a closed loop. Raises PeerMissingError with its last
-    word.
+    protocol: "http" or "grpc". rate: requests a second instead of a closed loop. Raises PeerMissingError with the last
+    line of its output.
     """
     result = data.with_suffix(".csv")
     result.unlink(missing_ok=True)

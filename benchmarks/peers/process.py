@@ -1,4 +1,4 @@
-"""Talks to torch_program.py in a child process: other packages, other allocator settings, memory that goes with it."""
+"""Drives torch_program.py in a child process, which has other packages, other allocator settings and its own memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from benchmarks.measure import PIECE_S, Contestant, run_up_times
 from benchmarks.peers import PeerMissingError
 
 PROGRAM = Path(__file__).with_name("torch_program.py")
-# glibc asks for 2 MB pages for what malloc maps.
+# Makes glibc ask for 2 MB pages for the memory that malloc maps.
 HUGE_PAGES = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
 _ANSWER_S = 300.0
 
 
 class PeerProcess:
-    """A context manager; the child starts at once and loads its packages while we do other things.
+    """Runs the program; a context manager. The child starts at once and loads its packages in the background.
 
     Raises PeerMissingError when a peer cannot be built or does not answer in time.
     """
@@ -37,24 +37,24 @@ class PeerProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            start_new_session=True,  # Ctrl-C is ours to answer
+            start_new_session=True,  # we handle Ctrl-C
         )
 
     @property
     def pid(self) -> int:
-        """For the gauge: what it uses is not somebody else's."""
+        """The child's process id, so that the gauge counts it as ours."""
         return self._process.pid
 
     def build(self, kind: str, *, rows: int, dim: int, tables: int = 1) -> str:
-        """Builds a peer, whose rows all hold ones; returns its version. rows: of each table."""
+        """Builds a peer whose rows all hold ones; returns its version. rows: of each table."""
         return str(self._ask(do="build", kind=kind, rows=rows, dim=dim, tables=tables)["version"])
 
     def drop(self, kind: str) -> None:
-        """Gives back a peer's memory."""
+        """Frees a peer's memory."""
         self._ask(do="drop", kind=kind)
 
     def take(self, name: str, numbers: np.ndarray, folder: Path, *, per_bag: int = 1) -> None:
-        """Hands over batches (K, n) int64 of row numbers under a name."""
+        """Passes batches (K, n) int64 of row numbers to the child under a name."""
         path = folder / f"{name}-{self.pid}.npy"
         np.save(path, np.ascontiguousarray(numbers))
         try:
@@ -65,11 +65,11 @@ class PeerProcess:
     def contestant(
         self, kind: str, name: str, ids_of_batch: int, *, piece_s: float = PIECE_S, run_up_s: float = 0.0
     ) -> Contestant:
-        """Ids a second of a peer over batches that were handed over; `per_second` says what the times are."""
+        """Measures ids a second of a peer over batches that were passed before; `per_second` explains the times."""
         state = {"next": 0, "times": 0}
 
         def run(turn: int) -> float:
-            if turn == 0 or state["times"] == 0:  # the warm-up finds out how often fits
+            if turn == 0 or state["times"] == 0:  # the warm-up determines how many calls fit
                 self._run(kind, name, 0, 3)
                 once = self._run(kind, name, 3, 3) / 3
                 state["next"], state["times"] = 6, max(1, min(5000, round(piece_s / max(once, 1e-6))))
@@ -83,7 +83,7 @@ class PeerProcess:
         return run
 
     def output_sum(self, kind: str, name: str, index: int) -> float:
-        """The sum of a batch's outputs, every value of every row being 1."""
+        """Returns the sum of a batch's outputs, where every value of every row is 1."""
         return float(self._ask(do="sum", kind=kind, name=name, index=index)["sum"])
 
     def close(self) -> None:

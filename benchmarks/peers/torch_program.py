@@ -1,15 +1,16 @@
-"""Lookups of torch, FBGEMM and TorchRec, in a process of their own: run by peers/process.py, as a file.
+"""Runs lookups of torch, FBGEMM and TorchRec in a process of their own; started by peers/process.py, as a file.
 
-One JSON object a line comes in, one goes out. It needs torch and numpy; FBGEMM and TorchRec only for their own kinds.
+It reads one JSON object a line and writes one for each. It needs torch and numpy; FBGEMM and TorchRec only for their
+own kinds.
 
     {"do": "build", "kind": ..., "rows": R, "dim": D, "tables": T}         -> {"version": ...}; "drop" forgets it
     {"do": "batches", "name": ..., "path": npy file (K, n) int64, row numbers, "per_bag": ids of a bag}
     {"do": "run", "kind": ..., "name": ..., "first": i, "times": k}        -> {"seconds": ...}
     {"do": "sum", "kind": ..., "name": ..., "index": i}                    -> {"sum": of all outputs}
 
-Row numbers are within a table; a batch of T tables holds their ids one table after the other. All on one thread unless
---threads says otherwise. Inputs are made before the clock starts, but for TorchRec's KeyedJaggedTensor, which is what a
-request is turned into.
+Row numbers are within a table; a batch of T tables holds their ids one table after the other. Everything runs on one
+thread unless --threads is given. Inputs are made before the clock starts, except TorchRec's KeyedJaggedTensor, which
+a request is converted to.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 
-# Peers of one size share their weights: several gigabytes each.
+# Peers of one size share their weights, which take several gigabytes each.
 _shared: weakref.WeakValueDictionary[tuple[int, int], torch.Tensor] = weakref.WeakValueDictionary()
 
 
 def ones(rows: int, dim: int) -> torch.Tensor:
-    """(rows, dim) float32, all 1."""
+    """Returns (rows, dim) float32, all 1."""
     weights = _shared.get((rows, dim))
     if weights is None:
         weights = torch.ones(rows, dim)
@@ -40,7 +41,7 @@ def ones(rows: int, dim: int) -> torch.Tensor:
 
 
 class Embedding:
-    """nn.Embedding."""
+    """Runs nn.Embedding."""
 
     version = str(torch.__version__)
 
@@ -56,7 +57,7 @@ class Embedding:
 
 
 class IndexSelect(Embedding):
-    """torch.index_select into a tensor that is reused."""
+    """Runs torch.index_select into a tensor that is reused."""
 
     out: torch.Tensor | None = None
 
@@ -68,7 +69,7 @@ class IndexSelect(Embedding):
 
 
 class NumpyTake(Embedding):
-    """numpy.take into an array that is reused."""
+    """Runs numpy.take into an array that is reused."""
 
     version = np.__version__
     out: np.ndarray | None = None
@@ -84,7 +85,7 @@ class NumpyTake(Embedding):
 
 
 class IndexCopy(Embedding):
-    """Tensor.index_copy_: rows are written."""
+    """Runs Tensor.index_copy_, which writes rows."""
 
     def inputs(self, numbers: np.ndarray, per_bag: int) -> tuple[Any, ...]:
         return torch.from_numpy(numbers), torch.ones(len(numbers), self.weights.shape[1])
@@ -94,7 +95,7 @@ class IndexCopy(Embedding):
 
 
 class Bag:
-    """nn.EmbeddingBag, sum."""
+    """Runs nn.EmbeddingBag, sum."""
 
     version = str(torch.__version__)
 
@@ -110,7 +111,7 @@ class Bag:
 
 
 class TableBatched:
-    """FBGEMM's table-batched embedding bags, the class that also trains, fp32."""
+    """Runs FBGEMM's table-batched embedding bags, the class that also trains, fp32."""
 
     def __init__(self, rows: int, dim: int, tables: int) -> None:
         import fbgemm_gpu
@@ -141,7 +142,7 @@ class TableBatched:
 
 
 class TableBatchedInference:
-    """FBGEMM's table-batched embedding bags, the class for inference, fp32."""
+    """Runs FBGEMM's table-batched embedding bags, the class for inference, fp32."""
 
     def __init__(self, rows: int, dim: int, tables: int) -> None:
         import fbgemm_gpu
@@ -173,7 +174,7 @@ class TableBatchedInference:
 
 
 class TorchRec:
-    """TorchRec's EmbeddingBagCollection, a feature a table, sum."""
+    """Runs TorchRec's EmbeddingBagCollection, a feature for each table, sum."""
 
     def __init__(self, rows: int, dim: int, tables: int) -> None:
         import torchrec
@@ -214,7 +215,7 @@ KINDS = {
 
 
 class Program:
-    """What is built, and the batches to run it on."""
+    """The peers that are built, and the batches to run them on."""
 
     def __init__(self) -> None:
         self.peers: dict[str, Any] = {}
@@ -242,7 +243,7 @@ class Program:
         return {"seconds": time.perf_counter() - began}
 
     def sum(self, kind: str, name: str, index: int) -> dict[str, Any]:
-        """Every value of every row is 1, so the sum says whether all ids were looked up."""
+        """Returns the sum of all outputs; every value of every row is 1, so it shows whether all ids were looked up."""
         peer, (batches, per_bag) = self.peers[kind], self.batches[name]
         return {"sum": float(peer.run(*peer.inputs(batches[index], per_bag)).double().sum())}
 
@@ -253,7 +254,7 @@ def main() -> None:
     torch.set_num_threads(parser.parse_args().threads)
     warnings.simplefilter("ignore")
     answers = sys.stdout
-    sys.stdout = sys.stderr  # what a library prints is no answer
+    sys.stdout = sys.stderr  # the output of a library is no answer
     program = Program()
     verbs: dict[str, Callable[..., dict[str, Any]]] = {
         "build": program.build,

@@ -1,4 +1,4 @@
-"""A Triton server of the DLRM in a process of its own."""
+"""Runs a Triton server of the DLRM in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _START_S, _STOP_S = 90.0, 30.0
 
 @dataclass(frozen=True)
 class TritonSettings:
-    """instances: processes of the model. threads: of torch in each. delay_us: how long a batch waits for company."""
+    """The settings of a Triton server."""
 
+    #: Processes of the model.
     instances: int = 1
+    #: torch threads of each process.
     threads: int = 1
+    #: Microseconds that a batch waits for more requests.
     delay_us: int = 0
 
     def __str__(self) -> str:
@@ -33,7 +36,7 @@ class TritonSettings:
 class TritonServer:
     """Starts on free ports and is ready when the constructor returns; a context manager.
 
-    folder: for its model repository and log. weights: what DlrmWorld wrote. Raises PeerMissingError.
+    folder: for its model repository and log. weights: the file that DlrmWorld wrote. Raises PeerMissingError.
     """
 
     def __init__(self, folder: Path, weights: Path, settings: TritonSettings, max_batch_size: int = 1024) -> None:

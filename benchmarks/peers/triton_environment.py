@@ -1,11 +1,11 @@
-"""Triton and perf_analyzer from wheels, in a folder of their own.
+"""Installs Triton and perf_analyzer from wheels, in a folder of their own.
 
     python -m benchmarks.peers.triton_environment      # makes build/bench-triton: about 300 MB
 
 The server is the binary in the wheel of PyTriton, with its Python backend. That backend loads whatever libpython the
-system has, so the environment belongs to the system's Python, which must be of the version that runs here; it sees the
+system has, so the environment belongs to the system's Python, whose version must be the one that runs here; it sees the
 torch that is here. perf_analyzer is in the wheel of tritonclient 2.50 (later ones lack it or need a newer libc) and
-wants libb64 from Debian and a library of CUDA that it never calls.
+needs libb64 from Debian and a library of CUDA that it never calls.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ DEBIAN = "libb64-0d"
 
 
 def site_packages() -> Path:
-    """Where the environment's packages are."""
+    """Returns the folder of the environment's packages."""
     return FOLDER / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
 def server_folder() -> Path:
-    """The folder of the server's binary, backends and caches. Raises PeerMissingError."""
+    """Returns the folder of the server's binary, backends and caches. Raises PeerMissingError."""
     _check()
     return _server_folder()
 
 
 def perf_analyzer() -> Path:
-    """The load generator's binary. Raises PeerMissingError."""
+    """Returns the load generator's binary. Raises PeerMissingError."""
     _check()
     return FOLDER / "bin" / "perf_analyzer"
 
 
 def library_path() -> str:
-    """LD_LIBRARY_PATH for both."""
+    """Returns LD_LIBRARY_PATH for both."""
     site = site_packages()
     folders = [
         site / "nvidia_pytriton.libs",
@@ -85,7 +85,7 @@ def _why_not() -> str | None:
 
 
 def make() -> None:
-    """Makes the environment anew. Raises PeerMissingError with the last word of what failed."""
+    """Makes the environment anew. Raises PeerMissingError with the last output of the step that failed."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     try:
         call([SYSTEM_PYTHON, "-m", "venv", "--without-pip", str(FOLDER)])

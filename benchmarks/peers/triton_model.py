@@ -1,6 +1,6 @@
-"""What Triton's Python backend runs as model.py: the same DLRM in plain torch, its tables one tensor.
+"""Runs as model.py in Triton's Python backend: the same DLRM in plain torch, its tables one tensor.
 
-Its parameters: `weights`, the tensors; `root`, the folder where `benchmarks` lies; `threads` of torch.
+Its parameters: `weights`, the tensors; `root`, the folder that contains `benchmarks`; `threads` of torch.
 """
 
 # mypy: ignore-errors
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class TritonPythonModel:
-    """One lookup for all 26 tables, and one forward for all requests of a batch."""
+    """Does one lookup for all 26 tables, and one forward for all requests of a batch."""
 
     def initialize(self, args):
         parameters = {

@@ -1,6 +1,6 @@
-"""Tests that run on the machine's first GPU; where there is none that can be used, each says why.
+"""Provides the machine's first GPU to the tests; where none can be used, each test says why.
 
-With `-p tests.gpu.telling --simulated` the simulated GPU stands in its place: a rehearsal of the harness, no result.
+With `-p tests.gpu.telling --simulated` the simulated GPU replaces it: a rehearsal of the harness, not a result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from serving.gpu.gpus import find_gpus
 
 @pytest.fixture(scope="session")
 def all_gpus(request: pytest.FixtureRequest) -> Gpus:
-    """Those of this machine, or a simulated one."""
+    """Returns the GPUs of this machine, or a simulated one."""
     if request.config.getoption("--simulated", default=False):
         from tests.simulated_gpu import SimulatedGpus
 

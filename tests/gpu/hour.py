@@ -1,14 +1,15 @@
-"""Everything that a machine with a GPU is asked, in three parts of at most nine minutes; a bare machine each time.
+"""Runs everything that a machine with a GPU is used for, in three parts of at most nine minutes, each on a bare
+machine.
 
-    python3 tests/gpu/hour.py --part 1      # does it live, and is it right?
+    python3 tests/gpu/hour.py --part 1      # does it work, and is it right?
     python3 tests/gpu/hour.py --part 2      # lookups, tiers, the profiler
     python3 tests/gpu/hour.py --part 3      # sessions, graphs, whole requests, a soak
     python3 tests/gpu/hour.py --part 1 --rehearse --plant kernels=hang --plant missing=orjson
 
-Nothing but the standard library. What is needed beside torch, numpy and CuPy comes from build/gpu-wheels, which
-`make gpu-wheels` fills elsewhere. Each step has a bound, and says at once what became of it; one that fails, hangs or
-crashes stops no other. A log and a file of results lie in ${OUT:-build/gpu}. Ends with 1 unless all that ran passed.
-A rehearsal runs without a GPU, on the simulated one: no figure of it is a result.
+It uses only the standard library. Whatever else is needed beside torch, numpy and CuPy comes from build/gpu-wheels,
+which `make gpu-wheels` fills elsewhere. Each step has a time limit and reports its result at once; one that fails,
+hangs or crashes does not stop the others. A log and a file of results are written to ${OUT:-build/gpu}. The exit code
+is 1 unless all steps that ran passed. A rehearsal runs without a GPU, on the simulated one: its figures are no results.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-# Found beside this script.
+# This module lies beside this script.
 from parts import FILES, PARTS, Given
 from prepare import VENV
 from series import Series
@@ -64,9 +65,9 @@ def main() -> None:
 
 
 def run(series: Series, options: argparse.Namespace, out: Path) -> None:
-    """Prepares the machine, then every step of the part."""
+    """Prepares the machine, then runs every step of the part."""
     began = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="gpu-hour-"))  # for events and rows, which the results take in
+    folder = Path(tempfile.mkdtemp(prefix="gpu-hour-"))  # for events and rows, which are copied into the results
     plants = [tuple(each.split("=", 1)) for each in options.plant]
     wheels = without(options.wheels, [what for name, what in plants if name == "missing"], folder)
     python = options.venv.absolute() / "bin" / "python"
@@ -92,7 +93,7 @@ def run(series: Series, options: argparse.Namespace, out: Path) -> None:
 
 
 def without(wheels: Path, names: list[str], folder: Path) -> Path:
-    """The folder of what is carried; for a rehearsal one that lacks some wheels."""
+    """Returns the folder of carried packages; for a rehearsal, a copy that lacks some wheels."""
     if not names:
         return wheels.absolute()
     target = folder / "wheels"
@@ -104,12 +105,12 @@ def without(wheels: Path, names: list[str], folder: Path) -> Path:
 
 
 def interrupted(_: int, __: FrameType | None) -> NoReturn:
-    """SIGTERM ends a part as Ctrl-C does: the table is printed."""
+    """Ends a part on SIGTERM as Ctrl-C does, so that the table is printed."""
     raise KeyboardInterrupt
 
 
 def gpu_name() -> str:
-    """Of the first GPU, with its driver, as nvidia-smi has it."""
+    """Returns the name of the first GPU, with its driver, as nvidia-smi prints it."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -119,12 +120,12 @@ def gpu_name() -> str:
 
 
 def memory_gib() -> float:
-    """Of the machine."""
+    """Returns the GiB of memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--part", type=int, choices=sorted(PARTS), required=True)

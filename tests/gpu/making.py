@@ -1,4 +1,4 @@
-"""Makes beforehand what takes minutes on a machine with a GPU: native modules, and kernels for its GPU and its host."""
+"""Builds in advance what takes minutes on a machine with a GPU: native modules, kernels for its GPU and its host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from native import CARRIED, HOST_KERNELS, KERNELS, native_digest
 from wheels import ROOT
 
 _BUILD_S = 900.0
-# In a process that sees the repository, into the folder that it is given.
+# Runs in a process that sees the repository, and writes into the folder that it is given.
 _COMPILE = """
 import sys
 from pathlib import Path
@@ -32,7 +32,10 @@ _FOR_HOST = "from tests.simulated_gpu import kernels; print(kernels._library()._
 
 
 def make(python: str, arch: str, folder: Path) -> Iterator[str]:
-    """Fills the folder; says of each what was made, or why not. What is not carried is made on the machine itself."""
+    """Fills the folder; yields for each item what was made, or why not.
+
+    Items that are missing are made on the machine itself.
+    """
     makers: dict[str, Callable[[], str]] = {
         "native modules": partial(native, python, folder),
         "kernels": partial(kernels, arch, folder / KERNELS),
@@ -45,13 +48,13 @@ def make(python: str, arch: str, folder: Path) -> Iterator[str]:
 
 
 def native(python: str, folder: Path) -> str:
-    """A wheel of ours for a Python of that version, if this machine has one."""
+    """Builds a wheel of ours for a Python of that version, if this machine has one."""
     interpreter = find_python(python)
     if interpreter is None:
         return f"not made, there is no Python {python} here"
     before = set(folder.glob("*.whl"))
     command = [str(interpreter), "-m", "pip", "wheel", "--quiet", "--no-deps", "--disable-pip-version-check"]
-    # With what the benchmarks measure the machine by, which a wheel for users leaves out.
+    # Includes the limits that the benchmarks measure, which a wheel for users leaves out.
     command += ["--config-settings=cmake.define.EMBERLINE_LIMITS=ON", "--wheel-dir", str(folder), str(ROOT)]
     done = _run(command)
     if done.returncode != 0:
@@ -63,7 +66,7 @@ def native(python: str, folder: Path) -> str:
 
 
 def kernels(arch: str, folder: Path) -> str:
-    """All kernels of cuda/, as the cache of compiled kernels keeps them."""
+    """Compiles all kernels of cuda/ into the layout of the kernel cache."""
     folder.mkdir()
     done = _run([sys.executable, "-c", _COMPILE, str(folder), arch])
     if done.returncode != 0:
@@ -73,7 +76,7 @@ def kernels(arch: str, folder: Path) -> str:
 
 
 def host_kernels(folder: Path) -> str:
-    """The same for the processor, for tests that compare."""
+    """Compiles the same kernels for the processor, for tests that compare the two."""
     folder.mkdir()
     done = _run([sys.executable, "-c", _FOR_HOST])
     if done.returncode != 0:
@@ -84,7 +87,7 @@ def host_kernels(folder: Path) -> str:
 
 
 def find_python(version: str) -> Path | None:
-    """On PATH, or as pyenv keeps them."""
+    """Returns a Python of that version, from PATH or from pyenv."""
     if sys.version.startswith(f"{version}."):
         return Path(sys.executable)
     found = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))

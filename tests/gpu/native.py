@@ -1,7 +1,7 @@
-"""The native modules, the kernels and their host versions on a machine with a GPU: carried there, else built there.
+"""Installs the native modules, the kernels and their host versions on a machine with a GPU: carried, else built there.
 
 `make gpu-wheels` makes them for the Python, the architecture and the versions of CuPy and NVRTC of that machine. A
-carried one is used only when it was built from the very sources that are here.
+carried one is used only when it was built from exactly the sources that are here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NATIVE = ("storage._table", "storage._features", "storage._pages", "benchmarks._
 
 
 def native_digest() -> str:
-    """Of all that the native modules are built from."""
+    """Returns a digest of all files that the native modules are built from."""
     names = [ROOT / "CMakeLists.txt", ROOT / "pyproject.toml"]
     suffixes = {".cpp", ".h", ".cuh", ".txt"}
     for folder in ("storage/native", "benchmarks/native", "cuda"):
@@ -32,10 +32,10 @@ def native_digest() -> str:
 
 
 def place_native(folder: Path, site: Path, tag: str) -> str:
-    """Puts carried modules beside their sources, where Python looks for them, and says of the distribution where those
-    are. folder: what is carried. site: the environment's packages. tag: of the Python, such as "cp312".
+    """Puts carried modules beside their sources, where Python looks for them, and registers the distribution there.
 
-    Returns "" or why they have to be built here.
+    folder: the carried packages. site: the environment's packages. tag: of the Python, such as "cp312".
+    Returns "" or the reason why they have to be built here.
     """
     try:
         carried = json.loads((folder / CARRIED).read_text(encoding="utf-8"))
@@ -60,8 +60,8 @@ def place_native(folder: Path, site: Path, tag: str) -> str:
 
 
 def place_kernels(folder: Path) -> tuple[int, int]:
-    """Puts carried kernels where they are looked for: for a GPU, and for the host. Returns how many of each."""
-    # As DEFAULT_CACHE of storage/hbm/kernels.py, which needs packages that may not be there yet.
+    """Puts carried kernels into the caches for a GPU and for the host. Returns how many of each."""
+    # The same path as DEFAULT_CACHE of storage/hbm/kernels.py, which needs packages that may not be there yet.
     caches = {KERNELS: Path.home() / ".cache" / "emberline" / "kernels", HOST_KERNELS: ROOT / "build" / HOST_KERNELS}
     counts = []
     for name, cache in caches.items():

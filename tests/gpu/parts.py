@@ -1,4 +1,4 @@
-"""The steps of the three parts, in the order in which they matter most."""
+"""Lists the steps of the three parts, the most important first."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from steps import SANITIZER_FOUND, Step
 
 SANITIZER = "compute-sanitizer"
 SANITIZER_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
-# Tests that take milliseconds under the sanitizer, which makes them 10 to 50 times slower, and capture nothing: without
-# torch's cache of memory, which would hide what lies between two buffers, no capture can allocate.
+# Tests that take milliseconds, which the sanitizer makes 10 to 50 times slower, and that capture nothing:
+# without torch's memory cache, which would hide accesses between two buffers, no capture can allocate.
 MEMCHECKED = {
     "tests/gpu/test_driver.py": "go_there_and_back or parts_of_buffers",
     "tests/gpu/test_assemble.py": "layouts_at_the_ends or random_layouts",
     "tests/gpu/test_kernels_on_gpu.py": "small_batches or parts_of_buffers_are_zeroed",
     "tests/gpu/test_hbm.py": "holds_everything or two_snapshots",
 }
-# A test that takes longer shows its stack, and its file ends: the longest, a soak, takes 20 seconds.
+# A test that takes longer prints its stack, and its file ends: the longest, a soak, takes 20 seconds.
 HANGS_AFTER_S = 75
-# Without one of these a test's own process does nothing but tests.
+# Without these plugins a test's own process runs nothing but tests.
 _PLUGINS = ["-p", "no:cacheprovider", "-p", "tests.gpu.telling"]
 FILES = {
     "driver": ("tests/gpu/test_driver.py", 90.0),
@@ -37,21 +37,27 @@ REHEARSED_DRIVER = "tests/unit/serving/gpu/test_torch_driver.py"
 
 @dataclass(frozen=True)
 class Given:
-    """python: with all that is needed. scratch: for files that nobody keeps. out: where files go that are kept.
+    """The inputs of the steps."""
 
-    simulated: a rehearsal. host_gib: memory of the host for tables. plants: failures by step, in a rehearsal.
-    """
-
+    #: An interpreter with everything that is needed.
     python: Path
+    #: Folder for temporary files.
     scratch: Path
+    #: Folder for files that are kept.
     out: Path
+    #: A rehearsal.
     simulated: bool = False
+    #: Memory of the host for tables.
     host_gib: float | None = None
+    #: Failures to plant by step, in a rehearsal.
     plants: tuple[tuple[str, str], ...] = ()
 
 
 def correctness(given: Given) -> list[Step]:
-    """Part 1: does it live, and is it right? A process for each file: what is lost in one is lost there alone."""
+    """Returns part 1: does it work, and is it right?
+
+    Each file has a process of its own, so that a lost GPU affects that file alone.
+    """
     flags = ["--simulated"] if given.simulated else []
     probe = Step("probe", [str(given.python), "-m", "tests.gpu.probe", *flags], 60.0)
     steps = [probe, *[_tests(given, name, path, limit_s) for name, (path, limit_s) in FILES.items()]]
@@ -59,7 +65,7 @@ def correctness(given: Given) -> list[Step]:
 
 
 def lookups(given: Given) -> list[Step]:
-    """Part 2: lookups, tiers, and what the profiler says of the two kernels."""
+    """Returns part 2: lookups, tiers, and the profile of the two kernels."""
     rehearsed = [Step("profiled", [str(given.python), "-m", "benchmarks.gpu.profiled", "--simulated"], 60.0)]
     return [
         _suite(given, "lookup", "lookup", "small,search,gather,pool", 190.0, quick=False),
@@ -71,7 +77,7 @@ def lookups(given: Given) -> list[Step]:
 
 
 def sessions(given: Given) -> list[Step]:
-    """Part 3: graphs, sessions, whole requests, new weights, a soak."""
+    """Returns part 3: graphs, sessions, whole requests, new weights, a soak."""
     picture = [] if given.simulated else ["--svg", str(given.out / "trace.svg")]
     return [
         _suite(given, "graphs", "sessions", "graphs,latency", 100.0, quick=True),
@@ -98,7 +104,7 @@ def _tests(given: Given, name: str, path: str, limit_s: float) -> Step:
 def _pytest(
     given: Given, name: str, arguments: list[str], limit_s: float, before: tuple[str, ...] = (), **environment: str
 ) -> Step:
-    """Warnings of libraries that are the machine's own are none of the tests' business, nor are its plugins."""
+    """Returns a step that runs pytest, without the machine's own plugins and the warnings of its libraries."""
     events = given.scratch / f"{name}.events"
     command = [*before, str(given.python), "-m", "pytest", "-q", "--tb=short", "-W", "default", *_PLUGINS]
     command += ["-o", f"faulthandler_timeout={HANGS_AFTER_S}", "-o", "faulthandler_exit_on_timeout=true"]
@@ -128,7 +134,7 @@ def _memcheck(given: Given) -> Step:
 def _suite(
     given: Given, name: str, suite: str, parts: str, limit_s: float, *, quick: bool, more: list[str] | None = None
 ) -> Step:
-    """Benchmarks end by themselves before their limit, and write what they have."""
+    """Returns a step that runs benchmarks; they end by themselves before their limit, and write what they have."""
     file = given.scratch / f"{name.replace(' ', '-')}.txt"
     command = [str(given.python), "-m", f"benchmarks.gpu.{suite}", "--parts", parts, "--out", str(file)]
     command += ["--max-seconds", f"{limit_s - 20:.0f}", *(more or [])]
@@ -149,6 +155,6 @@ def _ncu(given: Given, limit_s: float) -> Step:
 
 
 def find(name: str, folders: tuple[str, ...]) -> Path | None:
-    """A program on PATH, or in one of the folders."""
+    """Returns a program on PATH, or in one of the folders."""
     found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
     return None if found is None else Path(found)

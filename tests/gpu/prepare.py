@@ -1,12 +1,12 @@
-"""Makes build/gpu-venv: the Python that tests and benchmarks on a GPU run with. Nothing but the standard library.
+"""Makes build/gpu-venv: the Python that runs tests and benchmarks on a GPU. Uses only the standard library.
 
     python3 tests/gpu/prepare.py                  # refuses where torch sees no GPU, or CuPy is not there
     python3 tests/gpu/prepare.py --without-gpu    # prepares and imports only
 
-torch, numpy and CuPy are those of the Python that runs this, and are never touched. What else is missing comes from
+torch, numpy and CuPy are those of the Python that runs this, and are never changed. Other missing packages come from
 build/gpu-wheels (`make gpu-wheels`, for machines without a network), or from the package index where there is no such
-folder. What that folder lacks is named, and the rest installed. The native modules and compiled kernels come from there
-too where they fit; else they are built here. What is up to date is left as it is.
+folder. Packages that the folder lacks are named, and the rest is installed. The native modules and compiled kernels
+come from there too where they fit; otherwise they are built here. Whatever is up to date is left as it is.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from wheels import CONSTRAINTS, ROOT, WHEELS, plain, requirements, wheel_names
 
 VENV = ROOT / "build" / "gpu-venv"
 _PROBE_S, _PIP_S, _BUILD_S = 120.0, 300.0, 400.0
-# What the machine brings itself.
+# Packages that come with the machine.
 _MACHINES_OWN = ("torch", "numpy")
-# In one process each, so that one that fails hides no other.
+# Imported in one process each, so that a failure of one does not hide another.
 _IMPORTED = ("serving.server", "trainer, benchmarks.gpu.suite", "pytest, hypothesis")
 
 _PROBE = """
@@ -57,12 +57,12 @@ print(json.dumps(found))
 
 
 def refuse(reason: str) -> NoReturn:
-    """Ends with 1: nothing was tested, and why."""
+    """Exits with status 1: nothing was tested, for this reason."""
     sys.exit(f"{reason}. Nothing was tested or measured.")
 
 
 def check_machine(python: Path, *, needs_gpu: bool) -> str:
-    """What this Python has, in one line. Ends the process where that is not enough."""
+    """Describes this Python in one line. Ends the process when its packages are not sufficient."""
     done = run([str(python), "-c", _PROBE], _PROBE_S)
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
@@ -88,14 +88,14 @@ def check_machine(python: Path, *, needs_gpu: bool) -> str:
 
 
 def make_venv(folder: Path) -> Path:
-    """The environment's interpreter; it sees all that the Python which runs this sees."""
+    """Returns the environment's interpreter; it sees everything that the Python which runs this sees."""
     python = folder / "bin" / "python"
     own = f"{sys.version} {sys.prefix}"
     stamp = folder / "made-by"
     if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == own:
         return python
     shutil.rmtree(folder, ignore_errors=True)
-    # Without a pip of its own: the one that is there installs into it, and some systems cannot make one.
+    # Without a pip of its own: the existing one installs into it, and some systems cannot make one.
     done = run([sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", str(folder)], _PIP_S)
     if done.returncode != 0:
         refuse(f"{sys.executable} -m venv {folder}: {last_words(done)}")
@@ -104,7 +104,7 @@ def make_venv(folder: Path) -> Path:
         site = next((folder / "lib").glob("python*/site-packages"))
         paths = list(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
         (site / "parent.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
-        # CuPy looks for CUDA's libraries in an environment's own folder alone.
+        # CuPy looks for CUDA's libraries only in an environment's own folder.
         libraries = [Path(path, "nvidia") for path in paths if Path(path, "nvidia").is_dir()]
         if libraries:
             (site / "nvidia").symlink_to(libraries[0], target_is_directory=True)
@@ -117,7 +117,10 @@ def make_venv(folder: Path) -> Path:
 
 
 def install(python: Path, folder: Path) -> list[str]:
-    """What is in requirements.txt and not there at the version of constraints.txt. Returns what could not be had."""
+    """Installs what is in requirements.txt and not present at the version of constraints.txt.
+
+    Returns the names that could not be installed.
+    """
     carried = [name for name, is_carried in requirements().items() if is_carried]
     present = distributions(python)
     others = [name for name, is_carried in requirements().items() if not is_carried and plain(name) not in present]
@@ -146,7 +149,7 @@ def install(python: Path, folder: Path) -> list[str]:
 
 
 def native(python: Path, folder: Path, carried: Path) -> str:
-    """The native modules, and with them the distribution `emberline`, whose sources stay where they are.
+    """Installs the native modules, and with them the distribution `emberline`, whose sources stay where they are.
 
     Returns where they come from, in words.
     """
@@ -166,7 +169,7 @@ def native(python: Path, folder: Path, carried: Path) -> str:
 
 
 def build(python: Path, folder: Path) -> None:
-    """Builds them with the compiler of this machine."""
+    """Builds the native modules with the compiler of this machine."""
     for module in (*(ROOT / "storage").glob("_*.so"), *(ROOT / "benchmarks").glob("_*.so")):
         if f"-{sys.version_info.major}{sys.version_info.minor}-" in module.name:
             module.unlink()  # a carried one, which does not fit
@@ -185,7 +188,7 @@ def build(python: Path, folder: Path) -> None:
 
 
 def why_no_native(python: Path) -> str:
-    """ "" when the native modules import, and are those of these sources."""
+    """Returns "" when the native modules import and were built from these sources; otherwise the reason."""
     natives = ", ".join(NATIVE)
     done = run([str(python), "-c", f"import {natives}; print(storage._table.__file__)"], _PROBE_S)
     if done.returncode != 0:
@@ -196,7 +199,7 @@ def why_no_native(python: Path) -> str:
 
 
 def why_no_import(python: Path) -> list[str]:
-    """What of all that is tested does not import, and why, a line each."""
+    """Returns a line, with the reason, for each tested module that does not import."""
     found = []
     for name in _IMPORTED:
         done = run([str(python), "-c", f"import {name}"], _PROBE_S)
@@ -206,7 +209,7 @@ def why_no_import(python: Path) -> list[str]:
 
 
 def distributions(python: Path) -> dict[str, str]:
-    """The versions of what a Python has, by plain name."""
+    """Returns the versions of a Python's distributions, by plain name."""
     if python == Path(sys.executable):
         found = [(each.metadata["Name"], each.version) for each in importlib.metadata.distributions()]
     else:
@@ -222,7 +225,7 @@ def distributions(python: Path) -> dict[str, str]:
 def run(
     command: list[str], timeout_s: float, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A step, its output kept. One that takes too long has failed."""
+    """Runs a step and keeps its output. One that exceeds its time has failed."""
     given = {**os.environ, **environment} if environment else None
     try:
         return subprocess.run(
@@ -233,7 +236,7 @@ def run(
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The line that says most: an ERROR of pip's, or the last one."""
+    """Returns the most informative line: an ERROR of pip's, or the last one."""
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(ERROR|error|fatal)", line)]
     return (errors or lines or ["no message"])[-1]
@@ -254,7 +257,7 @@ def main() -> None:
     kernels, host = place_kernels(carried)
     came = native(python, folder, carried)
     troubles += why_no_import(python)
-    # Once more, as it will be used.
+    # Checks once more, with the interpreter that will be used.
     if check_machine(python, needs_gpu=not options.without_gpu) != machine:
         refuse(f"{python} has another torch or CuPy than {sys.executable}")
     for trouble in troubles:

@@ -1,10 +1,10 @@
-"""Does it live? What a GPU has to do for everything else, each once and in thirty seconds; a line each.
+"""Checks in thirty seconds that a GPU does everything that the rest needs, each once, and prints a line for each.
 
     build/gpu-venv/bin/python -m tests.gpu.probe
     build/gpu-venv/bin/python -m tests.gpu.probe --simulated
 
-What the driver does that no simulation has shown comes first: captures that begin, end, fail and leave the stream
-usable; kernels that were compiled elsewhere; lookups whose first launch lies in a graph.
+Driver behaviour that no simulation has shown comes first: captures that begin, end, fail and leave the stream
+usable; kernels that were compiled elsewhere; lookups whose first launch is in a graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOY_ROWS, _TOY_IDS = 700, 64
 
 
 class Probe:
-    """What the checks share."""
+    """The checks, and the objects that they share."""
 
     def __init__(self, gpu: Gpu, folder: Path) -> None:
         self.gpu, self.driver, self.folder = gpu, gpu.driver, folder
@@ -46,7 +46,7 @@ class Probe:
         self.ids = _TOY_IDS if gpu.is_simulated else _IDS
 
     def kernels_are_carried(self) -> str:
-        """Whether a start compiles: of no consequence but half a minute."""
+        """Reports whether a start compiles, which only costs half a minute."""
         capability = (9, 0) if self.gpu.is_simulated else self.driver.info.capability
         wanted: list[tuple[str, tuple[str, ...]]] = [("assemble", OPTIONS), *[(name, OPTIONS) for name in SOURCES]]
         wanted += [(name, IN_TURN) for name in ("lookup_gather", "lookup_pool")]
@@ -167,7 +167,7 @@ CHECKS: tuple[Callable[[Probe], str], ...] = (
 
 
 def run(probe: Probe) -> int:
-    """Every check; returns how many failed. After a lost GPU the others are not tried."""
+    """Runs every check; returns how many failed. After a lost GPU the others are skipped."""
     failed = 0
     for number, check in enumerate(CHECKS, 1):
         name, began = check.__name__.replace("_", " "), time.monotonic()
@@ -189,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="the simulated GPU, for rehearsals")
     options = parser.parse_args()
-    # A hang leaves its stack.
+    # A hang prints its stack.
     faulthandler.dump_traceback_later(_SECONDS, exit=True)
     began = time.monotonic()
     gpu = find_gpu(simulated=options.simulated)

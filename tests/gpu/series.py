@@ -1,4 +1,4 @@
-"""The steps of one part: a log, a file of results that is whole after each step, a table at the end."""
+"""Runs the steps of one part: a log, a file of results that is complete after each step, a table at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steps import Step, Verdict, read_rows, run
 
 
 class Series:
-    """Takes at most `seconds`; what has no time left is named, from the end."""
+    """Runs steps for at most `seconds`; steps without time left are named, from the end."""
 
     def __init__(self, name: str, out: Path, seconds: float, facts: Mapping[str, Any]) -> None:
         self.name, self.verdicts = name, list[Verdict]()
@@ -24,7 +24,7 @@ class Series:
         self._log = self._log_path.open("w", encoding="utf-8")
 
     def run(self, step: Step) -> Verdict:
-        """Runs a step, and says what became of it."""
+        """Runs a step; returns and reports its verdict."""
         self.say(f"-- {step.name} ...")
         verdict = run(step, self._ends - time.monotonic(), self._log, self.say)
         self.verdicts.append(verdict)
@@ -35,13 +35,13 @@ class Series:
         return verdict
 
     def say(self, line: str) -> None:
-        """To whoever looks on, and into the log."""
+        """Prints a line and writes it into the log."""
         print(line, flush=True)
         if not self._log.closed:
             self._log.write(line + "\n")
 
     def end(self) -> int:
-        """The table, and the exit code."""
+        """Prints the table; returns the exit code."""
         seconds = time.monotonic() - self._began
         bad = [each for each in self.verdicts if each.is_bad]
         self.say("")

@@ -1,7 +1,7 @@
-"""Commands that may fail, hang or crash, one after the other within a bound; each says at once what became of it.
+"""Runs commands that may fail, hang or crash, one after the other within a time limit; each reports its result at once.
 
-Nothing but the standard library. A step's output goes into the log of the part; of it are shown lines that begin with
-"! ", stacks of a process that hangs or crashes, and what a sanitizer found.
+It uses only the standard library. A step's output goes into the log of the part; only lines that begin with "! ",
+stacks of a process that hangs or crashes, and findings of a sanitizer are shown.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[2]
 # A step that gets less time than this is not begun.
 LEAST_S = 10.0
-# Of one step in the log, from its beginning and from its end: together below 16 MiB for all steps of a part.
+# Bytes of one step in the log, from its beginning and from its end: together below 16 MiB for all steps of a part.
 HEAD_BYTES, TAIL_BYTES = 1 << 20, 1 << 18
 # Lines of one step that are shown.
 MOST_SHOWN = 120
-# After the end of its time: for a stack, and for what a benchmark has to write.
+# Seconds after the time limit: for a stack, and for the rows that a benchmark has to write.
 _ABORT_S, _TERM_S = 5.0, 15.0
-# A stack's first line may stand behind the marks of tests that passed.
+# A stack's first line may follow the marks of tests that passed on the same line.
 _TRACE = re.compile(r"Timeout \(\d|Fatal Python error|^(Thread 0x|Current thread|Stack \(|  File \"|~~~)")
 _FOUND = re.compile(r"========= (?!COMPUTE-SANITIZER)(?!ERROR SUMMARY: 0 errors)|Traceback|\w*Error: |part .* FAILED")
 # A sanitizer's own exit code when it found something.
@@ -38,32 +38,36 @@ SANITIZER_FOUND = 97
 
 @dataclass(frozen=True)
 class Step:
-    """name: in the table. kind: "tests" write events, "figures" write rows, others neither. limit_s: when it is ended.
+    """A command of a part."""
 
-    why_not: it cannot be run here, in one line. environment: beside the usual. file: where events or rows go.
-    """
-
+    #: Its name in the table.
     name: str
     command: list[str]
+    #: Seconds after which it is ended.
     limit_s: float
+    #: "tests" write events, "figures" write rows, others neither.
     kind: str = "plain"
+    #: The reason why it cannot be run here, in one line; "" when it can.
     why_not: str = ""
+    #: Variables added to the usual environment.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: File that events or rows are written to.
     file: Path | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """word: passed, FAILED, HANGS, CRASHED, NO TIME, or not run, which alone does not count against the part."""
+    """The result of a step."""
 
     name: str
+    #: passed, FAILED, HANGS, CRASHED, NO TIME, or not run; the last alone does not count against the part.
     word: str
     detail: str
     seconds: float
 
     @property
     def is_bad(self) -> bool:
-        """Whether the exit status says so."""
+        """Returns whether it makes the exit status a failure."""
         return self.word not in ("passed", "not run")
 
     def __str__(self) -> str:
@@ -71,7 +75,7 @@ class Verdict:
 
 
 class Output:
-    """Reads what a process prints: into the log, and to whoever looks on."""
+    """Reads the output of a process: writes it into the log, and shows some of it."""
 
     def __init__(self, stream: IO[bytes], log: IO[str], show: Callable[[str], None]) -> None:
         self.shown = 0
@@ -84,7 +88,7 @@ class Output:
         self._thread.start()
 
     def end(self) -> None:
-        """When the process is over; a child of its own that still holds the pipe is not waited for."""
+        """Stops reading when the process is over; does not wait for a child of its own that still holds the pipe."""
         self._thread.join(2.0)
         if not self._thread.is_alive():
             self._stream.close()
@@ -119,7 +123,7 @@ class Output:
 
 
 def run(step: Step, limit_s: float, log: IO[str], show: Callable[[str], None]) -> Verdict:
-    """Runs a step within its bound and a limit."""
+    """Runs a step within its own limit and the given one."""
     if step.why_not:
         return Verdict(step.name, "not run", step.why_not, 0.0)
     if limit_s < LEAST_S:
@@ -153,7 +157,7 @@ def run(step: Step, limit_s: float, log: IO[str], show: Callable[[str], None]) -
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float, kind: str) -> int | None:
-    """The exit code; None of a process that had to be ended, which leaves its stack or the rows that it has."""
+    """Returns the exit code; None for a process that had to be ended, which leaves its stack or its rows."""
     try:
         return process.wait(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -165,15 +169,15 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, kind: str) -> int | 
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends it with its children: whoever hangs in a driver learns of nothing gentler. At most ten seconds."""
+    """Kills it with its children, within ten seconds: a process that hangs in a driver ignores gentler signals."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):  # in the kernel, for ever: the next step is begun all the same
+    with suppress(subprocess.TimeoutExpired):  # it is stuck in the kernel for ever: the next step is begun all the same
         process.wait(timeout=10.0)
 
 
 def judge(step: Step, code: int | None, limit_s: float, last: str) -> tuple[str, str]:
-    """The verdict on an exit code, and what was found until then. last: line that was printed."""
+    """Returns the verdict on an exit code, and the findings until then. last: the last line that was printed."""
     if step.kind == "tests":
         return judge_tests(read_events(step.file), code, limit_s, last)
     detail = f"{count_rows(step.file)} rows" if step.kind == "figures" else last[:160]
@@ -185,7 +189,7 @@ def judge(step: Step, code: int | None, limit_s: float, last: str) -> tuple[str,
 
 
 def judge_tests(events: Sequence[tuple[str, Any]], code: int | None, limit_s: float, last: str) -> tuple[str, str]:
-    """The same of tests. events: see telling."""
+    """Returns the same verdict for tests. events: see telling."""
     outcomes = Counter(str(value[1]) for kind, value in events if kind == "outcome")
     open_now = [value for kind, value in events if kind == "begin"]
     for kind, value in events:
@@ -212,7 +216,7 @@ def judge_tests(events: Sequence[tuple[str, Any]], code: int | None, limit_s: fl
 
 
 def read_events(path: Path | None) -> list[tuple[str, Any]]:
-    """What a run of tests wrote down; a last line that is not whole is left out."""
+    """Returns the events that a run of tests wrote; an incomplete last line is left out."""
     if path is None or not path.exists():
         return []
     found = []
@@ -226,7 +230,7 @@ def read_events(path: Path | None) -> list[tuple[str, Any]]:
 
 
 def read_rows(path: Path | None) -> list[dict[str, Any]]:
-    """Rows that a benchmark wrote beside its table."""
+    """Returns the rows that a benchmark wrote beside its table."""
     if path is None:
         return []
     try:
@@ -237,5 +241,5 @@ def read_rows(path: Path | None) -> list[dict[str, Any]]:
 
 
 def count_rows(path: Path | None) -> int:
-    """How many there are."""
+    """Returns the number of rows in a file."""
     return len(read_rows(path))

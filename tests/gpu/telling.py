@@ -1,10 +1,10 @@
-"""A pytest plugin for machines that are lent for minutes: what fails is printed at once, and what ran is written down.
+"""Prints failures at once and records what ran: a pytest plugin for machines that are lent for minutes.
 
     python -m pytest -p tests.gpu.telling --events FILE tests/gpu/test_driver.py
 
-Lines of a failure begin with "! ", so that whoever reads the output can show them and leave the rest in a log. FILE has
-a line of JSON for each test that begins, and one for each outcome: they are there also when the process ends early.
-`--simulated` puts the simulated GPU in the place of the real one, `--plant` makes the third test fail in a chosen way.
+Lines of a failure begin with "! ", so that a reader of the output can show them and leave the rest in a log. FILE has
+a line of JSON for each test that begins, and one for each outcome: they are there even when the process ends early.
+`--simulated` replaces the real GPU by the simulated one, `--plant` makes the third test fail in a chosen way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Telling:
-    """Of one run."""
+    """The plugin for one run of pytest."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._events: Path | None = config.getoption("--events")
@@ -54,7 +54,7 @@ class Telling:
         if report.failed:
             self._show(report.nodeid, report)
             if "DeviceLost" in report.longreprtext and self._session is not None:
-                # Every later test of this process would say the same.
+                # Every later test of this process would fail the same way.
                 self._tell("note", "the GPU is lost to this process, the tests after it are left out")
                 self._session.shouldstop = "the GPU is lost to this process"
         if report.failed or report.skipped or report.when == "call":
@@ -90,8 +90,8 @@ class Telling:
 
 
 def plant(what: str, item: pytest.Item) -> None:
-    """The failure that a rehearsal asked for."""
-    if what == "illegal_address":  # as a real GPU has it: this call and every later one of the process fail
+    """Causes the failure that a rehearsal asked for."""
+    if what == "illegal_address":  # as on a real GPU: this call and every later one of the process fail
         item._request.getfixturevalue("gpu").lose()  # type: ignore[attr-defined]
     elif what == "crash":
         ctypes.string_at(8)

@@ -1,4 +1,4 @@
-"""The kernel that unpacks a batch, against numpy, over layouts of every kind."""
+"""Compares the kernel that unpacks a batch with numpy, over layouts of every kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from serving.gpu.driver import Assembly, Driver, Stream
 
-# What lies between the tensors of the target; the kernel leaves it.
+# The bytes between the tensors of the target, which the kernel leaves unchanged.
 UNTOUCHED = 0xAB
 
 
@@ -20,7 +20,7 @@ def aligned(at: int) -> int:
 
 @dataclass
 class Batch:
-    """One batch, as the host packs it, and what the target is to hold. See cuda/assemble.cuh."""
+    """One batch as the host packs it, and the expected content of the target. See cuda/assemble.cuh."""
 
     staging: np.ndarray
     table: np.ndarray
@@ -31,7 +31,10 @@ class Batch:
 
 
 def make_batch(generator: np.random.Generator, inputs: int, batch: int, rows: int, users: int) -> Batch:
-    """Random bytes. rows: of the tensors; users: 0 where every input has a row for each of the batch."""
+    """Makes a batch of random bytes.
+
+    rows: of the tensors; users: 0 where every input has a row for each of the batch.
+    """
     row_bytes = generator.choice([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 128, 256, 1000], inputs)
     of_user = generator.integers(0, 2, inputs)
     user_of_row = generator.integers(0, max(users, 1), batch).astype(np.int32)
@@ -147,7 +150,7 @@ def test_a_captured_one_unpacks_the_batch_of_the_launch(driver: Driver) -> None:
     assert not gpu.fetch(gpu.stamp).any()
     driver.launch(graph, stream)
     gpu.check()
-    # The same layout with a smaller batch: what is left of the last one becomes zeros.
+    # The same layout with a smaller batch: the rest of the last one becomes zeros.
     header = made.staging.view(np.int64)
     header[0], header[1] = made.stamp + 1, 20
     host = driver.pinned(made.staging.nbytes)

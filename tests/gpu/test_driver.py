@@ -1,4 +1,4 @@
-"""Every call of the driver on a real GPU."""
+"""Tests every call of the driver on a real GPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from serving.gpu.matmul_precision import matmul_precision
 from storage.errors import CaptureError, DeviceOutOfMemory
 
 LONGEST_WAIT_S = 120
-# Around a second on any GPU: longer than what is to overtake it.
-# Cycles of the GPU; torch leaves it without types.
+# Around a second on any GPU, in its cycles: longer than the work that is to overtake it. torch leaves it untyped.
 sleep: Callable[[int], None] = torch.cuda._sleep
 LONG_CYCLES = 2_000_000_000
 # More than any GPU has.
@@ -29,14 +28,14 @@ TOO_MUCH = 2**46
 
 
 def finish(driver: Driver, stream: Stream) -> None:
-    """Waits for all that was put on a stream."""
+    """Waits for all work that was put on a stream."""
     event = driver.new_event()
     driver.record(event, stream)
     driver.synchronize(event)
 
 
 def to_gpu(driver: Driver, values: np.ndarray, stream: Stream) -> torch.Tensor:
-    """A buffer of the GPU with these bytes."""
+    """Returns a buffer of the GPU with these bytes."""
     host, buffer = driver.pinned(values.nbytes), driver.device(values.nbytes)
     host.numpy()[:] = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
     driver.copy(buffer, host, stream)
@@ -45,7 +44,7 @@ def to_gpu(driver: Driver, values: np.ndarray, stream: Stream) -> torch.Tensor:
 
 
 def from_gpu(driver: Driver, buffer: torch.Tensor, stream: Stream) -> np.ndarray:
-    """The bytes of a buffer after all that was put on the stream."""
+    """Returns the bytes of a buffer after all work that was put on the stream."""
     host = driver.pinned(buffer.nbytes)
     driver.copy(host, buffer, stream)
     finish(driver, stream)
@@ -53,12 +52,12 @@ def from_gpu(driver: Driver, buffer: torch.Tensor, stream: Stream) -> np.ndarray
 
 
 def floats(buffer: torch.Tensor, *shape: int) -> torch.Tensor:
-    """A buffer as fp32."""
+    """Views a buffer as fp32."""
     return buffer.view(torch.float32).view(shape)
 
 
 def compute(driver: Driver, work: Callable[[], object], stream: Stream) -> None:
-    """Operators of torch on a stream."""
+    """Runs operators of torch on a stream."""
 
     def run() -> None:
         work()
@@ -68,7 +67,7 @@ def compute(driver: Driver, work: Callable[[], object], stream: Stream) -> None:
 
 
 def warm_and_capture(driver: Driver, work: Callable[[], object], pool: Any, stream: Stream) -> Any:
-    """A graph of torch's operators, after libraries have seen them on this thread and stream."""
+    """Captures torch's operators in a graph, after libraries have seen them on this thread and stream."""
     for _ in range(2):
         compute(driver, work, stream)
     finish(driver, stream)
@@ -76,7 +75,7 @@ def warm_and_capture(driver: Driver, work: Callable[[], object], pool: Any, stre
 
 
 def is_done(event: Any) -> bool:
-    """Of torch.cuda.Event, which the driver's events are."""
+    """Returns whether an event is complete; the driver's events are torch.cuda.Event."""
     return bool(event.query())
 
 
@@ -112,7 +111,7 @@ def test_buffers_are_zeros_for_every_stream_also_when_memory_is_used_again(drive
 
 
 def test_memory_counts_buffers(driver: Driver) -> None:
-    gc.collect()  # of other tests' errors
+    gc.collect()  # frees what the errors of other tests hold
     before = driver.memory()
     assert 0 < before.free <= before.total
     buffer, host = driver.device(2**20), driver.pinned(2**10)
@@ -190,7 +189,7 @@ def test_a_graph_computes_what_lies_in_its_buffers_now(driver: Driver) -> None:
 
 
 def test_graphs_that_share_a_pool_and_a_stream_survive_each_other(driver: Driver) -> None:
-    """Products take workspaces from torch, one for the stream: no graph may take it along when it goes."""
+    """Products take workspaces from torch, one for the stream: a graph that is dropped must not free it."""
     stream, pool = driver.new_stream("test"), driver.new_pool()
     generator = np.random.default_rng(3)
     left = generator.standard_normal((128, 8192), dtype=np.float32)
@@ -199,7 +198,7 @@ def test_graphs_that_share_a_pool_and_a_stream_survive_each_other(driver: Driver
     results = [driver.device(4 * 128 * 128) for _ in range(3)]
 
     def product(result: torch.Tensor) -> Callable[[], object]:
-        # One multiplication in parts, which wants a workspace.
+        # One multiplication in parts, which needs a workspace.
         return lambda: torch.mm(floats(lefts, 128, 8192), floats(rights, 8192, 128), out=floats(result, 128, 128)).mul_(
             1
         )
@@ -267,7 +266,7 @@ def test_failed_captures_keep_no_memory(driver: Driver) -> None:
         gc.collect()
 
     fail()
-    # Gives back what no pool holds any more, and fails when an allocator believes that a capture goes on.
+    # Releases memory that no pool holds, and fails when an allocator believes that a capture goes on.
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     for _ in range(5):
@@ -300,7 +299,7 @@ def test_memory_that_is_not_there_is_an_error_and_the_gpu_goes_on(driver: Driver
 
     with pytest.raises(DeviceOutOfMemory):
         compute(driver, greedy, stream)
-    # torch asks CUDA how much is free before it raises; whether a capture allows that is the driver's affair.
+    # torch asks CUDA how much is free before it raises; the driver decides whether a capture allows that.
     with pytest.raises((DeviceOutOfMemory, CaptureError)):
         driver.capture(lambda: compute(driver, greedy, stream), pool, stream, name="test")
     assert from_gpu(driver, buffer, stream).tolist() == [1] * 8
@@ -308,7 +307,7 @@ def test_memory_that_is_not_there_is_an_error_and_the_gpu_goes_on(driver: Driver
 
 
 def test_a_batch_waits_for_no_other_stream_and_allocates_nothing(driver: Driver) -> None:
-    """Device-wide synchronisation would make it wait for the kernel that runs for a second on another stream."""
+    """Device-wide synchronisation would make it wait for a one-second kernel on another stream."""
     mine, busy, pool = driver.new_stream("mine"), driver.new_stream("busy"), driver.new_pool()
     done, busy_done = driver.new_event(), driver.new_event()
     host_in, host_out, inputs = driver.pinned(2**20), driver.pinned(2**20), driver.device(2**20)
@@ -469,6 +468,6 @@ print("told:", told[0], flush=True)
 
 
 def test_a_gpu_that_failed_says_so_from_then_on() -> None:
-    """In a process of its own: nothing can be asked of the GPU afterwards."""
+    """Runs in a process of its own, because the GPU cannot be used afterwards."""
     done = subprocess.run([sys.executable, "-c", _LOSE_IT], capture_output=True, text=True, timeout=LONGEST_WAIT_S)
     assert "failed: CUDA error: device-side assert triggered" in done.stdout, done.stdout + done.stderr

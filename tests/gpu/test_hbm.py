@@ -1,4 +1,4 @@
-"""A store with a cache on a real GPU: the same checks as on the simulated one."""
+"""Tests a store with a cache on a real GPU, with the same checks as on the simulated one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""GPUs that share the rows of a store: two of this machine's, or one that stands for two.
+"""Tests GPUs that share the rows of a store: two of this machine's, or one that stands for two.
 
-With one GPU the caches of both lie in its memory: what is read across then is everything but the link.
+With one GPU the caches of both lie in its memory: reads across GPUs then exercise everything but the link.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.hbm.sharing import (  # noqa: F401
 
 
 class SameGpu:
-    """A GPU under another number. What it reaches is its own memory."""
+    """Presents a GPU under another number; the peer memory that it reaches is its own."""
 
     def __init__(self, driver: Driver, index: int) -> None:
         self.info = replace(driver.info, index=index)
@@ -58,7 +58,7 @@ def devices(driver: Driver, all_gpus: Gpus, request: pytest.FixtureRequest) -> S
         driver = all_gpus.driver(0)
     if len(all_gpus.infos) > 1:
         other = all_gpus.driver(all_gpus.infos[1].index)
-        # The other one entered this thread when it was made, and access is asked for by the GPU that is current.
+        # The other one entered this thread when it was made, and access is requested by the current GPU.
         driver.enter_thread()
         try:
             driver.reach(other)

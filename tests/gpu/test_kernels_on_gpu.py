@@ -1,6 +1,6 @@
-"""The kernels of a GPU's replica: lookups, missed rows and published lists, beside the same kernels on the processor.
+"""Compares the kernels of a GPU's replica (lookups, missed rows, published lists) with the same on the processor.
 
-What these compute is compared with numpy in tests/unit/serving/gpu/test_host_kernels.py.
+Their results on the processor are compared with numpy in tests/unit/serving/gpu/test_host_kernels.py.
 """
 
 from __future__ import annotations

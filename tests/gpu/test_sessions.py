@@ -1,4 +1,4 @@
-"""The server's sessions on a real GPU: the same checks as on the simulated one."""
+"""Tests the server's sessions on a real GPU, with the same checks as on the simulated one."""
 
 from __future__ import annotations
 

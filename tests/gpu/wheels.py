@@ -1,10 +1,10 @@
-"""Downloads what `prepare` installs on a machine that has a GPU and no network, and makes what takes long there.
+"""Downloads what `prepare` installs on a machine with a GPU and no network, and builds what takes long there.
 
     python tests/gpu/wheels.py                              # for Python 3.12 on Linux x86-64, into build/gpu-wheels
     python tests/gpu/wheels.py --python 3.11 --arch sm_80 --folder F
 
-Only the names in requirements.txt, at the versions of constraints.txt, without what they would bring along: torch,
-numpy and CuPy are the machine's own. Made here: a wheel of ours with the native modules, where this machine has such a
+It downloads only the names in requirements.txt, at the versions of constraints.txt, without their dependencies: torch,
+numpy and CuPy are the machine's own. Built here: a wheel of ours with the native modules, where this machine has such a
 Python; every kernel compiled for the GPU's architecture, where this Python has CuPy; the kernels compiled for the host.
 """
 
@@ -21,17 +21,17 @@ ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "tests" / "gpu" / "requirements.txt"
 CONSTRAINTS = ROOT / "constraints.txt"
 WHEELS = ROOT / "build" / "gpu-wheels"
-# What is carried beside the repository, and with it.
+# Byte limits of the wheels, and of the wheels with the repository.
 MOST_BYTES, MOST_IN_ALL = 50 << 20, 64 << 20
 _NOT_CARRIED = "# not carried"
-# Of the oldest C libraries that wheels are made for; later ones run what was made for these.
+# Platforms of the oldest C libraries that wheels are made for; later ones run them too.
 _PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 35)]
 _PLATFORMS += ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64"]
 _DOWNLOAD_S = 600.0
 
 
 def requirements() -> dict[str, bool]:
-    """The names, and whether each is carried."""
+    """Returns the names, and whether each is carried."""
     found: dict[str, bool] = {}
     for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines():
         name = line.partition("#")[0].strip()
@@ -41,24 +41,27 @@ def requirements() -> dict[str, bool]:
 
 
 def plain(name: str) -> str:
-    """A distribution's name as all its spellings have it."""
+    """Normalises a distribution's name, whatever its spelling."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins() -> dict[str, str]:
-    """The version of each distribution in constraints.txt, by its plain name."""
+    """Returns the version of each distribution in constraints.txt, by its plain name."""
     lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     parts = [line.partition("#")[0].strip().partition("==") for line in lines]
     return {plain(name): version for name, _, version in parts if version}
 
 
 def wheel_names(folder: Path) -> set[str]:
-    """The plain names of the distributions that lie in a folder."""
+    """Returns the plain names of the distributions whose wheels are in a folder."""
     return {plain(path.name.partition("-")[0]) for path in folder.glob("*.whl")}
 
 
 def download(python: str, folder: Path) -> int:
-    """Fills the folder anew; returns the bytes of its wheels. Exits with pip's last word when one cannot be had."""
+    """Fills the folder anew; returns the bytes of its wheels.
+
+    Exits with pip's last line when one is not available.
+    """
     names = [name for name, is_carried in requirements().items() if is_carried]
     unknown = [name for name in names if plain(name) not in pins()]
     if unknown:
@@ -69,7 +72,7 @@ def download(python: str, folder: Path) -> int:
     command += ["--implementation", "cp", "--python-version", python, "--dest", str(folder)]
     for platform in _PLATFORMS:
         command += ["--platform", platform]
-    # One call for all: pip asks for each name by itself.
+    # One call for all names; pip resolves each by itself.
     command += [f"{name}=={pins()[plain(name)]}" for name in names]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False)
@@ -104,7 +107,7 @@ def main() -> None:
 
 
 def tree_bytes() -> int:
-    """Of the files of the repository: those that git has, and new ones that it does not ignore."""
+    """Returns the bytes of the repository's files: those that git has, and new ones that it does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return sum((ROOT / name).stat().st_size for name in listed.split("\0") if name and (ROOT / name).is_file())

@@ -1,16 +1,16 @@
 """Compiles every kernel of cuda/ for every generation of GPUs, without a GPU, and refuses what would run badly.
 
-Refused: a warning, a register that spills to memory, more registers than the budget that the kernel's file states, a
-kernel without a budget. A budget is a line of the .cu file:
+Refused are a warning, a register that spills to memory, more registers than the budget that the kernel's file states,
+and a kernel without a budget. A budget is a line of the .cu file:
 
     // budget: assemble 40 registers
 
-NVRTC, which compiles at run time, always checks; nvcc does too where it is on PATH, because it warns of more. What went
-well is kept under build/kernel-check, by a digest of sources, options and compiler: an unchanged kernel is not compiled
-again.
+NVRTC, which compiles at run time, always checks; nvcc does too where it is on PATH, because it warns of more. Logs of
+successful compilations are kept under build/kernel-check, by a digest of sources, options and compiler: an unchanged
+kernel is not compiled again.
 
     python -m tests.kernels.check                              # every generation
-    python -m tests.kernels.check --GPUs sm_90                # one
+    python -m tests.kernels.check --gpus sm_90                 # one
 """
 
 from __future__ import annotations
@@ -47,25 +47,33 @@ KEPT = Path("build/kernel-check")
 
 @dataclass
 class Usage:
-    """What the assembler says of one kernel. stack, spilled: bytes of a thread."""
+    """The resources of one kernel, as reported by the assembler."""
 
     kernel: str
     registers: int = 0
+    #: Bytes of a thread.
     stack: int = 0
+    #: Bytes of a thread.
     spilled: int = 0
 
 
 @dataclass
 class Report:
-    """rows: of the table. problems: why it is refused. notes: what was not checked."""
+    """The result of a check."""
 
+    #: The rows of the table.
     rows: list[tuple[str, ...]] = field(default_factory=list)
+    #: The reasons for refusing it.
     problems: list[str] = field(default_factory=list)
+    #: Notes on what was not checked.
     notes: list[str] = field(default_factory=list)
 
 
 def read_usage(log: str) -> list[Usage]:
-    """Of each kernel in a compiler's log. What a function that was not inlined spills counts for its kernel."""
+    """Returns the usage of each kernel in a compiler's log.
+
+    Spills of a function that was not inlined count for its kernel.
+    """
     found: list[Usage] = []
     for line in log.splitlines():
         if entry := _ENTRY.search(line):
@@ -81,12 +89,12 @@ def read_usage(log: str) -> list[Usage]:
 
 
 def compile_with_nvrtc(sources: Mapping[str, bytes], name: str, gpu: str) -> str:
-    """The log. Raises DeviceError, ConfigError."""
+    """Compiles with NVRTC; returns the log. Raises DeviceError, ConfigError."""
     return compile_source(name, gpu, sources, _NVRTC_OPTIONS)[1]
 
 
 def compile_with_nvcc(nvcc: str, folder: Path, name: str, gpu: str) -> str:
-    """The log. Raises DeviceError."""
+    """Compiles with nvcc; returns the log. Raises DeviceError."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [nvcc, *_NVCC_OPTIONS, f"-arch={gpu}"]
         command += ["-o", f"{scratch}/{name}.cubin", str(folder / f"{name}.cu")]
@@ -98,13 +106,16 @@ def compile_with_nvcc(nvcc: str, folder: Path, name: str, gpu: str) -> str:
 
 
 def nvcc_gpus(nvcc: str) -> set[str]:
-    """Those that it compiles for."""
+    """Returns the GPU architectures that nvcc compiles for."""
     done = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, timeout=_NVCC_SECONDS, check=True)
     return set(done.stdout.split())
 
 
 def nvrtc_version() -> str:
-    """Of NVRTC and of CuPy, through which it is called; "" where one is missing: nothing compiles then."""
+    """Returns the versions of NVRTC and of CuPy, through which it is called; "" where one is missing.
+
+    Nothing compiles without them.
+    """
     try:
         return kernels._versions()
     except EmberlineError:
@@ -112,7 +123,7 @@ def nvrtc_version() -> str:
 
 
 def nvcc_version(nvcc: str) -> str:
-    """What it says of itself."""
+    """Returns the output of `nvcc --version`."""
     return subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=_NVCC_SECONDS, check=True).stdout
 
 
@@ -166,7 +177,7 @@ def _compile_all(
     depends: Mapping[str, tuple[str | bytes, ...]],
     kept: KeptLogs | None,
 ) -> dict[tuple[str, str, str], str | EmberlineError]:
-    """The log of each compilation, or why there is none, by kernel, compiler and GPU; one a core at a time."""
+    """Returns the log of each compilation, or its error, by kernel, compiler and GPU; one for each core at a time."""
 
     def work(name: str, compiler: str, gpu: str, compile_it: Callable[[str, str], str]) -> str | EmberlineError:
         compile_one = partial(compile_it, name, gpu)
@@ -206,7 +217,7 @@ def _row(compiler: str, gpu: str, usage: Usage, budgets: Mapping[str, int]) -> t
 
 
 def print_report(report: Report, kept: KeptLogs) -> None:
-    """The table, then the notes, then what is wrong."""
+    """Prints the table, then the notes, then the problems."""
     heads = ("kernel", "compiler", "gpu", "registers", "budget", "spilled", "stack")
     lines = [heads, *report.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
@@ -220,7 +231,7 @@ def print_report(report: Report, kept: KeptLogs) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when nothing is refused."""
+    """Runs the check; returns 0 when nothing is refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=None, help="of the sources; cuda/ by default")
     parser.add_argument("--gpus", default=ALL_GPUS, help="architectures, separated by commas")

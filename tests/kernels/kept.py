@@ -1,4 +1,4 @@
-"""Logs of compilations that went well, kept by a digest of all they depend on, so that nothing is compiled twice."""
+"""Keeps logs of successful compilations by a digest of all they depend on, so that nothing is compiled twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class KeptLogs:
-    """A folder of logs. compiled, found: how many `log` compiled and how many it had. Any threads."""
+    """A folder of logs. Thread-safe. compiled, found: how many `log` compiled and how many it had."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -19,9 +19,9 @@ class KeptLogs:
         self.compiled = self.found = 0
 
     def log(self, parts: tuple[str | bytes, ...], compile_it: Callable[[], str]) -> str:
-        """The kept log, or else that of `compile_it`, whose errors are raised and not kept.
+        """Returns the kept log, or else that of `compile_it`, whose errors are raised and not kept.
 
-        parts: all that the compilation depends on: sources, options, versions.
+        parts: everything that the compilation depends on: sources, options, versions.
         """
         digest = hashlib.sha256()
         for part in parts:
@@ -42,14 +42,14 @@ class KeptLogs:
         with self._lock:
             self.compiled += 1
         self._folder.mkdir(parents=True, exist_ok=True)
-        # Renamed into place: a run that is interrupted leaves no half of a log.
+        # Renamed into place, so that an interrupted run leaves no partial log.
         part_path = path.with_suffix(f".{os.getpid()}.part")
         part_path.write_text(log, encoding="utf-8")
         part_path.rename(path)
         return log
 
     def prune(self) -> None:
-        """Removes every log that nobody has asked for."""
+        """Removes every log that was not requested."""
         for path in self._folder.glob("*.log"):
             if path.name not in self._used:
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`make cuda-check` lets good kernels pass and says what is wrong with the others."""
+"""Tests that `make cuda-check` accepts good kernels and reports what is wrong with the others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_refused_by_each_compiler(nvcc: str | None, tmp_path: P
         where = f"cu, {compiler}, sm_90: "
         assert f"spilling.{where}spilling spills " in text
         assert f"greedy.{where}greedy takes " in text
-        # To nvcc a warning is an error.
+        # nvcc treats a warning as an error.
         assert f"unused.{where}{'warnings' if compiler == 'NVRTC' else 'does not compile'}" in text
         assert f"broken.{where}" in text
         assert f"unlimited.{where}unlimited has no budget: add a line '// budget: unlimited " in text
@@ -126,7 +126,7 @@ def test_only_what_changed_is_compiled_again(tmp_path: Path) -> None:
     assert (first.problems, kept.compiled) == ([], 2)
     assert check(tmp_path, ["sm_90"], None, kept).rows == first.rows
     assert kept.compiled == 2
-    # A budget is read anew also where the log is kept: it is part of the source.
+    # A budget is read anew even when the log is kept: it is part of the source.
     (tmp_path / "other.cu").write_text(other.replace("24", "2"), encoding="utf-8")
     assert "over its budget of 2" in check(tmp_path, ["sm_90"], None, kept).problems[0]
     assert kept.compiled == 3

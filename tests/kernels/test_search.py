@@ -1,4 +1,4 @@
-"""The search in a line (cuda/cache_line.cuh) as a GPU's compiler sees it: how many loads wait for the one before."""
+"""Tests the search in a bucket (cuda/cache_bucket.cuh) as a GPU's compiler sees it: how many loads wait for others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[dev
 
 
 def acquiring_loads(name: str, *extra: str) -> int:
-    """In the kernel's code for a virtual architecture, before an assembler has its way."""
+    """Counts acquiring loads in the kernel's code for a virtual architecture, before an assembler changes it."""
     nvrtc, sources = kernels._compiler(), read_sources(source_folder())
     headers = [file for file in sources if file.endswith(".cuh")]
     program = nvrtc.createProgram(
@@ -28,6 +28,6 @@ def acquiring_loads(name: str, *extra: str) -> int:
 def test_a_line_costs_one_acquiring_load_and_not_one_for_each_way() -> None:
     now = acquiring_loads("lookup_pool")
     in_turn = acquiring_loads("lookup_pool", "-DEMBERLINE_PROBE_IN_TURN")
-    # Of each search: two lines, and the flags between them, which both versions load once.
+    # For each search: two buckets, and the flags between them, which both versions load once.
     assert now > 0
     assert now * 3 == in_turn

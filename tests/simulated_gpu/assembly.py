@@ -1,6 +1,6 @@
-"""What cuda/assemble.cuh does, slow and obvious, and checked at every step.
+"""Unpacks a batch as cuda/assemble.cuh does: the slow and obvious reference, checked at every step.
 
-Staging begins with words of int64: the stamp, the rows of the batch, how many users they are of (0 where every section
+Staging begins with words of int64: the stamp, the rows of the batch, the number of its users (0 where every section
 has a row for each row of the batch), the offset of the rows' users (int32 each), then the offset of each input's
 section. A section is its rows, one after the other.
 
@@ -22,14 +22,14 @@ _LARGEST_UNIT = 4  # 16 bytes
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a buffer. address: of the first, as alignment needs it."""
+    """The bytes of a buffer. address: of the first byte, for checks of alignment."""
 
     what: str
     data: np.ndarray
     address: int
 
     def take(self, begin: int, size: int, why: str, unit: int = 1) -> np.ndarray:
-        """`size` of them, moved `unit` at once."""
+        """Returns `size` bytes that are moved `unit` at once."""
         if begin < 0 or begin + size > self.data.size:
             raise AssemblyError(f"{why}: bytes {begin} to {begin + size} of {self.what}, which has {self.data.size}")
         if size and ((self.address + begin) % unit or size % unit):
@@ -44,7 +44,7 @@ def assemble(staging: Memory, table: np.ndarray, target: Memory, stamp: np.ndarr
     batch, users, users_at = (int(word) for word in header[1:HEADER_WORDS])
     if batch < 0 or users < 0:
         raise AssemblyError(f"the header says {batch} rows of {users} users")
-    # A graph for fewer rows takes the first ones: what runs before a capture finds any batch there.
+    # A graph for fewer rows takes the first ones: a run before a capture may find any batch there.
     filled = min(batch, rows)
     user_of = np.arange(filled)
     if users:

@@ -1,7 +1,6 @@
 """Memory of a simulated GPU: numpy arrays that torch tensors borrow. Only the tensors keep them.
 
-So an array goes when the last tensor goes that looks at it, and the driver, which knows it by a weak reference, learns
-of it then.
+So an array is freed with the last tensor over it, and the driver, which holds a weak reference to it, is notified then.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ PINNED, DEVICE = "pinned", "device"
 
 
 class Buffer:
-    """One allocation. kind: PINNED or DEVICE. start: its address. host_view: of pinned ones, what the host sees."""
+    """One allocation. kind: PINNED or DEVICE. start: its address. host_view: the host's view of a pinned one."""
 
     def __init__(self, kind: str, number: int, array: np.ndarray, freed: deque[int]) -> None:
-        """freed: gets `start` when the memory goes; in whatever thread, so nothing else happens then."""
+        """freed: `start` is appended when the memory is freed, on any thread, so nothing else happens then."""
         self.kind = kind
         self.number = number
         self.size = array.size
         self.start = start = _address(array)
         self.history = History()
-        # Accesses that go by a protocol of their own: no race is looked for, but who still needs it is.
+        # Accesses with a protocol of their own: they are not checked for races, only for uses that are incomplete.
         self.uses = History()
         self.host_view = HostView(str(self)) if kind == PINNED else None
         self._array = ref(array, lambda _: freed.append(start))
@@ -43,15 +42,15 @@ class Buffer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a tensor still looks at it."""
+        """Returns whether a tensor still uses the memory."""
         return self._array() is not None
 
     def peek(self) -> np.ndarray | None:
-        """Its bytes, None when it has been dropped."""
+        """Returns the bytes, None when the buffer has been dropped."""
         return self._array()
 
     def array(self) -> np.ndarray:
-        """Its bytes. Raises LifetimeError."""
+        """Returns the bytes. Raises LifetimeError when the buffer has been dropped."""
         array = self._array()
         if array is None:
             raise LifetimeError(f"{self} of {self.size} bytes has been dropped, and the device still needs it")
@@ -59,7 +58,7 @@ class Buffer:
 
 
 class Part(NamedTuple):
-    """Bytes `begin` to `end` of a buffer."""
+    """The bytes `begin` to `end` of a buffer."""
 
     buffer: Buffer
     begin: int
@@ -69,12 +68,15 @@ class Part(NamedTuple):
         return f"{self.buffer}[{self.begin}:{self.end}]"
 
     def bytes(self) -> np.ndarray:
-        """They themselves. Raises LifetimeError."""
+        """Returns the bytes themselves. Raises LifetimeError."""
         return self.buffer.array()[self.begin : self.end]
 
 
 class Buffers:
-    """All buffers of a driver, by address. Its lock is held. taken: bytes of those that live, by kind."""
+    """All buffers of a driver, by address. The caller holds the driver's lock.
+
+    taken: bytes of those that are alive, by kind.
+    """
 
     def __init__(self) -> None:
         self.taken = {PINNED: 0, DEVICE: 0}
@@ -84,11 +86,11 @@ class Buffers:
         self._made = 0
 
     def allocate(self, kind: str, size: int) -> tuple[torch.Tensor, list[Buffer]]:
-        """A tensor of zeros that is the only owner of its memory; and what `collect` gives."""
+        """Returns a tensor of zeros that is the only owner of its memory, and the result of `collect`."""
         memory = np.zeros(size + ALIGNMENT, np.uint8)
         offset = -_address(memory) % ALIGNMENT
         array = memory[offset : offset + size]
-        # The memory may be that of a buffer that went just now.
+        # The memory may be that of a buffer that was freed just now.
         gone = self.collect()
         self._made += 1
         buffer = Buffer(kind, self._made, array, self._freed)
@@ -98,7 +100,7 @@ class Buffers:
         return torch.from_numpy(array), gone
 
     def collect(self) -> list[Buffer]:
-        """Those that went since the last call."""
+        """Returns the buffers that were dropped since the last call."""
         gone: list[Buffer] = []
         while self._freed:
             buffer = self._at.pop(self._freed.popleft())
@@ -108,7 +110,7 @@ class Buffers:
         return gone
 
     def find(self, tensor: torch.Tensor) -> Part | None:
-        """Where a tensor lies; all that lies between its first byte and its last one counts. None: in no buffer."""
+        """Finds the part that a tensor covers, from its first byte to its last one; None when it is in no buffer."""
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             return None
         if tensor.is_contiguous():
@@ -119,7 +121,7 @@ class Buffers:
         return self.at(tensor.data_ptr(), size) if tensor.numel() else None
 
     def at(self, address: int, size: int) -> Part | None:
-        """Bytes by their address. None: not all of them are one buffer's that lives."""
+        """Finds bytes by their address; None unless all of them belong to one buffer that is alive."""
         place = bisect_right(self._starts, address) - 1
         if place < 0 or size < 0:
             return None
@@ -130,7 +132,7 @@ class Buffers:
         return Part(buffer, begin, begin + size)
 
     def peer_at(self, address: int, size: int) -> np.ndarray | None:
-        """As `at`, of the device's memory, for a kernel of another GPU: its lock is not held."""
+        """Finds device memory as `at` does, for a kernel of another GPU, whose caller does not hold this lock."""
         starts = list(self._starts)
         place = bisect_right(starts, address) - 1
         buffer = self._at.get(starts[place]) if place >= 0 else None
@@ -140,12 +142,12 @@ class Buffers:
         return None if array is None else array[address - buffer.start : address - buffer.start + size]
 
     def living(self) -> list[Buffer]:
-        """In the order of their addresses."""
+        """Returns the buffers that are alive, in the order of their addresses."""
         return [self._at[start] for start in self._starts if self._at[start].is_alive]
 
 
 def without(parts: Sequence[Part], others: Sequence[Part]) -> list[Part]:
-    """What of the parts lies in none of the others."""
+    """Returns the pieces of the parts that lie in none of the others."""
     left = list(parts)
     for other in others:
         pieces: list[Part] = []

@@ -1,6 +1,6 @@
-"""Functions that run later, without keeping buffers until then: a real device keeps addresses, and no memory.
+"""Wraps functions that run later so that they do not keep buffers: a real device keeps addresses, and no memory.
 
-Tensors that look at buffers are taken out of what a function holds: its closure, its defaults, the arguments of a
+Tensors over buffers are taken out of what a function holds: its closure, its defaults, the arguments of a
 partial, and lists, tuples, dicts and functions in these. They are made anew, at the same addresses, when it runs.
 Other objects are held as they are.
 """
@@ -21,7 +21,7 @@ _MAX_DEPTH = 4
 
 
 class _Loose:
-    """What makes a value when it is needed."""
+    """A placeholder that makes a value when it is needed."""
 
     __slots__ = ("make",)
 
@@ -30,9 +30,9 @@ class _Loose:
 
 
 def loosened(work: Callable[[], object], find: Find, held: list[Part]) -> Callable[[], object]:
-    """The same work, holding no tensor that `find` finds; when it runs, it raises LifetimeError if one has gone.
+    """Returns the same work without the tensors that `find` finds; it raises LifetimeError when it runs if one is gone.
 
-    held: gets what was found.
+    held: the parts that were found are appended.
     """
 
     def found(tensor: torch.Tensor) -> Part | None:
@@ -54,7 +54,7 @@ def _made(value: Any) -> Any:
 
 
 def _loosen(value: Any, find: Find, depth: int) -> Any:
-    """The value itself where it holds no such tensor."""
+    """Returns the value itself when it holds no such tensor."""
     kind = type(value)
     if kind is torch.Tensor:
         part = find(value)
@@ -76,7 +76,7 @@ def _loosen(value: Any, find: Find, depth: int) -> Any:
 
 
 def _loosen_function(work: FunctionType, find: Find, depth: int) -> Any:
-    # A cell that is not loosened stays the same cell, so that who shares it still does.
+    # A cell that is not loosened stays the same cell, so that other functions still share it.
     cells = [_loosen_cell(cell, find, depth - 1) for cell in work.__closure__ or ()]
     defaults = _loosen(work.__defaults__, find, depth)
     keywords = _loosen(work.__kwdefaults__, find, depth)

@@ -33,10 +33,11 @@ _current = threading.local()
 
 
 class SimulatedDriver(Faults):
-    """Any thread. counts: of each call. lookups: ids that kernels looked up. errors: every mistake that was made, also
-    those that somebody swallowed.
+    """The driver of one simulated GPU. Thread-safe.
 
-    What an operation raises when it runs comes out of the first `synchronize` that covers it.
+    counts: number of times each call was made. lookups: ids that kernels looked up. errors: every mistake, even one
+    whose error was swallowed. An error that an operation raises when it runs is raised by the first `synchronize` that
+    covers it.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class SimulatedDriver(Faults):
     ) -> None:
         """schedule: when operations run, see `schedule`: eager, lazy, random (by `seed`).
 
-        threads: "together": what one host thread has waited for all know, as they tell each other by locks that nobody
-        sees; "apart": each thread waits for itself. strict: work sees nothing of the device that it does not name.
+        threads: "together": all host threads know what one has waited for, as if they told each other under locks that
+        the simulation does not see; "apart": each thread waits for itself. strict: work sees nothing of the device that
+        it does not name.
         """
         super().__init__(str(info))
         self.info = info
@@ -57,66 +59,66 @@ class SimulatedDriver(Faults):
         self._made = Counter[str]()
         self._local = threading.local()
 
-    # What tests ask.
+    # The interface for tests.
 
     @property
     def errors(self) -> list[MisuseError]:
-        """So far."""
+        """The mistakes so far."""
         with self._lock:
             self._gpu.collect()
             return list(self._gpu.errors)
 
     @property
     def trace(self) -> list[Executed]:
-        """What ran, in the order in which it did."""
+        """The operations that ran, in that order."""
         with self._lock:
             return list(self._gpu.schedule.ran)
 
     @property
     def live_graphs(self) -> int:
-        """Graphs that somebody still holds."""
+        """The number of graphs that are still referenced."""
         with self._lock:
             self._gpu.collect()
             return self._gpu.graphs
 
     @property
     def live_bytes(self) -> dict[str, int]:
-        """Of buffers, "pinned" and "device"; also when the GPU is lost."""
+        """The bytes of buffers, "pinned" and "device"; also when the GPU is lost."""
         with self._lock:
             self._gpu.collect()
             return dict(self._gpu.buffers.taken)
 
     @property
     def waiting(self) -> int:
-        """Operations that have not run."""
+        """The number of operations that have not run."""
         with self._lock:
             return sum(stream.put - stream.done for stream in self._gpu.schedule.streams) if not self.lost else 0
 
     def finish(self) -> None:
-        """Runs all that waits, as if everything had been synchronized; raises the first mistake, if one was made."""
+        """Runs all pending operations, as if everything had been synchronized; raises the first mistake, if any."""
         with self._lock:
             self._gpu.finish()
             if self._gpu.errors:
                 raise self._gpu.errors[0]
 
-    # What production asks: `Driver`.
+    # The interface for production code: `Driver`.
 
     def enter_thread(self) -> None:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             _current.driver = ref(self)
             self._begin("enter_thread", in_capture=True)
 
     def pinned(self, size: int) -> torch.Tensor:
-        """As of every driver."""
+        """See Driver."""
         return self._allocate(PINNED, size)
 
     def device(self, size: int) -> torch.Tensor:
-        """As of every driver."""
+        """See Driver."""
         return self._allocate(DEVICE, size)
 
     def new_stream(self, name: str) -> Stream:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             self._begin("new_stream", in_capture=True)
             streams = self._gpu.schedule.streams
@@ -124,13 +126,13 @@ class SimulatedDriver(Faults):
             return streams[-1]
 
     def new_event(self, *, busy_wait: bool = False) -> Event:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             self._begin("new_event", in_capture=True)
             return Event(self, self._number("event"))
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             recording = self._begin("copy", stream, in_capture=True)
             if target.nbytes != source.nbytes:
@@ -143,7 +145,7 @@ class SimulatedDriver(Faults):
             self._put(Copy(to, of), stream, recording)
 
     def assemble(self, assembly: Assembly, rows: int, stream: Stream) -> None:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             recording = self._begin("assemble", stream, in_capture=True)
             table, stamp = assembly.table, assembly.stamp
@@ -174,7 +176,7 @@ class SimulatedDriver(Faults):
         reads: Sequence[torch.Tensor],
         writes: Sequence[torch.Tensor],
     ) -> None:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             recording = self._begin("compute", stream, in_capture=True)
             self._check_run()
@@ -195,7 +197,7 @@ class SimulatedDriver(Faults):
             self._put(Compute(work, name, read, written, everything), stream, recording)
 
     def zero(self, buffer: torch.Tensor, stream: Stream) -> None:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             recording = self._begin("zero", stream, in_capture=True)
             if buffer.nbytes == 0:
@@ -203,14 +205,14 @@ class SimulatedDriver(Faults):
             self._put(Zero(self._part("what is filled", buffer, DEVICE)), stream, recording)
 
     def load_kernels(self) -> None:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             self._begin("load_kernels")
             if self.refuse_kernels:
                 raise DeviceError(f"{self.info}: no kernel of lookups compiles: the simulation was told so")
 
     def reach(self, other: Device) -> None:
-        """As of every driver; between simulated GPUs."""
+        """See Driver; the other GPU must be a simulated one."""
         assert isinstance(other, SimulatedDriver)
         with self._lock:
             self._begin("reach")
@@ -221,7 +223,7 @@ class SimulatedDriver(Faults):
             self._gpu.peers[other.info.index] = other._gpu.buffers
 
     def kernel(self, call: KernelCall, stream: Stream) -> None:
-        """As of every driver; every address is that of a buffer which the call names."""
+        """See Driver; every address must be that of a buffer which the call names."""
         with self._lock:
             recording = self._begin("kernel", stream, in_capture=True)
             self._check_run()
@@ -246,7 +248,7 @@ class SimulatedDriver(Faults):
             self._put(step, stream, recording)
 
     def record(self, event: Event, stream: Stream) -> None:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             self._begin("record", stream)
             self._check_own(event, Event)
@@ -255,25 +257,25 @@ class SimulatedDriver(Faults):
             event.level = stream.level
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """As of every driver; an event that was never recorded is a mistake."""
+        """See Driver; an event that was never recorded is a mistake."""
         with self._lock:
             self._begin("wait", stream)
             stream.follow(self._clock_of(event), event.level)
 
     def synchronize(self, event: Event) -> None:
-        """As of every driver; an event that was never recorded is a mistake. Runs what is needed, on this thread."""
+        """See Driver; an event that was never recorded is a mistake. Runs the needed operations on this thread."""
         with self._lock:
             self._begin("synchronize")
             self._gpu.synchronize(event, self._clock_of(event))
 
     def new_pool(self) -> Pool:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             self._begin("new_pool", in_capture=True)
             return Pool(self, self._number("pool"))
 
     def capture(self, work: Callable[[], object], pool: Pool, stream: Stream, *, name: str) -> Graph:
-        """As of every driver; holds for the calling thread, others go on meanwhile."""
+        """See Driver; only the calling thread captures, other threads continue."""
         with self._lock:
             self._begin("capture", stream)
             self._check_own(pool, Pool)
@@ -295,7 +297,7 @@ class SimulatedDriver(Faults):
             return graph
 
     def launch(self, graph: Graph, stream: Stream) -> None:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             self._begin("launch", stream)
             self._check_own(graph, Graph)
@@ -310,16 +312,16 @@ class SimulatedDriver(Faults):
             self._gpu.enqueue(stream, "launch", graph.name, graph.steps, graph.reads, graph.writes, pools)
 
     def memory(self) -> DeviceMemory:
-        """As of every driver."""
+        """See Driver."""
         with self._lock:
             self._begin("memory", in_capture=True)
             taken, total = self._gpu.buffers.taken, self.info.total_bytes
             return DeviceMemory(total, total - taken[DEVICE], taken[DEVICE], taken[PINNED])
 
-    # The lock is held from here on.
+    # The caller holds the lock from here on.
 
     def _begin(self, call: str, stream: Stream | None = None, *, in_capture: bool = False) -> Recording | None:
-        """Every call begins so. in_capture: whether it may be made then; gives the capture of this thread."""
+        """Begins every call. in_capture: whether it is allowed during a capture; returns the capture of this thread."""
         if self._gpu.schedule.running:
             raise self._gpu.mistake(MisuseError(f"work that runs on the device called {call}"))
         self.counts[call] += 1
@@ -355,7 +357,10 @@ class SimulatedDriver(Faults):
         return event.clock
 
     def _part(self, what: str, tensor: torch.Tensor, kind: str = "", *, whole: bool = True) -> Part:
-        """whole: without gaps. kind: that it must be of."""
+        """Finds a tensor's part of a buffer.
+
+        whole: the tensor must have no gaps. kind: the kind that the buffer must have.
+        """
         part = self._gpu.buffers.find(tensor)
         if part is None or (kind and part.buffer.kind != kind) or (whole and not tensor.is_contiguous()):
             found = "no memory of a buffer" if part is None else f"{part}, contiguous: {tensor.is_contiguous()}"

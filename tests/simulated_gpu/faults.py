@@ -1,4 +1,4 @@
-"""What may go wrong with a GPU, to be asked for by a test."""
+"""Injects faults of a GPU that a test asks for."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from storage.errors import DeviceLost, DeviceOutOfMemory
 
 
 class Countdown:
-    """Happens once, at the n-th time."""
+    """Fires once, at the n-th time."""
 
     def __init__(self) -> None:
         self._left = 0
 
     def start(self, after: int) -> None:
-        """after: 1 for the next time, 0 for never."""
+        """Sets the countdown. after: 1 for the next time, 0 for never."""
         self._left = after
 
     def happens(self) -> bool:
-        """Whether this is the time."""
+        """Counts one time; returns whether the fault happens now."""
         if not self._left:
             return False
         self._left -= 1
@@ -24,8 +24,10 @@ class Countdown:
 
 
 class Faults:
-    """refuse_capture: no work goes into a graph. refuse_kernels: no kernel of lookups compiles. refuse_peers: it cannot
-    read the memory of other GPUs. lost: it is gone.
+    """The faults that a test can inject.
+
+    refuse_capture: no work goes into a graph. refuse_kernels: no kernel of lookups compiles. refuse_peers: it cannot
+    read the memory of other GPUs. lost: the GPU is lost.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,23 +42,23 @@ class Faults:
         self._until_run_out = Countdown()
 
     def fail_allocation(self, after: int = 1) -> None:
-        """The n-th buffer from now on is not to be had; those after it are."""
+        """Makes the n-th allocation from now on fail; later ones succeed."""
         self._until_full.start(after)
 
     def run_out(self, next_compute: int = 1) -> None:
-        """For the n-th compute, kernel or launch from now on there is no memory; for those after it there is."""
+        """Makes the n-th compute, kernel or launch from now on run out of memory; later ones succeed."""
         self._until_run_out.start(next_compute)
 
     def lose(self, after: int = 1) -> None:
-        """The n-th call from now on, of whatever kind, and all after it raise DeviceLost; what waits is never run."""
+        """Makes the n-th call of any kind and all later ones raise DeviceLost; pending operations never run."""
         self._until_lost.start(after)
 
     def forbid_allocation(self, forbidden: bool = True) -> None:
-        """From now on whoever asks for a buffer makes a mistake: what serves has all that it needs."""
+        """Makes every later allocation a mistake: a server that is serving has all the memory that it needs."""
         self._no_allocation = forbidden
 
     def _check_lost(self) -> bool:
-        """Counts a call; whether the GPU is lost with it."""
+        """Counts a call; returns whether the GPU is lost with it."""
         if not self.lost and self._until_lost.happens():
             self.lost = True
             return True

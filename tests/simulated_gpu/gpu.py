@@ -1,4 +1,4 @@
-"""What a simulated GPU knows: its buffers, what waits on its streams, what the host waited for, what went wrong."""
+"""Holds the state of a simulated GPU: its buffers, pending operations, what the host waited for, and mistakes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from tests.simulated_gpu.schedule import Schedule
 from tests.simulated_gpu.steps import Step
 
 _MAX_ERRORS = 100
-# An access: the history that it belongs to, from where to where, whether it writes, and what it is to.
+# An access: its history, the first byte, the end, whether it writes, and the part or object for messages.
 Access = tuple[History, int, int, bool, object]
 
 
 class Gpu:
-    """The driver's lock is held. errors: every mistake, in order. lost: nothing is known of it any more."""
+    """The state of one GPU. The caller holds the driver's lock.
+
+    errors: every mistake, in order. lost: the GPU is lost, and its memory is no longer checked.
+    """
 
     def __init__(self, schedule: str, seed: int, threads: str) -> None:
-        """As of SimulatedDriver."""
+        """See SimulatedDriver."""
         if threads not in ("together", "apart"):
             raise ValueError(f"threads are together or apart, not {threads!r}")
         self.errors: list[MisuseError] = []
         self.schedule = Schedule(schedule, seed, self._operation_failed)
         self.buffers = Buffers()
-        # Of other GPUs, that its kernels may go to.
+        # Buffers of other GPUs that its kernels may access.
         self.peers: dict[int, Buffers] = {}
         self.lost = False
         self._put_so_far = 0
@@ -44,27 +47,27 @@ class Gpu:
 
     @property
     def graphs(self) -> int:
-        """Those that somebody holds."""
+        """The number of graphs that are still referenced."""
         return len(self._graphs)
 
     def keep(self, graph: Graph) -> None:
-        """A new one: learns of it when its handle goes."""
+        """Registers a new graph, to be notified when its handle is dropped."""
         self._graphs[ref(graph, self._dropped.append)] = (str(graph), graph.launches)
 
     def lose(self) -> None:
-        """Nothing of what waits will run."""
+        """Discards all pending operations."""
         self.lost = True
         self.schedule.clear()
         self._flying.clear()
 
     def mistake(self, error: MisuseError) -> MisuseError:
-        """Remembers it; the error itself, to be raised."""
+        """Records a mistake; returns the error, to be raised."""
         if error not in self.errors and len(self.errors) < _MAX_ERRORS:
             self.errors.append(error)
         return error
 
     def synchronize(self, event: Event, clock: Clock) -> None:
-        """Runs what a clock has reached, if it has not run; the calling thread knows then that it has."""
+        """Runs the operations that a clock has reached; the calling thread then knows that they are complete."""
         host = self.host()
         self.schedule.run_until(clock)
         failed: list[Exception] = list(self._settle(clock))
@@ -78,11 +81,11 @@ class Gpu:
             try:
                 raise failed[0]
             finally:
-                # Or the error would keep itself, and with it the tensors of whoever it went through.
+                # Otherwise the error would reference itself, and with it the tensors of all frames that it passed.
                 failed.clear()
 
     def finish(self) -> None:
-        """Runs everything, and knows it."""
+        """Runs everything, and marks it as known to be complete."""
         self.collect()
         if not self.lost:
             self.schedule.run_all()
@@ -100,7 +103,10 @@ class Gpu:
         writes: Sequence[Part],
         others: tuple[Access, ...] = (),
     ) -> None:
-        """Puts an operation on a stream. others: accesses besides. Raises RaceError, and what it raises if it runs."""
+        """Puts an operation on a stream. others: additional accesses.
+
+        Raises RaceError, and any error of the operation itself if it runs at once.
+        """
         stream.follow_host(self.host())
         accesses: list[Access] = [(part.buffer.history, part.begin, part.end, False, part) for part in reads]
         accesses += [(part.buffer.history, part.begin, part.end, True, part) for part in writes]
@@ -135,7 +141,7 @@ class Gpu:
             raise stream.failures.pop()[1]
 
     def _flight(self, step: Step, operation: Operation, wrong: list[str]) -> Flight | None:
-        """Pinned bytes that a step moves."""
+        """Registers the pinned bytes that a step moves."""
         part = step.pinned
         if part is None:
             return None
@@ -148,7 +154,7 @@ class Gpu:
         return flight
 
     def _settle(self, clock: Clock) -> list[MisuseError]:
-        """Shows the host what has come in all that a clock has reached, and looks at what it did meanwhile."""
+        """Shows the host the results of all that a clock has reached, and checks what the host did meanwhile."""
         wrong: list[str] = []
         for buffer in list(self._flying):
             view = buffer.host_view
@@ -160,12 +166,12 @@ class Gpu:
         return [self.mistake(RaceError(text)) for text in wrong]
 
     def host(self) -> Host:
-        """What the calling thread knows."""
+        """Returns what the calling thread knows."""
         if not self._apart:
             return self._known
         host: Host | None = getattr(self._threads, "host", None)
         if host is None:
-            # Whoever started the thread told it what was known then.
+            # The thread that started this one passed on what was known then.
             host = self._threads.host = Host(self._known.clock, self._known.level)
             self._hosts.add(host)
         return host
@@ -184,14 +190,14 @@ class Gpu:
                 stream.failures = [failure for failure in stream.failures if failure[0] > least]
 
     def collect(self) -> None:
-        """Learns of what was dropped."""
+        """Handles the buffers and graphs that were dropped."""
         self.check_gone(self.buffers.collect())
         while self._dropped:
             name, launches = self._graphs.pop(self._dropped.popleft())
             self._check_complete(name, launches)
 
     def check_gone(self, buffers: list[Buffer]) -> None:
-        """Those were dropped: whoever did that knew that nothing uses them any more."""
+        """Records a mistake for each dropped buffer that may still be in use by an operation."""
         for buffer in buffers:
             for history in (buffer.history, buffer.uses):
                 self._check_complete(f"{buffer} of {buffer.size} bytes", history)

@@ -12,9 +12,10 @@ _TOTAL_BYTES = 1 << 30
 
 
 class SimulatedGpus:
-    """count: of GPUs. why_none: why there are none, or why none of `count` can be used.
+    """The simulated GPUs of a process.
 
-    The others are those of each SimulatedDriver; `seed` is one more for each GPU.
+    count: number of GPUs. why_none: why there are none, or why none of `count` can be used. The other arguments are
+    those of each SimulatedDriver; `seed` rises by one with each GPU.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class SimulatedGpus:
         )
 
     def driver(self, index: int) -> SimulatedDriver:
-        """The driver of a GPU, the same one each time. Raises ConfigError."""
+        """Returns the driver of a GPU, the same one each time. Raises ConfigError."""
         if self.why_none:
             raise ConfigError(f"GPU {index} cannot be used: {self.why_none}")
         if not 0 <= index < len(self.drivers):

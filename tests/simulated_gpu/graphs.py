@@ -1,4 +1,4 @@
-"""Captured graphs: steps in order, of buffers that they do not keep."""
+"""Captured graphs: sequences of steps over buffers that they do not keep alive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.simulated_gpu.steps import Step, union
 
 
 class Pool:
-    """Memory of graphs that never run at the same time: each launch counts as a write to it."""
+    """The memory of graphs that never run at the same time: each launch counts as a write to it."""
 
     def __init__(self, driver: object, number: int) -> None:
         self.driver = driver
@@ -20,7 +20,7 @@ class Pool:
 
 
 class Recording:
-    """A capture under way. broken: why nothing will come of it, even if nobody lets the error through."""
+    """A capture under way. broken: the error that invalidates it, even if that error was swallowed."""
 
     def __init__(self, name: str, stream: Stream) -> None:
         self.name = name
@@ -30,7 +30,10 @@ class Recording:
 
 
 class Graph:
-    """A handle, and the only one who keeps the graph. launches: counted as reads, to know who is not yet complete."""
+    """A graph's handle, which alone keeps the graph alive.
+
+    launches: counted as reads, to know which are not yet complete.
+    """
 
     def __init__(self, driver: object, recording: Recording, pool: Pool) -> None:
         self.driver = driver
@@ -44,5 +47,5 @@ class Graph:
         return f"graph {self.name!r}"
 
     def gone(self) -> Part | None:
-        """What it uses of a buffer that was dropped."""
+        """Returns a part of a dropped buffer that the graph uses, or None."""
         return next((part for part in (*self.reads, *self.writes) if not part.buffer.is_alive), None)

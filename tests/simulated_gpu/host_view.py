@@ -1,8 +1,8 @@
-"""Pinned memory as the host sees it while copies are under way: no test can watch the host, so its bytes are.
+"""Emulates pinned memory as the host sees it during copies: a test cannot watch the host's accesses, only the bytes.
 
-A copy to the device takes its bytes when it is put on a stream; they must still be there when the host learns that it
+A copy to the device takes its bytes when it is put on a stream; they must be unchanged when the host learns that it
 is complete. A copy to the host fills its target with POISON at once, and its bytes appear when the host learns that it
-is complete; nobody may have changed the poison. So neither depends on when the copy runs.
+is complete; the poison must be unchanged until then. So neither depends on when the copy runs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ POISON = 0xFF
 
 
 class Flight:
-    """Bytes under way, `begin` to `end` of a pinned buffer.
+    """Bytes being copied, `begin` to `end` of a pinned buffer.
 
     content: None as long as a copy to the host has not run. under: earlier copies into these bytes whose results the
-    host did not see when this began, but the device does. covered: what later copies to the host write. is_shown:
-    whether the host sees what came.
+    device sees, but the host did not see when this began. covered: later copies to the host that write these bytes.
+    is_shown: whether the host sees the result.
     """
 
     __slots__ = ("begin", "content", "covered", "end", "is_shown", "operation", "under")
@@ -35,11 +35,11 @@ class Flight:
         self.is_shown = False
 
     def meets(self, begin: int, end: int) -> bool:
-        """Whether some byte is in both."""
+        """Returns whether the two ranges overlap."""
         return self.begin < end and begin < self.end
 
     def sent(self) -> np.ndarray:
-        """What a copy to the device moves, once all that comes before it ran."""
+        """Returns the bytes that a copy to the device moves, once all earlier operations ran."""
         assert self.content is not None
         for earlier in self.under:
             if earlier.content is not None:
@@ -50,7 +50,7 @@ class Flight:
         return self.content
 
     def is_changed(self, array: np.ndarray) -> bool:
-        """Whether the host sees other bytes than a copy to the device moves, where it should see the same."""
+        """Returns whether the host changed bytes that a copy to the device moves, where both should be equal."""
         now = array[self.begin : self.end]
         if np.array_equal(now, self.content):  # type: ignore[arg-type]
             return False
@@ -61,7 +61,7 @@ class Flight:
 
 
 class HostView:
-    """Of one pinned buffer. Methods give what the host did wrong, for a RaceError."""
+    """The host's view of one pinned buffer. Methods return the host's mistakes, as messages for a RaceError."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -70,11 +70,11 @@ class HostView:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way."""
+        """Returns whether no copy is under way."""
         return not self._outgoing and not self._incoming
 
     def send(self, array: np.ndarray, operation: Operation, begin: int, end: int) -> tuple[Flight, list[str]]:
-        """The operation reads these bytes."""
+        """Registers a copy that reads these bytes."""
         wrong = self._changed([flight for flight in self._outgoing if flight.meets(begin, end)], array)
         flight = Flight(operation, begin, end, array[begin:end].copy())
         flight.under = tuple(earlier for earlier in self._incoming if earlier.meets(begin, end))
@@ -82,7 +82,7 @@ class HostView:
         return flight, wrong
 
     def receive(self, array: np.ndarray, operation: Operation, begin: int, end: int) -> tuple[Flight, list[str]]:
-        """The operation writes these bytes."""
+        """Registers a copy that writes these bytes."""
         met = [flight for flight in self._outgoing if flight.meets(begin, end)]
         wrong = self._changed(met, array) + self._touched(array)
         array[begin:end] = POISON
@@ -93,7 +93,7 @@ class HostView:
         return flight, wrong
 
     def settle(self, array: np.ndarray, clock: Clock) -> list[str]:
-        """The host learns that all that a clock has reached is complete; it all ran."""
+        """Tells the host that all that a clock has reached is complete; all of it must have run."""
         wrong = self._changed([flight for flight in self._outgoing if flight.operation.is_known(clock)], array)
         wrong += self._touched(array)
         self._outgoing = [flight for flight in self._outgoing if not flight.operation.is_known(clock)]
@@ -108,12 +108,12 @@ class HostView:
         return wrong
 
     def clear(self) -> None:
-        """The GPU is lost: nothing is under way any more."""
+        """Forgets all copies, because the GPU is lost."""
         self._outgoing = []
         self._incoming = []
 
     def _changed(self, flights: list[Flight], array: np.ndarray) -> list[str]:
-        """Those whose bytes are others now, each told once."""
+        """Reports the copies whose bytes have changed, each once."""
         wrong: list[str] = []
         for flight in flights:
             if flight.is_changed(array):
@@ -125,7 +125,7 @@ class HostView:
         return wrong
 
     def _touched(self, array: np.ndarray) -> list[str]:
-        """Copies to the host whose poison somebody wrote over, each told once."""
+        """Reports the copies to the host whose poison was overwritten, each once."""
         wrong: list[str] = []
         for flight in self._incoming:
             if (array[flight.begin : flight.end] != POISON).any():

@@ -1,8 +1,8 @@
-"""What a kernel of cuda/ will touch, by its arguments and by the tables and lists that they lead to.
+"""Finds the memory that a kernel of cuda/ will touch, from its arguments and the tables and lists that they point to.
 
-A GPU goes wherever an address points to. Here all of it must be memory that the call names, before the kernel runs.
-Where a table of features points to a replica (index buckets, slab, marks of use), any buffer that lives will do: a
-graph may be launched again after the table was written anew, for another replica than the one it was captured with.
+A GPU follows any address. Here all of it must be memory that the call names, before the kernel runs.
+Where a table of features points to a replica (index buckets, slab, marks of use), any buffer that is alive is valid: a
+graph may be launched again after the table was rewritten for another replica than the one it was captured with.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _ROW_MASK = (1 << FEATURE_SHIFT) - 1
 
 
 class Reach:
-    """Of one launch. held: what must not go while it runs."""
+    """Checks the memory that one launch reaches. held: arrays that must stay alive while it runs."""
 
     def __init__(self, name: str, named: Sequence[Part], buffers: Buffers, *peers: Buffers) -> None:
-        """named: what the call says that it touches. peers: of the GPUs that it may read. Raises LifetimeError."""
+        """named: parts that the call declares. peers: buffers of the GPUs that it may read. Raises LifetimeError."""
         self.name = name
-        # A graph's may be a replica that went; whether it is still meant, the table of features says.
+        # A graph's part may be a replica that was dropped; the table of features tells whether it is still used.
         self.held = [part.bytes() for part in named if part.buffer.is_alive]
         self._named = named
         self._buffers = buffers
         self._peers = peers
 
     def words(self, what: str, address: int, count: int) -> list[int]:
-        """`count` int64. Raises MisuseError."""
+        """Returns `count` int64 words. Raises MisuseError."""
         return (
             [] if count <= 0 else self._bytes(what, address, count * _WORD_BYTES, _WORD_BYTES).view(np.int64).tolist()
         )
 
     def named(self, what: str, address: int, size: int, unit: int = 1) -> None:
-        """These bytes, at a multiple of `unit`, are the call's. Raises MisuseError."""
+        """Checks that these bytes, at a multiple of `unit`, are named by the call. Raises MisuseError."""
         if size > 0:
             self._bytes(what, address, size, unit)
 
     def living(self, what: str, address: int, size: int, unit: int = 1) -> None:
-        """These bytes are some buffer's of the GPU. Raises LifetimeError."""
+        """Checks that these bytes belong to a live buffer of the GPU. Raises LifetimeError."""
         part = self._buffers.at(address, size)
         if part is None or part.buffer.kind != DEVICE or address % unit:
             raise LifetimeError(
@@ -63,7 +63,7 @@ class Reach:
         self.held.append(part.bytes())
 
     def elsewhere(self, what: str, address: int, size: int, unit: int = 1) -> None:
-        """These bytes are some buffer's of a GPU that this one reads from. Raises LifetimeError."""
+        """Checks that these bytes belong to a live buffer of a GPU that this one reads from. Raises LifetimeError."""
         found = [each for each in (peer.peer_at(address, size) for peer in self._peers) if each is not None]
         if not found or address % unit:
             raise LifetimeError(
@@ -83,7 +83,7 @@ class Reach:
 
 
 def look(reach: Reach, values: Sequence[int], blocks: tuple[int, int]) -> None:
-    """Raises MisuseError, LifetimeError."""
+    """Checks everything that a launch reaches. Raises MisuseError, LifetimeError."""
     _LOOKS[reach.name](reach, values, blocks)
 
 
@@ -144,10 +144,10 @@ _LOOKS: Mapping[str, Callable[[Reach, Sequence[int], tuple[int, int]], None]] = 
 
 
 class _Feature:
-    """A row of the table, and what a header says of it; see cuda/lookup.cuh."""
+    """A row of the table of features, and its part of a header; see cuda/lookup.cuh."""
 
     def __init__(self, reach: Reach, features: int, header: int, number: int, rows: int) -> None:
-        """rows: that the launch was sized for."""
+        """rows: the rows that the launch was sized for."""
         self._reach, self._number, self._header = reach, number, header
         at = features + number * FEATURE_WORDS * _WORD_BYTES
         words = reach.words("the table of features", at, FEATURE_WORDS)
@@ -169,20 +169,20 @@ class _Feature:
         self._has_ranges = not unbounded
 
     def look_at_output(self, rows: int) -> None:
-        """So many of its rows."""
+        """Checks the first `rows` rows of the output."""
         rows = min(rows, self.output_rows)
         self._reach.named(f"the output of feature {self._number}", self._output, rows * self.dim * self._value_bytes, 2)
         if self._states:
             self._reach.named(f"the states of feature {self._number}", self._states, rows)
 
     def look_at_ranges(self) -> None:
-        """Of the batch's rows."""
+        """Checks the ranges of the batch's rows."""
         if self._has_ranges and self._ranges:
             at = self._header + self._ranges
             self._reach.named(f"the ranges of feature {self._number}", at, self._batch * _RANGE_BYTES, 8)
 
     def look_at_batch(self) -> None:
-        """Ids, ranges and weights; and where rows are searched, if there are any ids."""
+        """Checks ids, ranges and weights; and the index and rows that are searched, if there are any ids."""
         reach, of = self._reach, f"of feature {self._number}"
         self.look_at_ranges()
         count = min(self._count, self._bound)

@@ -1,4 +1,4 @@
-"""The kernels of cuda/, compiled for the host: every thread of a grid runs the kernel's own code, one after the other.
+"""Runs the kernels of cuda/, compiled for the host: each thread of a grid runs the kernel's code, one after the other.
 
     call = lookup_kernels.pool(...)              # over tensors of the processor
     kernels.run(call.name, call.values, call.blocks)
@@ -29,9 +29,10 @@ _OPTIONS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-ffp-contract=off", "-Wall
 
 
 def run(name: str, values: Sequence[int | torch.Tensor], blocks: tuple[int, int]) -> None:
-    """Runs a kernel to its end. values: its arguments; a tensor stands for its address, and so may an int.
+    """Runs a kernel to its end.
 
-    blocks: of the grid, x and y. Raises ValueError for a kernel that there is not, or that takes other arguments.
+    values: its arguments; a tensor is passed as its address, and so may be an int. blocks: of the grid, x and y.
+    Raises ValueError for an unknown kernel, or one that takes other arguments.
     """
     library = _library()
     try:
@@ -49,7 +50,7 @@ def run(name: str, values: Sequence[int | torch.Tensor], blocks: tuple[int, int]
 def _library() -> ctypes.CDLL:
     sources = [_SOURCE, *sorted((_ROOT / "cuda").glob("*.cu*"))]
     compiler = shutil.which("g++") or shutil.which("c++") or "c++"
-    # By whichever compiler: one that was made on another machine is as good.
+    # The compiler is not part of the digest: a library that another machine compiled is equivalent.
     digest = hashlib.sha256(repr(_OPTIONS).encode())
     for path in sources:
         digest.update(path.name.encode() + path.read_bytes())

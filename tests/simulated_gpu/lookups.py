@@ -1,6 +1,6 @@
-"""How many ids kernels were asked for on simulated GPUs, and how many they missed.
+"""Counts how many ids kernels looked up on simulated GPUs, and how many they missed.
 
-Whether anything is found changes no answer, so no other test sees a cache that holds next to nothing.
+A miss changes no answer, so no other test detects a cache that holds next to nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import numpy as np
 
 from storage.hbm.lookup_kernels import PACKED_FEATURE_WORD, PACKED_FEATURE_WORDS, header_words
 
-# Fewer ids than this say nothing; of more, this share is found by a cache that is in use.
+# Fewer ids than this prove nothing; of more, a cache that is in use finds at least this share.
 LEAST_IDS, LEAST_HITS = 1000, 0.02
 
 
 @dataclass
 class Lookups:
-    """ids: that kernels were asked for; misses: that they did not find. Any thread."""
+    """Counts of lookups. Thread-safe."""
 
+    #: Ids that kernels looked up.
     ids: int = 0
+    #: Ids that they did not find.
     misses: int = 0
 
     def __sub__(self, before: Lookups) -> Lookups:
@@ -30,19 +32,19 @@ class Lookups:
 
     @property
     def why_useless(self) -> str:
-        """Says of a cache that it finds next to nothing; "" of another one, or of too few ids."""
+        """Returns a message for a cache that finds next to nothing; "" for other caches, or for too few ids."""
         if self.ids < LEAST_IDS or self.misses <= (1 - LEAST_HITS) * self.ids:
             return ""
         return f"{self.misses:,} of {self.ids:,} ids that GPUs looked up were missed: their caches hold next to nothing"
 
 
-# Of all simulated GPUs of the process.
+# Counts of all simulated GPUs of the process.
 everywhere = Lookups()
 _lock = threading.Lock()
 
 
 def counted(own: Lookups, name: str, values: Sequence[int], blocks: tuple[int, int], run: Callable[[], None]) -> None:
-    """Runs a kernel; counts what it looks up for its GPU, and for all. values: checked addresses and sizes."""
+    """Runs a kernel; counts its lookups for its GPU and for all. values: checked addresses and sizes."""
     if not name.startswith("lookup_"):
         run()
         return

@@ -1,4 +1,6 @@
-"""What a program did wrong with a simulated GPU. Not of the project's tree: production code must not handle these.
+"""Errors for mistakes of a program with a simulated GPU. They are not in the project's exception tree.
+
+Production code must not handle these.
 
 MisuseError
 ├── RaceError      two accesses to the same bytes that nothing orders
@@ -10,15 +12,15 @@ from __future__ import annotations
 
 
 class MisuseError(AssertionError):
-    """The protocol of the driver does not allow it."""
+    """The protocol of the driver does not allow the call."""
 
 
 class RaceError(MisuseError):
-    """Two accesses to the same bytes, at least one a write, of which neither is known to come first."""
+    """Two accesses to the same bytes, at least one a write, are not ordered."""
 
 
 class LifetimeError(MisuseError):
-    """A buffer or a graph went while the device still needed it."""
+    """A buffer or a graph was dropped while the device still needed it."""
 
 
 class AssemblyError(MisuseError):

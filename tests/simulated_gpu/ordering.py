@@ -1,8 +1,8 @@
-"""What comes before what: streams, events, and for every byte the operations that touched it last.
+"""Tracks the happens-before order: streams, events, and for every byte the operations that touched it last.
 
 A vector clock has a number for each stream: so many operations of it come before. It is the happens-before order of
 Lamport (1978), kept as FastTrack does (Flanagan and Freund, 2009): an access is one number of one stream, and it comes
-before an operation if that operation's clock has reached it. A clock is never changed once it was handed on.
+before an operation if that operation's clock has reached it. A clock is never changed after it was handed on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_SPANS = 64
 
 
 def joined(one: Clock, other: Clock) -> Clock:
-    """What has reached both; one of the two itself where it has."""
+    """Returns the smallest clock that has reached both; one of the two itself where it has."""
     if all(one.get(stream, 0) >= number for stream, number in other.items()):
         return one
     both = dict(one)
@@ -33,10 +33,10 @@ def joined(one: Clock, other: Clock) -> Clock:
 
 
 class Stream:
-    """A handle, and the queue behind it. Each owner's: driver.
+    """A stream's handle and its queue. driver: the driver that made it.
 
-    before: what comes before the next operation, besides those of the stream itself. put, done: operations that were
-    put on it, that ran. level: steps until it is idle, were each operation one step long.
+    before: operations that come before the next one, besides those of the stream itself. put, done: operations that
+    were put on it, that ran. level: steps until it is idle, if each operation took one step.
     """
 
     def __init__(self, driver: object, number: int, name: str, weight: float) -> None:
@@ -57,23 +57,23 @@ class Stream:
         return f"stream {self.name!r}"
 
     def clock(self) -> Clock:
-        """What was put on it so far, and what comes before that."""
+        """Returns a clock of everything put on it so far, and of what comes before that."""
         return {**self.before, self.number: self.put}
 
     def follow(self, clock: Clock, level: int) -> None:
-        """What is put on it from now on comes after the clock's."""
+        """Orders everything put on it from now on after the clock."""
         self.before = joined(self.before, clock)
         self.level = max(self.level, level)
 
     def follow_host(self, host: Host) -> None:
-        """What the host knows to be complete comes before what it puts on a stream now."""
+        """Orders everything put on it from now on after what the host knows to be complete."""
         if self.host_seen is not host.clock:
             self.host_seen = host.clock
             self.follow(host.clock, host.level)
 
 
 class Event:
-    """clock: what it stands for, None before it was recorded."""
+    """An event. clock: the operations that it covers, None before it was recorded."""
 
     def __init__(self, driver: object, number: int) -> None:
         self.driver = driver
@@ -86,20 +86,23 @@ class Event:
 
 
 class Host:
-    """clock: what a host thread knows to be complete."""
+    """The knowledge of a host thread. clock: the operations that it knows to be complete."""
 
     def __init__(self, clock: Clock, level: int) -> None:
         self.clock = clock
         self.level = level
 
     def learn(self, clock: Clock, level: int) -> None:
-        """It has waited for an event."""
+        """Adds the operations of an event that the thread has waited for."""
         self.clock = joined(self.clock, clock)
         self.level = max(self.level, level)
 
 
 class Operation:
-    """One thing that a stream does. needs: what comes before. flights: for each step, pinned bytes that it moves."""
+    """One operation of a stream.
+
+    needs: the operations that come before. flights: for each step, the pinned bytes that it moves.
+    """
 
     __slots__ = ("flights", "kind", "level", "name", "needs", "number", "order", "steps", "stream")
 
@@ -118,22 +121,22 @@ class Operation:
         return f"{self.kind} {self.name!r} on {self.stream}"
 
     def is_known(self, clock: Clock) -> bool:
-        """Whether it is among those that a clock has reached."""
+        """Returns whether a clock has reached it."""
         return self.number <= clock.get(self.stream.number, 0)
 
     def is_ready(self, streams: list[Stream]) -> bool:
-        """Whether all that comes before it ran."""
+        """Returns whether all operations that come before it ran."""
         return all(streams[stream].done >= number for stream, number in self.needs.items())
 
     def release(self) -> None:
-        """It ran: only what messages say of it is still needed."""
+        """Drops what is no longer needed after it ran; only its description for messages stays."""
         self.steps = ()
         self.flights = []
         self.needs = {}
 
 
 class _Span:
-    """Bytes with one history. reads: since the write, the last of each stream."""
+    """Bytes with one history. reads: the last read of each stream since the write."""
 
     __slots__ = ("begin", "end", "reads", "write")
 
@@ -149,7 +152,7 @@ def _end(span: _Span) -> int:
 
 
 class History:
-    """Who touched which bytes of a buffer last: disjoint spans, in order; bytes without one were never touched."""
+    """The last accesses to the bytes of a buffer: disjoint spans, in order; bytes without a span were never touched."""
 
     __slots__ = ("_limit", "_spans")
 
@@ -158,7 +161,7 @@ class History:
         self._limit = _MAX_SPANS
 
     def conflict(self, begin: int, end: int, is_write: bool, stream: Stream) -> tuple[Operation, str] | None:
-        """An operation that an access from the stream now would race with, and what that does."""
+        """Returns an operation that an access from the stream now would race with, and whether it reads or writes."""
         spans = self._spans
         before = stream.before
         for place in range(bisect_right(spans, begin, key=_end), len(spans)):
@@ -175,7 +178,7 @@ class History:
         return None
 
     def add(self, begin: int, end: int, is_write: bool, operation: Operation) -> None:
-        """An access that races with none."""
+        """Adds an access that races with none."""
         first, last = self._cut(begin), self._cut(end)
         if is_write:
             self._spans[first:last] = [_Span(begin, end, operation, {})]
@@ -193,7 +196,7 @@ class History:
         self._spans[first:last] = read
 
     def unknown(self, clock: Clock) -> Operation | None:
-        """An operation that a clock has not reached."""
+        """Returns an operation that a clock has not reached, or None."""
         for span in self._spans:
             for operation in (span.write, *span.reads.values()):
                 if operation is not None and not operation.is_known(clock):
@@ -201,11 +204,11 @@ class History:
         return None
 
     def is_long(self) -> bool:
-        """Whether it is time to forget."""
+        """Returns whether there are so many spans that `forget` should be called."""
         return len(self._spans) > self._limit
 
     def forget(self, known: Clock) -> None:
-        """Drops what can race with nothing any more. known: to every host thread."""
+        """Drops accesses that can race with nothing any more. known: the clock that every host thread has reached."""
         kept = []
         for span in self._spans:
             reads = {stream: read for stream, read in span.reads.items() if not read.is_known(known)}
@@ -216,7 +219,7 @@ class History:
         self._limit = max(_MAX_SPANS, 2 * len(kept))
 
     def _cut(self, at: int) -> int:
-        """Makes `at` a border; gives the place of the first span behind it."""
+        """Makes `at` a border of spans; returns the index of the first span behind it."""
         spans = self._spans
         place = bisect_right(spans, at, key=_end)
         if place < len(spans) and spans[place].begin < at:

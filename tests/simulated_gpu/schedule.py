@@ -1,4 +1,4 @@
-"""When operations run: at once, when they must, or at any time in between."""
+"""Decides when operations run: at once, when they must, or at any time in between."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.simulated_gpu.trace import Executed
 
 # A GPU that is never waited for, one that is always late, and one that may be anything.
 SCHEDULES = ("eager", "lazy", "random")
-# How likely a stream is taken rather than another: some streams lag far behind, some run ahead.
+# Weights with which streams are chosen: some streams lag far behind, some run ahead.
 _WEIGHTS = (0.02, 0.3, 1.0, 1.0)
 _MAX_TRACE = 20_000
 
 
 class Schedule:
-    """The queues of a driver's streams. Its lock is held.
+    """The queues of a driver's streams. The caller holds the driver's lock.
 
-    running: whether an operation runs right now, which may not ask anything of the driver.
+    running: whether an operation runs right now; it must not call the driver.
     """
 
     def __init__(self, kind: str, seed: int, failed: Callable[[Exception], None]) -> None:
-        """failed: learns of what an operation raised."""
+        """failed: called with each error that an operation raised."""
         if kind not in SCHEDULES:
             raise ValueError(f"a schedule is one of {', '.join(SCHEDULES)}, not {kind!r}")
         self.is_eager = kind == "eager"
@@ -36,11 +36,11 @@ class Schedule:
         self._busy: dict[int, Stream] = {}
 
     def weight(self) -> float:
-        """Of a new stream."""
+        """Returns the weight of a new stream."""
         return self._random.choice(_WEIGHTS)
 
     def put(self, operation: Operation) -> None:
-        """The last of its stream; it may run now."""
+        """Appends an operation to its stream; it may run now."""
         stream = operation.stream
         stream.queue.append(operation)
         self._busy[stream.number] = stream
@@ -48,28 +48,28 @@ class Schedule:
             self.run_all()
 
     def wander(self) -> None:
-        """Something may run now, or nothing."""
+        """May run some operations now, or none."""
         while self._busy and self._random.random() < 0.4:
             ready = [stream for stream in self._busy.values() if stream.queue[0].is_ready(self.streams)]
             self._run(self._any_of(ready))
 
     def run_until(self, clock: Clock) -> None:
-        """Runs what a clock has reached."""
+        """Runs the operations that a clock has reached."""
         while behind := [stream for stream in self._busy.values() if stream.done < clock.get(stream.number, 0)]:
             if self.is_random:
                 self._run(self._any_of([stream for stream in behind if stream.queue[0].is_ready(self.streams)]))
                 self.wander()
             else:
-                # Whatever an operation waits for was put before it.
+                # Every operation that another waits for was put before it.
                 self._run(min(behind, key=lambda stream: stream.queue[0].order))
 
     def run_all(self) -> None:
-        """Nothing waits then."""
+        """Runs all operations."""
         while self._busy:
             self.run_until({stream.number: stream.put for stream in self._busy.values()})
 
     def clear(self) -> None:
-        """Nothing of what waits will run."""
+        """Discards all operations that have not run."""
         for stream in self._busy.values():
             stream.queue.clear()
         self._busy.clear()

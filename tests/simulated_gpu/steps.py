@@ -1,4 +1,7 @@
-"""What operations do when they run: copies, kernels and work of torch. They know buffers, and keep none."""
+"""Implements what operations do when they run: copies, kernels and work of torch.
+
+Steps refer to buffers without keeping them alive.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,26 @@ from tests.simulated_gpu.mistakes import RaceError
 
 
 class Step(ABC):
-    """kind: the driver's call. reads, writes: all that it may touch. pinned: what of it lies in the host's memory.
+    """One step of an operation."""
 
-    shared: what it may touch beside others, by a protocol of their own.
-    """
-
+    #: The driver's call.
     kind = ""
     name = ""  # for messages and traces
+    #: With `writes`, everything that it may touch.
     reads: Sequence[Part]
     writes: Sequence[Part]
+    #: Parts that it may touch at the same time as others, by a protocol of their own.
     shared: Sequence[Part] = ()
+    #: The part in the host's memory, if any.
     pinned: Part | None = None
 
     @abstractmethod
     def run(self, flight: Flight | None) -> None:
-        """flight: its pinned bytes under way."""
+        """Runs the step. flight: the step's pinned bytes under way."""
 
 
 class Copy(Step):
-    """Between the host and the device."""
+    """Copies between the host and the device."""
 
     kind = "copy"
 
@@ -57,7 +61,7 @@ class Copy(Step):
 
 
 class Assemble(Step):
-    """Unpacks inputs. All of the target counts as written: what is, the table says, and that is on the device."""
+    """Unpacks inputs. The whole target counts as written: the table that lists the exact bytes is on the device."""
 
     kind = "assemble"
 
@@ -71,7 +75,7 @@ class Assemble(Step):
         self.name = f"{rows} rows to {target}"
 
     def run(self, flight: Flight | None) -> None:
-        """Raises AssemblyError."""
+        """Unpacks the batch. Raises AssemblyError."""
         staging, target, stamp = self.reads[0], *self.writes
         table = np.empty((0, 4), np.int64)
         if len(self.reads) > 1:
@@ -88,7 +92,7 @@ class Assemble(Step):
 
 
 class Zero(Step):
-    """Fills with zeros."""
+    """Fills a part with zeros."""
 
     kind = "zero"
 
@@ -98,12 +102,12 @@ class Zero(Step):
         self.name = str(target)
 
     def run(self, flight: Flight | None) -> None:
-        """Raises LifetimeError."""
+        """Writes the zeros. Raises LifetimeError."""
         self.writes[0].bytes()[:] = 0
 
 
 class Kernel(Step):
-    """A kernel of cuda/, compiled for the processor. values: its arguments, addresses among them."""
+    """A kernel of cuda/, compiled for the processor. values: its arguments, including addresses."""
 
     kind = "kernel"
 
@@ -118,8 +122,10 @@ class Kernel(Step):
         everything: Sequence[Buffers],
         lookups: Lookups,
     ) -> None:
-        """everything: where its addresses lie: of its GPU, then of those whose memory that one reads. lookups: counts
-        what it looks up.
+        """Prepares the kernel.
+
+        everything: the buffers that addresses may point to: those of its GPU, then of those whose memory that one
+        reads. lookups: counts the ids that it looks up.
         """
         self._lookups = lookups
         self.name = name
@@ -133,7 +139,7 @@ class Kernel(Step):
         self._only_written = without(writes, reads)
 
     def run(self, flight: Flight | None) -> None:
-        """What it only writes is POISON before. Raises MisuseError."""
+        """Runs the kernel; fills the parts that it only writes with POISON before. Raises MisuseError."""
         before = [_digest(part.bytes()) for part in self._only_read]
         reach = kernel_memory.Reach(self.name, [*self.reads, *self.writes, *self.shared], *self._everything)
         kernel_memory.look(reach, self._values, self._blocks)
@@ -159,7 +165,7 @@ class Compute(Step):
         writes: Sequence[Part],
         everything: Buffers | None,
     ) -> None:
-        """everything: where the work is watched for what it does not say that it reads or writes."""
+        """everything: the buffers in which undeclared reads and writes of the work are detected; None: no check."""
         self.reads = reads
         self.writes = writes
         self.name = name
@@ -171,7 +177,10 @@ class Compute(Step):
         self._inference = torch.is_inference_mode_enabled()
 
     def run(self, flight: Flight | None) -> None:
-        """What it only writes is POISON before, so that what it forgets to write is seen. Raises RaceError."""
+        """Runs the work; fills the parts that it only writes with POISON before, so that missing writes show.
+
+        Raises RaceError.
+        """
         before = [_digest(part.bytes()) for part in self._only_read]
         for part in self._only_written:
             part.bytes()[:] = POISON
@@ -190,7 +199,7 @@ class Compute(Step):
             raise RaceError(f"compute {self.name!r} wrote to {changed[0]}, which is not among its writes")
 
     def _hide(self, everything: Buffers) -> list[tuple[Part, np.ndarray]]:
-        """Poisons what the work does not name; the host's memory is the host's, which may be writing there now."""
+        """Poisons what the work does not name, but not the host's memory, which the host may be writing now."""
         named = [*self.reads, *self.writes]
         whole = [Part(buffer, 0, buffer.size) for buffer in everything.living() if buffer.kind == DEVICE]
         hidden = [(part, part.bytes().copy()) for part in without(whole, named)]
@@ -200,7 +209,7 @@ class Compute(Step):
 
 
 def union(steps: Sequence[Step]) -> tuple[list[Part], list[Part]]:
-    """Reads and writes of steps in order, as of one operation."""
+    """Returns the reads and writes of steps in order, as of one operation."""
     reads = _merged([part for step in steps for part in step.reads])
     writes = _merged([part for step in steps for part in step.writes])
     return without(reads, writes), writes
@@ -224,6 +233,6 @@ def _merged(parts: list[Part]) -> list[Part]:
 
 
 def _digest(data: np.ndarray) -> tuple[int, bytes]:
-    """Changes when one word does. Fast: weights are read for every batch."""
+    """Returns a value that changes when one word does. It is fast, because weights are read for every batch."""
     words = data.size // 8
     return int(data[: words * 8].view(np.uint64).sum()), data[words * 8 :].tobytes()

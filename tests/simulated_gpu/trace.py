@@ -1,4 +1,4 @@
-"""What a simulated GPU ran, and what could have run beside it."""
+"""Records what a simulated GPU ran, and what could have run at the same time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tests.simulated_gpu.ordering import Clock, Operation
 
 
 class Executed(NamedTuple):
-    """One operation. start, end: in steps, had each operation taken one and streams run beside each other.
+    """One operation. start, end: in steps, if each operation took one step and streams ran beside each other.
 
-    number: of those of its stream, from 1. before: as many of each other stream come before it.
+    number: its number in its stream, from 1. before: for each other stream, how many of its operations come before.
     """
 
     stream: str
@@ -24,7 +24,7 @@ class Executed(NamedTuple):
 
     @classmethod
     def of(cls, operation: Operation) -> Executed:
-        """Before the operation is released."""
+        """Makes the record, before the operation is released."""
         stream = operation.stream
         return cls(
             stream.name,
@@ -38,12 +38,12 @@ class Executed(NamedTuple):
         )
 
     def precedes(self, other: Executed) -> bool:
-        """Whether streams, events and the host let it come first in every schedule."""
+        """Returns whether streams, events and the host order it first in every schedule."""
         if self.stream_number == other.stream_number:
             return self.number < other.number
         return self.number <= other.before.get(self.stream_number, 0)
 
 
 def overlap(one: Executed, other: Executed) -> bool:
-    """Whether nothing orders the two: a GPU may run them at the same time."""
+    """Returns whether the two are unordered: a GPU may run them at the same time."""
     return not one.precedes(other) and not other.precedes(one)

@@ -1,4 +1,4 @@
-"""A server in a process of its own, as a user starts it: `emberline serve`."""
+"""Runs a server in a process of its own, as a user starts it: `emberline serve`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_TIMEOUT_S = 90.0
 
 
 class ServerProcess:
-    """Starts on free ports and is ready when the constructor returns. `close` or the end of `with` stops it."""
+    """A server on free ports, ready when the constructor returns. `close` or the end of `with` stops it."""
 
     def __init__(
         self,
@@ -31,10 +31,11 @@ class ServerProcess:
         arguments: Sequence[str] = (),
         ca: Path | None = None,
     ) -> None:
-        """store: None for the server's default. frontends: processes for its front ends; 0: none. open_admin: everybody
-        may load, unload and roll back.
+        """Starts the server.
 
-        arguments: more of `emberline serve`. ca: the certificate by which it is known, where they make it speak TLS.
+        store: None for the server's default. frontends: processes for its front ends; 0: none. open_admin: everybody is
+        allowed to load, unload and roll back. arguments: more of `emberline serve`. ca: the certificate by which
+        clients verify it, when the arguments enable TLS.
         """
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.log = log
@@ -66,7 +67,7 @@ class ServerProcess:
         return f"127.0.0.1:{self.grpc_port}"
 
     def metrics(self) -> dict[str, float]:
-        """Every sample of the metrics page by its name with labels."""
+        """Returns every sample of the metrics page by its name with labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))

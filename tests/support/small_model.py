@@ -1,4 +1,4 @@
-"""The same published version once more as a model of its own, with room for a tenth of its rows in DRAM."""
+"""Serves the same published version again as another model, whose DRAM holds a tenth of its rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUFFIX = "_tenth"
 
 
 def tenth_of(version: PublishedVersion) -> int:
-    """A tenth of the DRAM bytes that all rows would take."""
+    """Returns a tenth of the DRAM bytes that all rows would take."""
     return sum(row_cost(table) * table.rows for table in version.tables) // 10
 
 

@@ -1,4 +1,4 @@
-"""The three ways to ask a server: KServe v2 as JSON and with binary tensors over HTTP, and over gRPC.
+"""Sends requests in the three ways that a server accepts: KServe v2 as JSON and binary over HTTP, and over gRPC.
 
 Binary and gRPC go through the unmodified tritonclient; JSON goes through the standard library.
 """
@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0
 
 
 def requests_of(url: str, model: str, data: Path, rows: int) -> list[list[Tensor]]:
-    """The first `rows` rows of a Parquet file as requests of ROWS_A_REQUEST rows."""
+    """Returns the first `rows` rows of a Parquet file as requests of ROWS_A_REQUEST rows."""
     inputs = model_inputs(url, model)
     table = input_table(data, inputs, rows)
     starts = range(0, table.num_rows, ROWS_A_REQUEST)
@@ -33,7 +33,7 @@ def requests_of(url: str, model: str, data: Path, rows: int) -> list[list[Tensor
 
 
 def ask_all(url: str, grpc: str, model: str, requests: Sequence[Sequence[Tensor]]) -> Iterator[tuple[str, Array]]:
-    """Transport by transport: its name and the scores of all requests, (N,)."""
+    """Sends all requests by each transport in turn; yields its name and the scores of all requests, (N,)."""
     transports: dict[str, Callable[[str, Sequence[Tensor]], Array]] = {
         "HTTP JSON": lambda name, tensors: ask_json(url, name, tensors),
         "HTTP binary": lambda name, tensors: ask_binary(url, name, tensors),
@@ -44,7 +44,7 @@ def ask_all(url: str, grpc: str, model: str, requests: Sequence[Sequence[Tensor]
 
 
 def ask_json(url: str, model: str, tensors: Sequence[Tensor]) -> Array:
-    """Scores (B,) by JSON."""
+    """Returns scores (B,) by JSON."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v2/models/{model}/infer", json_body(tensors), headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
@@ -53,7 +53,7 @@ def ask_json(url: str, model: str, tensors: Sequence[Tensor]) -> Array:
 
 
 def ask_binary(url: str, model: str, tensors: Sequence[Tensor]) -> Array:
-    """Scores (B,) by tritonclient over HTTP, binary both ways."""
+    """Returns scores (B,) by tritonclient over HTTP, binary both ways."""
     inputs = []
     for tensor in tensors:
         given = tritonclient.http.InferInput(tensor.name, list(tensor.values.shape), tensor.dtype)
@@ -68,7 +68,7 @@ def ask_binary(url: str, model: str, tensors: Sequence[Tensor]) -> Array:
 
 
 def ask_grpc(address: str, model: str, tensors: Sequence[Tensor]) -> Array:
-    """Scores (B,) by tritonclient over gRPC."""
+    """Returns scores (B,) by tritonclient over gRPC."""
     inputs = []
     for tensor in tensors:
         given = tritonclient.grpc.InferInput(tensor.name, list(tensor.values.shape), tensor.dtype)

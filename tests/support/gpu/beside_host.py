@@ -1,7 +1,7 @@
-"""Launches of kernels on a device, each one beside the same on the host: what it writes has to be the same bits.
+"""Launches kernels on a device and the same ones on the host; both must write the same bits.
 
-`BesideHost` takes the place of the host in `model_of_replica`; the `check_` functions are batches for it. They are for
-a real GPU as for the simulated one.
+`BesideHost` replaces the host in `model_of_replica`; the `check_` functions run batches through it, on a real GPU and
+on the simulated one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from tests.support.gpu.model_of_replica import MEAN, SUM, TABLES, WEIGHTED, Batc
 
 # Addresses in a row of the table of features.
 _ADDRESSES = (0, 2, 8, 14, 15)
-# Both signs, and what is at the ends.
+# Both signs, and the extremes of the range.
 ENDS = (0, 1, -1, 2**63 - 1, -(2**63), 1 - 2**63)
 CHAINS: tuple[tuple[int, ...], ...] = ((), (1,), (2, 1), (1, 2))
 
 
 class BesideHost:
-    """One thread. Copies of buffers that launches share stay on the device and are written there by launches alone."""
+    """Runs kernels on a device and compares. Not thread-safe: one thread uses it at a time.
+
+    Copies of buffers that launches share stay on the device and are written there by launches alone.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -39,12 +42,15 @@ class BesideHost:
 
     @contextmanager
     def in_place_of_host(self, rows: int) -> Iterator[None]:
-        """For replicas and batches of `model_of_replica`. rows: that launches are sized for."""
+        """Replaces the host for replicas and batches of `model_of_replica`.
+
+        rows: the rows that launches are sized for.
+        """
         with patch.multiple(model_of_replica, run=self.run, ROWS=rows, MISS_ROOM=200 * rows):
             yield
 
     def run(self, call: KernelCall) -> None:
-        """call: over tensors of the host, which get the host's results. Asserts that the device's are the same."""
+        """Runs a call over host tensors, which get the host's results. Asserts that the device's are the same."""
         at = {tensor.data_ptr(): self._copy_of(tensor) for tensor in call.shared}
         for tensor in (*call.reads, *call.writes):
             if tensor.data_ptr() not in at:
@@ -72,7 +78,7 @@ class BesideHost:
             assert np.array_equal(found, expected), f"{call.name} differs from byte {np.argmax(found != expected)} on"
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A buffer of the device with the same bytes."""
+        """Returns a buffer of the device with the same bytes."""
         host, buffer = self.device.pinned(tensor.nbytes), self.device.device(tensor.nbytes)
         host.numpy()[:] = bytes_of(tensor)
         self.device.copy(buffer, host, self.stream)
@@ -80,14 +86,14 @@ class BesideHost:
         return buffer
 
     def fetch(self, buffer: torch.Tensor) -> np.ndarray:
-        """Its bytes, after all that was put on the stream."""
+        """Returns the bytes of a buffer, after all work that was put on the stream."""
         host = self.device.pinned(buffer.nbytes)
         self.device.copy(host, buffer, self.stream)
         self.finish()
         return host.numpy().copy()
 
     def finish(self) -> None:
-        """Waits for all that was put on the stream."""
+        """Waits for all work that was put on the stream."""
         self.device.record(self._done, self.stream)
         self.device.synchronize(self._done)
 
@@ -104,12 +110,12 @@ def tensor_of(value: int | torch.Tensor) -> torch.Tensor:
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
-    """The bytes of a tensor of the host, not a copy."""
+    """Returns the bytes of a host tensor, not a copy."""
     return tensor.contiguous().view(-1).view(torch.uint8).numpy()
 
 
 def translated(features: torch.Tensor, at: dict[int, torch.Tensor]) -> torch.Tensor:
-    """A table of features with the device's addresses."""
+    """Returns a table of features with the device's addresses."""
     table = features.clone().view(torch.int64).view(-1, FEATURE_WORDS)
     for row in table:
         for word in _ADDRESSES:
@@ -119,7 +125,10 @@ def translated(features: torch.Tensor, at: dict[int, torch.Tensor]) -> torch.Ten
 
 
 def sorted_entries(data: np.ndarray, count: int, room: int) -> np.ndarray:
-    """Of a list of misses, whose order means nothing; of one that is too short, which of them are there neither."""
+    """Returns the entries of a list of misses in a fixed order, because their order has no meaning.
+
+    Of a list that was too short it returns none, because which of them are stored has no meaning either.
+    """
     entries = data.view(np.int64).reshape(-1, 2)
     assert len(np.unique(entries[: min(count, room)], axis=0)) == min(count, room)
     if count > room:
@@ -128,8 +137,10 @@ def sorted_entries(data: np.ndarray, count: int, room: int) -> np.ndarray:
 
 
 def make_replica(row_type: str, dim: int, ids: int) -> tuple[Replica, list[int]]:
-    """Tables 1 and 2 with so many ids each, and differences of table 1: 1 has other rows, 2 others, and some that ask
-    the host. Gives ids to ask for, of which some are nowhere.
+    """Makes tables 1 and 2 with `ids` ids each, and two differences of table 1.
+
+    Difference 1 has other rows; difference 2 has others again, and some that ask the host. Returns ids to look up, some
+    of which are nowhere.
     """
     random = np.random.default_rng(dim)
     known = np.array([*ENDS, *random.integers(-(2**63), 2**63 - 1, max(0, ids - len(ENDS)))])
@@ -144,14 +155,14 @@ def make_replica(row_type: str, dim: int, ids: int) -> tuple[Replica, list[int]]
 
 
 def make_bags(on: Replica, known: Sequence[int], rows: int, longest: int) -> list[list[int]]:
-    """Of less rows than launches are for. Repeated ids; rows without any, also the first and the last."""
+    """Makes bags for fewer rows than launches are for: repeated ids, and empty rows, also the first and the last."""
     lengths = on.random.integers(0, longest + 1, max(rows - 2, 1))
     lengths[[0, -1]] = 0
     return [[known[place] for place in on.random.integers(0, len(known), length)] for length in lengths]
 
 
 def share_ranges(feature: Feature) -> Feature:
-    """Rows in pairs have one range, as those of one user do."""
+    """Gives pairs of rows one range, as rows of one user have."""
     feature.ranges[1::2] = feature.ranges[: len(feature.ranges) - 1 : 2]
     return feature
 
@@ -159,7 +170,7 @@ def share_ranges(feature: Feature) -> Feature:
 def check_gather(
     beside: BesideHost, row_type: str, dim: int, output: OutputType, chain: tuple[int, ...], rows: int, ids: int
 ) -> None:
-    """Unpooled features, then the rows that they missed."""
+    """Checks unpooled features, then the rows that they missed."""
     with beside.in_place_of_host(rows):
         on, known = make_replica(row_type, dim, ids)
         features = [
@@ -195,7 +206,7 @@ def check_gather(
 def check_pool(
     beside: BesideHost, row_type: str, dim: int, chain: tuple[int, ...], rows: int, ids: int, longest: int = 40
 ) -> None:
-    """Pooled features, then the rows that they missed. longest: of the bags, in ids."""
+    """Checks pooled features, then the rows that they missed. longest: longest bag, in ids."""
     with beside.in_place_of_host(rows):
         on, known = make_replica(row_type, dim, ids)
         features = [Feature(on, 1, make_bags(on, known, rows, longest), pooling) for pooling in (SUM, MEAN, WEIGHTED)]
@@ -227,12 +238,12 @@ def check_pool(
 
 
 def check_publish(beside: BesideHost, stride: int, entries: int) -> None:
-    """Rows into every other slot, and stores all over an index."""
+    """Checks rows published into every other slot, and stores all over an index."""
     random = np.random.default_rng(stride)
     slab = torch.from_numpy(random.integers(0, 256, (2 * entries + 1) * stride, dtype=np.uint8))
     staging = torch.from_numpy(random.integers(0, 256, entries * stride, dtype=np.uint8))
     slots = 2 * random.permutation(entries) + 1
-    # The last ones are more than the count says.
+    # The last ones are beyond the count.
     for given in (entries - entries // 4, 0):
         beside.run(
             lookup_kernels.publish_rows(

@@ -1,7 +1,8 @@
-"""A small model of torch.cuda and of CuPy's runtime, as far as TorchDriver goes.
+"""Models torch.cuda and CuPy's runtime as far as TorchDriver uses them.
 
-It keeps what torch is strict about: one recording a pool, pools that end with their last graph, a capture_end that
-raises before it ends the recording when the capture became invalid, workspaces that go with any graph of a stream.
+It keeps the rules that torch is strict about: one recording a pool, pools that end with their last graph, a capture_end
+that raises before it ends the recording when the capture became invalid, workspaces that are freed with any graph of a
+stream.
 """
 
 # ruff: noqa: N802, N815  (the stand-in for CuPy's runtime has CuPy's names)
@@ -36,7 +37,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 class Model:
-    """What the GPU, torch's allocator and the default stream are at."""
+    """The state of the GPU, torch's allocator and the default stream."""
 
     def __init__(self) -> None:
         self.created = 0
@@ -48,13 +49,13 @@ class Model:
         self.current = [0]
         self.log: list[str] = []
         self.failure: Exception | None = None
-        # GPUs whose memory can be read, and can be from now on.
+        # GPUs whose memory can be read, and those whose access was enabled.
         self.reachable: set[int] = set()
         self.reached: set[int] = set()
         self.is_expandable = False
 
     def put(self, what: str) -> None:
-        """Work on the current stream."""
+        """Puts work on the current stream."""
         if self.failure is not None:
             raise self.failure
         stream = self.current[-1]
@@ -64,7 +65,7 @@ class Model:
         nodes.append(what)
 
     def wait_for_host(self) -> None:
-        """What no graph holds."""
+        """Stands for a wait of the host, which no graph can hold: it invalidates a capture and raises."""
         if self.current[-1] in self.captures:
             self.captures[self.current[-1]] = None
             raise AcceleratorError(900)
@@ -175,13 +176,14 @@ class Event:
 
 
 class Kernels:
-    """loads: of those of lookups. loads_across: of those that look on other GPUs. started: name, blocks, values and
-    stream of kernels that are called by name.
-    """
+    """Stands in for the kernels of one GPU."""
 
     calls: list[dict[str, int]]
+    #: Name, blocks, values and stream of kernels that are called by name.
     started: list[tuple[str, tuple[int, int], list[int], int]]
+    #: How often the kernels of lookups were loaded.
     loads: int
+    #: How often the kernels that look on other GPUs were loaded.
     loads_across: int
     failure: Exception | None
 

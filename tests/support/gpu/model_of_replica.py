@@ -1,4 +1,4 @@
-"""A GPU's replica on the processor, and batches over it: laid out in Python, for tests that launch its kernels.
+"""Builds a GPU's replica on the processor in Python, and batches over it, for tests that launch its kernels.
 
 `Replica` has the index of cuda/cache_bucket.cuh, published by launches as decision 0029 says; `Feature` and `Batch` are
 what a session packs for cuda/lookup.cuh, with the answers that follow from a dict.
@@ -20,7 +20,7 @@ from tests.simulated_gpu import kernels
 
 ASK_HOST = 0xFFFFFFFF
 TABLES = 3
-ROWS = 14  # that launches are sized for
+ROWS = 14  # the rows that launches are sized for
 MISS_ROOM = 500
 SUM, MEAN, WEIGHTED = 0, 1, 3
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -28,12 +28,12 @@ MASK = (1 << 64) - 1
 
 
 def run(call: KernelCall) -> None:
-    """As a GPU does it, once it is this launch's turn."""
+    """Runs a launch as a GPU does when its turn comes."""
     kernels.run(call.name, call.values, call.blocks)
 
 
 def mix(value: int) -> int:
-    """As cuda/bucket.cuh."""
+    """Computes `mix` of cuda/bucket.cuh."""
     value ^= value >> 30
     value = value * 0xBF58476D1CE4E5B9 & MASK
     value ^= value >> 27
@@ -42,7 +42,7 @@ def mix(value: int) -> int:
 
 
 def both_buckets(table: int, id_: int, buckets: int) -> tuple[int, int]:
-    """Where an owner may stand, as cuda/bucket.cuh and cache_bucket.cuh say."""
+    """Returns the two buckets of an id's owner, as cuda/bucket.cuh and cache_bucket.cuh define them."""
     salt = mix(table * 0xA0761D6478BD642F & MASK)
     mixed = mix(((id_ & MASK) ^ salt) + 0x9E3779B97F4A7C15 & MASK)
     first = mixed * buckets >> 64
@@ -51,7 +51,7 @@ def both_buckets(table: int, id_: int, buckets: int) -> tuple[int, int]:
 
 
 class Replica:
-    """Rows of one type and dim under tables, published as decision 0029 says. rows: what is there, decoded."""
+    """Rows of one type and dim under tables, published as decision 0029 says. rows: the published rows, decoded."""
 
     def __init__(self, row_type: str, dim: int, capacity: int, seed: int) -> None:
         self.codec = RowCodec(row_type, dim)
@@ -64,15 +64,15 @@ class Replica:
         self.uses = torch.zeros(capacity + 1, dtype=torch.uint8)
         self.shared = (self.buckets, self.slab, self.uses)
         self.rows: dict[tuple[int, int], np.ndarray | None] = {}
-        self._words = np.zeros(self.bucket_count * 8, np.uint64)  # what the host knows of the index
+        self._words = np.zeros(self.bucket_count * 8, np.uint64)  # the host's copy of the index
 
     def encoded(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Random rows: encoded, decoded."""
+        """Returns random rows: encoded, and decoded."""
         encoded = self.codec.encode(self.random.standard_normal((n, self.codec.dim), np.float32))
         return encoded, self.codec.decode(encoded)
 
     def publish(self, table: int, ids: np.ndarray, ask_host: bool = False) -> None:
-        """New owners: rows, words of buckets whose owners overflow, ids, words of owners."""
+        """Publishes new owners: rows, words of buckets whose owners overflow, ids, words of owners."""
         encoded, decoded = self.encoded(len(ids))
         rows: list[tuple[int, int]] = []
         lists: list[dict[int, int]] = [{}, {}, {}]
@@ -114,7 +114,7 @@ class Replica:
             )
 
     def _place(self, table: int, id_: int, flags: dict[int, int]) -> int:
-        """Of the id of a position that is empty."""
+        """Returns the index of an empty position's id in one of the two buckets; flags those that overflow."""
         first, second = both_buckets(table, id_, self.bucket_count)
         for bucket in (first, second):
             if bucket == second:
@@ -126,7 +126,7 @@ class Replica:
         raise AssertionError("the buckets are full: choose another seed")
 
     def find(self, table: int, id_: int, chain: tuple[int, ...]) -> np.ndarray | None:
-        """The row that a batch of this chain sees; None: a miss."""
+        """Returns the row that a batch of this chain sees; None: a miss."""
         for at in (*(table + number * TABLES for number in chain), table):
             if (at, id_) in self.rows:
                 return self.rows[at, id_]
@@ -134,7 +134,7 @@ class Replica:
 
 
 class Feature:
-    """Of a batch: bags of ids, and where what comes of them goes. Pooled where a pooling is given."""
+    """One feature of a batch: bags of ids, and the output for them. It is pooled when a pooling is given."""
 
     def __init__(
         self,
@@ -151,21 +151,21 @@ class Feature:
         self.weights = on.random.standard_normal(len(self.ids), np.float32)
         ends = np.cumsum([0, *map(len, bags)])
         self.ranges = np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int32)
-        # Rows past the batch, and past the ids.
+        # More outputs than rows of the batch, and than ids.
         outputs = ROWS if self.pooled else ROWS * length if length else len(self.ids) + 5
         self.bound = (1 << 63) - 1 if self.pooled or length else outputs
         self.output = torch.full((outputs, on.codec.dim), -1, dtype=TYPES[type_])
         self.states = torch.full((outputs,), 9, dtype=torch.uint8)
 
     def words(self) -> list[int]:
-        """As of cuda/lookup.cuh."""
+        """Returns the words of a feature's row in the table of cuda/lookup.cuh."""
         on = self.on
         replica = [on.buckets.data_ptr(), on.bucket_count, on.slab.data_ptr(), on.slots, on.stride]
         rows = [ROW_TYPES.index(on.codec.row_type), on.codec.dim, self.table, on.uses.data_ptr(), TABLES]
         return [*replica, *rows, self.bound, 0, 0, self.shape, self.output.data_ptr(), self.states.data_ptr()]
 
     def place(self, row: int, at: int) -> int | None:
-        """The output's row for the id `at` of a row; None: it is cut off."""
+        """Returns the output's row for the id `at` of a row; None: it is cut off."""
         if self.pooled:
             return row
         if self.shape:
@@ -199,7 +199,7 @@ class Batch:
         self.outputs = tuple(part for feature in features for part in (feature.output, feature.states))
 
     def look_up(self, output: OutputType | None, use_every: int = 0) -> None:
-        """gather, or pool where there is no type of the output."""
+        """Launches gather, or pool when there is no output type."""
         longest = max(len(feature.output) for feature in self.features)
         of_all: dict[str, Any] = {
             "features": self.table,
@@ -219,11 +219,11 @@ class Batch:
             run(lookup_kernels.gather(output, longest=longest, **of_all))
 
     def found(self, feature: Feature, id_: int) -> np.ndarray | None:
-        """The row that this batch sees."""
+        """Returns the row that this batch sees."""
         return feature.on.find(feature.table, id_, self.chain)
 
     def expected_misses(self) -> list[tuple[int, int]]:
-        """Sorted."""
+        """Returns the misses that must be listed, sorted."""
         misses = []
         for number, feature in enumerate(self.features):
             for row, bag in enumerate(feature.bags):
@@ -234,7 +234,7 @@ class Batch:
         return sorted(misses)
 
     def missed(self) -> list[tuple[int, int]]:
-        """What the list says, sorted."""
+        """Returns the misses in the list, sorted."""
         count = int(self.miss_count[0])
         assert (self.misses[count:] == -1).all()
         return sorted(map(tuple, self.misses[:count].tolist()))

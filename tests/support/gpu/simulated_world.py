@@ -1,4 +1,4 @@
-"""A model with every kind of input over a store, and pipelines of the processor and of a GPU that must agree."""
+"""Builds a model with every kind of input over a store, and pipelines of the processor and of a GPU that must agree."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SPEC: dict[str, Any] = {
 
 
 def graph_inputs() -> list[GraphInput]:
-    """All kinds: rows, masks and lengths of unpooled features, bags of the others, dense groups."""
+    """Returns all kinds of inputs: rows, masks and lengths of unpooled features, bags of the others, dense groups."""
     inputs: list[GraphInput] = []
     for name, (table, pooling, length, _) in FEATURES.items():
         dim = TABLES[table][0]
@@ -79,7 +79,7 @@ def graph_inputs() -> list[GraphInput]:
 
 
 class Everything(torch.nn.Module):
-    """All that comes in, scaled, so that a wrong byte anywhere is seen."""
+    """Returns all inputs, scaled, so that a wrong byte anywhere shows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,10 +92,12 @@ class Everything(torch.nn.Module):
 
 @dataclass
 class GpuDelta:
-    """rows: table -> ids ascending and rows; gone: table -> ids ascending."""
+    """A delta in memory."""
 
     snapshot: str
+    #: table -> ids ascending and rows
     rows: dict[str, tuple[np.ndarray, np.ndarray]]
+    #: table -> ids ascending
     gone: dict[str, np.ndarray]
     path: Path = Path("delta")
 
@@ -117,7 +119,7 @@ class ModelWorld:
     def __init__(
         self, folder: Path, *, dram_bytes: int | None = None, change: Callable[[list[GraphInput]], object] | None = None
     ) -> None:
-        """change: of the graph's inputs, made to the list."""
+        """change: called with the list of the graph's inputs, to modify it."""
         rng = np.random.default_rng(4)
         inputs = graph_inputs()
         if change is not None:
@@ -174,7 +176,11 @@ class ModelWorld:
         filled: bool = True,
         shares_rows: bool = False,
     ) -> DeviceModel:
-        """On a GPU. hbm_bytes: as the option. filled: once the GPU has the hottest rows. shares_rows: with others."""
+        """Returns the model on a GPU.
+
+        hbm_bytes: as the option. filled: wait until the GPU has the hottest rows. shares_rows: share rows with other
+        GPUs.
+        """
         settings = buckets or GraphSettings()
         model = DeviceModel(
             "model/1", driver, self.first.graph, self.graph, self.places, ROWS, settings, busy_wait=False
@@ -195,7 +201,7 @@ class ModelWorld:
         return model
 
     def pipeline(self, model: DeviceModel, *, timeout_s: float | None = None, first: bool = True) -> GpuPipeline:
-        """Of a session, prepared; of replays without `first`."""
+        """Returns the prepared pipeline of a session; without `first`, that of replays."""
         pipeline = GpuPipeline(
             self.spec,
             self.requests,
@@ -226,13 +232,13 @@ class ModelWorld:
         return GpuDelta(rng.bytes(16).hex(), rows, gone)
 
     def batch(self, rng: np.random.Generator, rows: int, *, absent: float = 0.1, most: int = 8) -> FeatureBatch:
-        """Random bags of at most `most` ids, some empty. absent: share of the ids that no table has."""
+        """Returns random bags of at most `most` ids, some empty. absent: share of the ids that no table has."""
         ids = {name: self._bags(rng, name, rows, absent, most) for name in FEATURES}
         dense = {name: rng.random((rows, width)).astype(np.float32) for name, width in DENSE.items()}
         return FeatureBatch(rows, dense, ids)
 
     def sided(self, rng: np.random.Generator, rows: int, users: int, **options: Any) -> SidedBatch:
-        """Of so many users, as far as there are rows for them."""
+        """Returns a batch of `users` users, or of as many as there are rows."""
         assert self.side is not None
         users = min(users, rows)
         user = self.side.parts(self.batch(rng, users, **options))[0]
@@ -255,7 +261,7 @@ class ModelWorld:
 
 
 def agree(world: ModelWorld, pipeline: GpuPipeline, batch: FeatureBatch | SidedBatch, mask: int = 0) -> Scores:
-    """The GPU's answer, once it is known to be the processor's, which counted the same ids."""
+    """Returns the GPU's answer, after checking that it equals the processor's and that both counted the same ids."""
     snapshot = world.snapshot(mask)
     if isinstance(batch, SidedBatch):
         expected, got = world.processor.score_sided(batch, snapshot), pipeline.score_sided(batch, snapshot)

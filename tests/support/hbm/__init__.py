@@ -1,1 +1,1 @@
-"""Lookups on a GPU without a server around them."""
+"""Supports tests of lookups on a GPU without a server around them."""

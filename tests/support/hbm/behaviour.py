@@ -1,4 +1,4 @@
-"""What a store with a cache on a GPU does, whatever GPU it is: a simulated one, or a real one.
+"""Tests the behaviour of a store with a cache on a GPU, whether simulated or real.
 
 A module of tests imports all of this and has a fixture `device`, a GPU that the thread has entered.
 """
@@ -23,7 +23,7 @@ SOAK_S = 12.0
 
 
 def waits_for(what: Callable[[], object], seconds: float = 90.0) -> bool:
-    """Whether it comes true in time."""
+    """Waits for a condition; returns whether it came true in time."""
     deadline = time.monotonic() + seconds
     while not what():
         if time.monotonic() > deadline:

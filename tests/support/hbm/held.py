@@ -1,4 +1,4 @@
-"""A session that is held inside, on a thread of its own, while another thread changes what the GPU has."""
+"""Holds a session inside its lookup, on a thread of its own, while another thread changes the GPU's content."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.support.hbm.session import GpuAnswer, GpuLookupSession
 from tests.support.hbm.world import TABLES, GpuWorld
 
 _LONG_S = 60.0
-# Who does not wait for a session is through in a small part of it.
+# A change that does not wait for a session finishes in a small part of this time.
 _STILL_S = 0.15
 
 
 class HeldSession:
-    """Looks a whole table up for one snapshot; stays inside, before anything is launched, until `let_go`."""
+    """Looks up a whole table for one snapshot; stays inside, before anything is launched, until `let_go`."""
 
     def __init__(
         self, world: GpuWorld, state: PlantedState, mask: int, table: str = "user", *, across: bool = False
     ) -> None:
-        """Returns when the session is inside. across: at the GPUs that share rows with its own, too."""
+        """Returns when the session is inside. across: also inside at the GPUs that share rows with its own."""
         self._across = across
         self._world, self._state, self._mask, self._table = world, state, mask, table
         self._entered, self._go = threading.Event(), threading.Event()
@@ -39,7 +39,7 @@ class HeldSession:
         assert self._error is None, self._error
 
     def let_go(self) -> float:
-        """Runs the lookup and leaves; the share of rows that it had. Raises AssertionError for a wrong one."""
+        """Runs the lookup and leaves; returns the share of rows that hit. Raises AssertionError for a wrong one."""
         self._go.set()
         self._thread.join(_LONG_S)
         assert not self._thread.is_alive()
@@ -67,7 +67,7 @@ class HeldSession:
             spec = LookupSpec(self._table, self._table, "none", 1)
             self._answer = session.lookup(self._mask, self._size, spec, bags)
             assert self._answer is not None, f"the GPU does not answer for mask {self._mask:b}"
-        except BaseException as error:  # told by `let_go`
+        except BaseException as error:  # raised by `let_go`
             self._error = error
         finally:
             self._entered.set()
@@ -79,10 +79,10 @@ class HeldSession:
 
 @contextmanager
 def held_up(change: Callable[[], object], session: HeldSession, least: float = 0.2) -> Iterator[None]:
-    """Makes a change on another thread, which must wait for a session that is inside; the session finds its own rows
-    all the same, and then the change comes to its end.
+    """Makes a change on another thread, which must wait for a session that is inside.
 
-    The body runs while both wait. least: share of rows that the session must have. Raises what the change does.
+    The session finds its own rows all the same, and then the change completes. The body runs while both wait.
+    least: share of rows that must hit. Raises the change's error.
     """
     waiting = threading.Event()
     errors: list[BaseException] = []
@@ -90,7 +90,7 @@ def held_up(change: Callable[[], object], session: HeldSession, least: float = 0
     def run() -> None:
         try:
             change()
-        except BaseException as error:  # told below
+        except BaseException as error:  # raised below
             errors.append(error)
 
     thread = threading.Thread(target=run, name="change")

@@ -1,5 +1,4 @@
-"""One session that looks up on a GPU and says what it found: kernels, a stream, buffers; nothing of it is a
-server's."""
+"""A test session that looks up on a GPU and returns what it found: kernels, a stream, buffers, nothing of a server."""
 
 from __future__ import annotations
 
@@ -40,16 +39,19 @@ _IDS_AT = _HEADER_BYTES + 8 * PEER_CHAIN_WORDS * MOST_GPUS
 
 @dataclass
 class GpuAnswer:
-    """Of one feature. rows: float32 (B, dim). missed: (m,) numbers of the ids that the GPU did not have."""
+    """The result of one feature's lookup."""
 
+    #: float32 (B, dim)
     rows: np.ndarray
+    #: (m,) numbers of the ids that the GPU did not have
     missed: np.ndarray
 
 
 class GpuLookupSession:
-    """One thread. Every id of a feature in one bag a row; unpooled features have one id a row.
+    """Looks up one feature at a time. Not thread-safe: one thread uses it at a time.
 
-    inside: called when the session is inside, before anything of the lookup is on the stream.
+    Every id of a feature is in one bag a row; unpooled features have one id a row. inside: called when the session is
+    inside, before anything of the lookup is on the stream.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class GpuLookupSession:
         self._output: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def lookup(self, mask: int, batch: int, spec: LookupSpec, bags: Jagged) -> GpuAnswer | None:
-        """None: the GPU cannot answer for this snapshot."""
+        """Looks up a feature; returns None when the GPU cannot answer for this snapshot."""
         visible = self._reader.enter(mask)
         if visible is None:
             return None

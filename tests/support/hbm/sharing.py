@@ -1,4 +1,4 @@
-"""What GPUs do that share rows: hot ones on each, cold ones on one of them, whatever GPUs they are.
+"""Tests GPUs that share rows, whether simulated or real: hot rows on each, cold ones on one of them.
 
 A module of tests imports all of this and has a fixture `devices`, two GPUs, the first of which the thread has entered.
 """
@@ -31,7 +31,7 @@ ITEM = list(TABLES).index("item")
 
 
 def of_part(world: GpuWorld, part: int, table: str = "item") -> np.ndarray:
-    """Places of the ids that a GPU's part has, and that have a row."""
+    """Returns the places of the ids that belong to a GPU's part and have a row."""
     placement = sharing_of(world.store).placement
     assert placement is not None
     there = world.rows.expected(world.state, table, np.arange(len(world.rows.ids[table])))[1]
@@ -39,15 +39,17 @@ def of_part(world: GpuWorld, part: int, table: str = "item") -> np.ndarray:
 
 
 def resident(world: GpuWorld, gpu: int, places: np.ndarray) -> np.ndarray:
-    """Which of some items a GPU has itself."""
+    """Returns which of some items a GPU itself has."""
     replica = world.tiers[gpu].replica
     assert replica is not None
     return np.asarray(replica.slab(ITEM).cache.find(ITEM, world.rows.ids["item"][places]) != 0)
 
 
 def use(world: GpuWorld, places: np.ndarray) -> int:
-    """Looks items up on the first GPU and reports them as a session does, with all of them as the sample; the
-    misses."""
+    """Looks up items on the first GPU and reports them as a session does, with all of them as the sample.
+
+    Returns the misses.
+    """
     ids = world.rows.ids["item"][places]
     answer = world.session.lookup(
         world.mask, len(ids), LookupSpec("item", "item", "none", 1), Jagged(ids, np.arange(len(ids) + 1))
@@ -121,7 +123,7 @@ def test_what_is_missed_on_one_gpu_comes_to_the_gpu_whose_part_it_is(tmp_path: P
 def test_a_session_that_looks_on_its_own_gpu_alone_gets_what_it_asks_for(
     tmp_path: Path, devices: Sequence[Device]
 ) -> None:
-    """As of a version that was opened before another one had the GPUs share rows."""
+    """Covers a session of a version that was opened before another one had the GPUs share rows."""
     world = GpuWorld(tmp_path, *devices, hbm_bytes=HALF_BYTES)
     session = GpuLookupSession(devices[0], world.tier, list(TABLES), ROWS, ROWS)
     ids = world.rows.ids["item"][of_part(world, 1)[:100]]
@@ -267,7 +269,7 @@ def test_sessions_that_look_for_the_first_time_while_both_gpus_change(
         def slowly(mask: int) -> VisibleSnapshot | None:
             visible = enter(mask)
             inside.wait()
-            time.sleep(0.1)  # both GPUs are being changed now, and wait for whoever is inside
+            time.sleep(0.1)  # both GPUs are being changed now, and wait for the sessions inside
             return visible
 
         reader._own.enter = slowly  # type: ignore[method-assign]

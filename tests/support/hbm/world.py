@@ -1,4 +1,4 @@
-"""A store of planted rows with a cache on a GPU, and lookups on it that are compared with what must come."""
+"""Builds a store of planted rows with a cache on a GPU, looks rows up on it and compares them with the planted ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ ALL_BYTES = 4 << 20
 
 
 class GpuWorld:
-    """state: of the served snapshot. mask: that shows it. One thread.
+    """A store, its GPUs and their sessions. Not thread-safe: one thread uses it at a time.
 
-    tiers, sessions: of the device, then of those that share rows with it.
+    state: of the served snapshot. mask: the mask that shows it. tiers, sessions: of the device, then of those that
+    share rows with it.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class GpuWorld:
             assert gpus_of(self.store).wait_filled(60)
 
     def reopen(self, hbm_bytes: int = ALL_BYTES) -> None:
-        """A cache on the GPU after another one was closed; any thread."""
+        """Opens a cache on the GPU after another one was closed; any thread may call it."""
         self.tier = gpus_of(self.store).open(self.device, hbm_bytes)
         self.session = self.sessions[0] = self._session(self.device, self.tier, False)
         assert gpus_of(self.store).wait_filled(60)
@@ -71,16 +72,16 @@ class GpuWorld:
         return GpuLookupSession(device, tier, list(TABLES), ROWS, ROWS * 8, reader)
 
     def close(self) -> None:
-        """Ends the store."""
+        """Closes the store."""
         self.store.close()
 
     def quiet(self) -> None:
-        """No upkeep from now on: the GPUs change when a test says so."""
+        """Stops all upkeep: from now on the GPUs change only when a test makes them."""
         for worker in gpus_of(self.store)._workers.values():
             worker.close()
 
     def follow(self, state: PlantedState, mask: int) -> None:
-        """Serves a snapshot, and makes it the base's; after `quiet`."""
+        """Serves a snapshot and makes it the GPU's base; call it after `quiet`."""
         self.serve(state, mask)
         self.store.prepare(mask)
         self.look()
@@ -89,12 +90,12 @@ class GpuWorld:
         self.tier.settle_after_s = before
 
     def answers(self, mask: int) -> bool:
-        """Whether the GPU answers for a mask."""
+        """Returns whether the GPU answers for a mask."""
         bags = Jagged(np.array([0]), np.array([0, 1]))
         return self.session.lookup(mask, 1, LookupSpec("user", "user", "none", 1), bags) is not None
 
     def look_on_the_host(self, state: PlantedState, mask: int) -> None:
-        """Looks everything up as if there were no GPU. Raises AssertionError for a wrong row."""
+        """Looks everything up on the host alone. Raises AssertionError for a wrong row."""
         for name, ids in self.rows.ids.items():
             plan = self.store.plan([LookupSpec(name, name, "none", 1)])
             result = plan.lookup(len(ids), [Jagged(ids, np.arange(len(ids) + 1))], mask=mask)
@@ -102,7 +103,7 @@ class GpuWorld:
             np.testing.assert_array_equal(result.outputs[0][:, 0], rows)
 
     def stage(self, one_in: int = 3) -> tuple[int, PlantedState, int]:
-        """A delta upon what is served: its overlay, its state, its mask. Nothing is served of it yet."""
+        """Stages a delta on the served snapshot; returns its overlay, state and mask. It is not served yet."""
         state, delta = self.rows.change(self.state, len(self.deltas) + 1, one_in=one_in)
         number = self.store.stage(delta)
         self.deltas[number] = delta
@@ -113,20 +114,20 @@ class GpuWorld:
         self.store.merge(number, at=self.deltas[number].snapshot, on_step=on_step)
 
     def install_all(self) -> int:
-        """Offers every id to the GPU as one that is hot; how many came in."""
+        """Offers every id to the GPU as a hot one; returns how many were installed."""
         tables = enumerate(self.rows.ids.values())
         return sum(self.tier.install(index, ids, np.full(len(ids), 255, np.uint8)) for index, ids in tables)
 
     def serve(self, state: PlantedState, mask: int) -> None:
-        """From now on."""
+        """Serves this state from now on."""
         self.state, self.mask = state, mask
 
     def look(
         self, state: PlantedState | None = None, mask: int | None = None, pooling: str = "none", gpu: int = 0
     ) -> float:
-        """Looks everything up on the GPU; the share of rows that it had. Raises AssertionError for a wrong one.
+        """Looks everything up on the GPU; returns the share of rows that hit. Raises AssertionError for a wrong one.
 
-        GPU: whose session, by its place in `sessions`.
+        gpu: index of the session in `sessions`.
         """
         state, mask = state or self.state, self.mask if mask is None else mask
         had = there = 0
@@ -149,9 +150,9 @@ class GpuWorld:
         return had / there
 
     def ask(self, table: str, places: np.ndarray) -> int:
-        """Looks ids up on the GPU, one a row, and reports them as a session does; how many it did not have.
+        """Looks ids up on the GPU, one a row, and reports them as a session does; returns how many it did not have.
 
-        As if other sessions had asked for many more meanwhile, which were there: so that counts of use grow old.
+        It also reports many more ids, all hits, as if from other sessions, so that use counts age.
         """
         index = list(TABLES).index(table)
         ids = self.rows.ids[table][places]

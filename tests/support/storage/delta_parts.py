@@ -1,4 +1,4 @@
-"""What a delta of the published test version is made of, and what somebody does to it who can compute digests."""
+"""Builds deltas of the published test version, and tampers with them as an attacker who can compute digests would."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def delta_table(
 
 
 def delta_parts(version: PublishedVersion, **changes: Any) -> dict[str, Any]:
-    """The arguments of write_delta for a delta of every table of the version."""
+    """Returns the arguments of write_delta for a delta of every table of the version."""
     weights = {name: tensor.numpy() for name, tensor in version.weights().items()}
     weights["state.linear.weight"] = weights["state.linear.weight"] + np.float32(0.25)
     parts: dict[str, Any] = {

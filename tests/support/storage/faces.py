@@ -1,7 +1,7 @@
-"""Every tier behind one face, so that one suite asks all of them the same questions.
+"""Wraps every tier in the same interface, so that one test suite covers all of them.
 
 A face adds nothing to what a tier does: a verb that a tier does not have is not in its `verbs`, and the suite does not
-ask for it.
+use it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ALL_VERBS = frozenset({FIND, PUT, EVICT, ASSIGN, ERASE, EXPORT, SIZE})
 
 @dataclass
 class Face:
-    """The verbs of one tier over one table of DIM values a row. reopen: closes it and gives it anew."""
+    """The verbs of one tier over one table of DIM values a row. reopen: closes it and returns a new face over it."""
 
     name: str
     verbs: frozenset[str]
@@ -57,7 +57,7 @@ class Face:
         return self.verbs.issuperset(verbs)
 
     def held(self, limit: int = 1000) -> dict[int, bytes]:
-        """Everything that `export_batch` gives, each id once."""
+        """Returns everything that `export_batch` returns, each id once."""
         assert self.export_batch is not None
         rows: dict[int, bytes] = {}
         cursor = 0
@@ -71,7 +71,7 @@ class Face:
 
 
 def _native(table: Table | CacheTable, row_type: str, check_integrity: Callable[[], object]) -> Face:
-    """A native table as it is bound: it writes into the caller's arrays."""
+    """Wraps a native table as it is bound: it writes into the caller's arrays."""
 
     def find(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rows, found = np.full((len(ids), DIM), np.nan, np.float32), np.full(len(ids), 9, np.uint8)
@@ -83,7 +83,7 @@ def _native(table: Table | CacheTable, row_type: str, check_integrity: Callable[
         return following, ids, rows
 
     def put(ids: np.ndarray, rows: np.ndarray) -> None:
-        # Every other time as they are stored; what is wrong stays wrong.
+        # Every other call passes rows as they are stored; invalid ones stay invalid.
         as_stored = table.size() % 2 and getattr(rows, "dtype", None) == np.float32 and rows.shape[1:] == (DIM,)
         table.insert_or_assign(ids, encode_rows(row_type, rows) if as_stored else rows)
 
@@ -102,13 +102,13 @@ def _native(table: Table | CacheTable, row_type: str, check_integrity: Callable[
 
 
 def _table(row_type: str) -> Face:
-    """The native table, which holds rows of every type."""
+    """Makes a face of the native table, which holds rows of every type."""
     table = Table(DIM, row_type=row_type)
     return _native(table, row_type, table.check_integrity)
 
 
 def _cache(row_type: str) -> Face:
-    """One of three tables that share a cache; another has the same ids, with rows of its own."""
+    """Makes a face of one of three tables that share a cache; another has the same ids, with rows of its own."""
     cache = Cache(row_bytes(row_type, DIM), 300_000, 3)
     other = CacheTable(cache, 2, DIM, row_type)
     crowd = np.concatenate([np.array(EDGE_IDS), np.arange(-400, 400)])
@@ -126,7 +126,7 @@ def _cache(row_type: str) -> Face:
 
 
 def _dram(capacity: int) -> Face:
-    """The DRAM tier as the store uses it."""
+    """Makes a face of the DRAM tier as the store uses it."""
     tier = DramTier(DIM, capacity_rows=capacity)
 
     def export(cursor: int, limit: int) -> tuple[int, np.ndarray, np.ndarray]:
@@ -219,7 +219,7 @@ class _Change:
 
 
 def _store(path: Path, budget: int | None, merged: bool, row_type: str = "fp32") -> Face:
-    """A tiered store: writing is a delta that is staged, and merged or left as an overlay."""
+    """Makes a face of a tiered store: a write is a delta that is staged, and merged or left as an overlay."""
     version = _Empty(row_type)
     store = TieredStore.open(path, version.tables, dram_bytes=budget)
     store.load(version)
@@ -256,7 +256,7 @@ def _store(path: Path, budget: int | None, merged: bool, row_type: str = "fp32")
             overlays.check_integrity()
 
     def put(ids: np.ndarray, rows: np.ndarray) -> None:
-        # A delta says each id once and in order; its maker, not the store, lets the last of equal ids win.
+        # A delta has each id once and in order; its maker, not the store, lets the last of equal ids win.
         if len(ids) == 0:
             return
         last = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]

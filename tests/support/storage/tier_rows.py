@@ -1,4 +1,4 @@
-"""Tables and deltas in memory with the faces of published ones, and what lookups over them must give."""
+"""Makes tables and deltas in memory with the interfaces of published ones, and computes what lookups must return."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FEATURES = (
 
 
 class Rows:
-    """Tables in memory with the face of a published version."""
+    """Tables in memory with the interface of a published version."""
 
     path = Path("rows")
 
     def __init__(self, content: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], *, shard_rows: int = 64) -> None:
         self.content = content
         self.shard_rows = shard_rows
-        self.reads = 0  # by the thread that made this; a store's own threads may read beside it
+        self.reads = 0  # reads by the thread that made this; a store's own threads may read beside it
         self._maker = threading.get_ident()
         self.equals: str | None = None
 
@@ -162,10 +162,12 @@ Tables = dict[str, dict[int, np.ndarray]]
 
 @dataclass
 class Delta:
-    """A delta in memory. rows: table -> ids ascending and rows; gone: table -> ids ascending."""
+    """A delta in memory."""
 
     snapshot: str
+    #: table -> ids ascending and rows
     rows: dict[str, tuple[np.ndarray, np.ndarray]]
+    #: table -> ids ascending
     gone: dict[str, np.ndarray] = field(default_factory=dict)
     path: Path = Path("delta")
     shard_rows: int = 7
@@ -198,7 +200,7 @@ def rows_of(tables: Tables, dims: Mapping[str, int]) -> Rows:
 
 
 def make_delta(tables: Tables, dims: Mapping[str, int], rng: np.random.Generator, most: int = 30) -> Delta:
-    """Changes, adds and removes some rows of each table, the edges of the id range often among them."""
+    """Changes, adds and removes some rows of each table, often including the extremes of the id range."""
     rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     gone: dict[str, np.ndarray] = {}
     for name, known in tables.items():
