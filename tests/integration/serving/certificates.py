@@ -22,7 +22,7 @@ def _openssl(*arguments: str) -> None:
 
 
 def make_ca(folder: Path, name: str = "ca") -> Certificate:
-    """Somebody who signs."""
+    """Makes a certificate authority that signs the other certificates."""
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     _openssl(
         *("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}"),

@@ -1,4 +1,4 @@
-"""A version is published again under its number, or the whole repository is made anew: what lies there is served."""
+"""A version that is published again under its number, or a repository that is made anew, is served as it is now."""
 
 from __future__ import annotations
 

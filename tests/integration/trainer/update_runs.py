@@ -105,7 +105,7 @@ def restored(config: TrainConfig, folder: Path) -> tuple[dict[str, object], Cont
 
 
 def check_published(place: Path, config: TrainConfig) -> list[str]:
-    """Every snapshot that lies in the repository is, bit for bit, a commit. Returns their ids, oldest first."""
+    """Asserts that every snapshot in the repository is, bit for bit, a commit. Returns their ids, oldest first."""
     lying = snapshots(place / "models")
     commits = {
         snapshot: folder for folder in checkpoints(place / "run") for snapshot in read_commit(folder).state.snapshots

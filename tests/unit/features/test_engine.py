@@ -164,9 +164,9 @@ def test_many_threads_share_one_engine() -> None:
 
 
 def test_a_run_lets_other_threads_work() -> None:
-    """While the GIL is held, this thread stands still during the whole of the other's run, in every try.
+    """If a run held the GIL, this thread would stand still during the whole of the other's run, in every try.
 
-    On a busy machine it may stand still for other reasons, so one successful try of five is enough.
+    On a busy machine it may stand still for other reasons, so one try of five is enough.
     """
     columns = request(200_000)
     assert any(share_of_a_run_stood_still(columns, 200_000) < 0.6 for _ in range(5))

@@ -234,7 +234,7 @@ class LookedUp:
         self.renew()
 
     def renew(self) -> None:
-        """Another replica with the same rows; the one before is kept by nobody."""
+        """Makes another replica with the same rows; no reference to the previous one is kept."""
         self.shared = tuple(self.beside.bring(tensor) for tensor in self.on.shared)
         own, gpu = (*self.on.shared, *self.batch.outputs), (*self.shared, *self.outputs)
         at = {tensor.data_ptr(): there for tensor, there in zip(own, gpu, strict=True)}
