@@ -1,4 +1,4 @@
-"""What documents name is there: files and folders of the repository, and classes and functions in them."""
+"""Names in documents exist: files and folders of the repository, and classes and functions in them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md")
 FOLDERS = "benchmarks|cuda|docs|emberline|examples|loadtest|model_repo|serving|storage|tests|trainer"
-# `serving/http/protocol.py:HttpProtocol.data_received`, or a path alone.
+# Matches `serving/http/protocol.py:HttpProtocol.data_received`, or a path alone.
 NAMED = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)(?::([A-Za-z_]\w*(?:\.\w+)*))?`")
 
 
 def named(text: str) -> list[tuple[str, str]]:
-    """Paths in code spans, with the dotted name behind each, or ""."""
+    """Returns the paths in code spans, with the dotted name behind each, or ""."""
     return [(path, name or "") for path, name in NAMED.findall(text)]
 
 
 def missing(path: str, name: str) -> str:
-    """Why what a document names is not there; "" when it is."""
+    """Returns why what a document names does not exist; "" when it does."""
     file = ROOT / path
     if not file.exists():
         return f"{path} is not there"
     if not name:
         return ""
-    # A method may stand in the .cpp beside its header, so the last part is looked for in both.
+    # A method may be defined in the .cpp beside its header, so the last part is looked for in both.
     texts = [part.read_text(encoding="utf-8") for part in (file, file.with_suffix(".cpp")) if part.is_file()]
     for part in name.split("."):
         defined = re.compile(rf"(?:def|class|struct) {part}\b|^{part}\b.*=|\b{part}\(", re.M)

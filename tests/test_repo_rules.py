@@ -22,7 +22,7 @@ VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"
 
 
 def tracked_files() -> list[Path]:
-    """Files that git knows or would add; in a tree without git, everything outside build output."""
+    """Returns the files that git knows or would add; in a tree without git, everything outside build output."""
     try:
         listing = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
@@ -83,7 +83,10 @@ def test_files_stay_small() -> None:
 
 
 def test_lines_of_native_code_fit_the_screen() -> None:
-    """clang-format wraps code; comments are left to their author, because it would destroy aligned lists."""
+    """Checks the lines that clang-format does not wrap.
+
+    It wraps code; comments are left to their author, because it would destroy aligned lists.
+    """
     long = [
         f"{p.relative_to(ROOT)}:{number}"
         for p in FILES
@@ -105,7 +108,7 @@ def test_no_two_test_files_have_one_name() -> None:
 
 
 def test_what_tests_share_lies_in_support() -> None:
-    """A reference stands beside the test that compares with it."""
+    """Every reference is beside the test that compares with it."""
     unit = [p for p in FILES if p.is_relative_to(ROOT / "tests" / "unit") and p.suffix == ".py"]
     assert unit
     assert {p.name for p in unit if not p.name.startswith("test_")} == {"conftest.py", "reference.py"}
@@ -127,7 +130,7 @@ def test_no_pickle_is_ever_loaded() -> None:
 
 
 def test_only_the_edges_read_the_environment() -> None:
-    """Settings come in through configuration; the edges are the command line and the cache folder's place."""
+    """Settings come from configuration; the only exceptions are the command line and the cache folder's location."""
     allowed = {"emberline", "loadtest"}
     reads = re.compile(r"os\.environ|os\.getenv")
     found = [
@@ -169,7 +172,10 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_no_files_and_no_folders_import_each_other() -> None:
-    """The contracts in pyproject.toml hold the order of folders; this holds that of files, and of folders anywhere."""
+    """Checks the order of files, and of folders anywhere.
+
+    The contracts in pyproject.toml hold the order of folders.
+    """
     modules = imports.read_modules()
     graph = imports.file_graph(modules)
     assert len(graph) > 400
@@ -209,7 +215,7 @@ def test_prose_fits_the_screen() -> None:
 
 
 def test_every_page_is_reachable_from_the_index() -> None:
-    """From docs/README.md, by links from page to page; the pages are Markdown files in docs/."""
+    """Every page can be reached from docs/README.md by links; the pages are Markdown files in docs/."""
     pages = {page for page in FILES if page.suffix == ".md" and page.is_relative_to(ROOT / "docs")}
     index = ROOT / "docs" / "README.md"
     seen, left = {index}, [index]

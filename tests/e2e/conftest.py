@@ -1,4 +1,4 @@
-"""Models trained on generated data by the product's own way, published, and served by one real server process."""
+"""Trains models on generated data with the product's own commands, publishes them, and serves them from one process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ training: {batch_size: 512, epochs: 1}
 
 @dataclass(frozen=True)
 class Served:
-    """A model and what the trainer says of the test rows. small: the same with a tenth of its rows in DRAM."""
+    """A model and the trainer's scores of the test rows.
+
+    small: the name of the same model with a tenth of its rows in DRAM.
+    """
 
     name: str
     small: str
@@ -68,7 +71,7 @@ class Served:
 
 
 class PlainRanker(torch.nn.Module):
-    """Nothing of ours in it."""
+    """Model of plain torch layers, which uses none of our code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +91,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(place: Path) -> dict[str, Served]:
-    """deepfm of 40 flat columns, dlrm and din over lists: trained, published twice over (whole and a tenth in DRAM)."""
+    """Trains deepfm over 40 flat columns, and dlrm and din over lists.
+
+    Each is published twice: whole, and with a tenth of its rows in DRAM.
+    """
     write_synthetic(place / "synthetic", rows=10 * ROWS, ids=30_000)
     write_wide(place / "wide", rows=10 * ROWS)
     wide = load_config(CONFIGS / "wide40.yaml")
@@ -114,7 +120,7 @@ def models(place: Path) -> dict[str, Served]:
 
 @pytest.fixture(scope="session")
 def plain(place: Path) -> tuple[PlainRanker, tuple[torch.Tensor, ...]]:
-    """A module of plain torch layers, trained without us, published as `plain`; and a batch for it."""
+    """Publishes a module of plain torch layers, trained without our code, as `plain`; returns it with a batch."""
     generator = torch.Generator().manual_seed(3)
     torch.manual_seed(3)
     module = PlainRanker()
@@ -138,12 +144,12 @@ def plain(place: Path) -> tuple[PlainRanker, tuple[torch.Tensor, ...]]:
 def server(
     place: Path, models: dict[str, Served], plain: tuple[PlainRanker, tuple[torch.Tensor, ...]]
 ) -> Iterator[ServerProcess]:
-    """`emberline serve` over all of them."""
+    """Runs `emberline serve` over all of the models."""
     with ServerProcess(place / "models", place / "store", place / "server.log") as running:
         yield running
 
 
 def rows_of(data: Path, count: int) -> list[dict[str, Any]]:
-    """The first rows of a Parquet file as Python dicts."""
+    """Returns the first rows of a Parquet file as Python dicts."""
     found: list[dict[str, Any]] = pq.read_table(data).slice(0, count).to_pylist()
     return found

@@ -1,4 +1,4 @@
-"""What every model of the zoo must show on a GPU, a simulated one or a real one."""
+"""Checks that every model of the zoo must pass on a GPU, whether simulated or real."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.support.transports import ask_all, requests_of
 
 KINDS = ("deepfm", "dlrm", "din")
 ROWS = 2000
-# What is asked of each precision; the trained models' scores are between 0 and 1.
+# Tolerances of each precision; the trained models' scores are between 0 and 1.
 PRECISIONS = {"fp32": FP32_TOLERANCE, "tf32": 2e-3, "bf16": 2e-2, "fp16": 2e-3}
 
 
 @contextmanager
 def served_on(gpus: Gpus, place: Path, versions: dict[str, Path], **parameters: object) -> Iterator[Server]:
-    """A server in this process with these versions on the GPUs."""
+    """Runs a server in this process that serves these versions on the GPUs."""
     for name, version in versions.items():
         folder = place / "models" / name
         shutil.copytree(version, folder / "1")
@@ -65,7 +65,7 @@ def served_on(gpus: Gpus, place: Path, versions: dict[str, Path], **parameters: 
 
 
 def check_every_transport(gpus: Gpus, models: dict[str, Served], place: Path, precision: str, tolerance: float) -> None:
-    """The trainer's scores over HTTP and gRPC."""
+    """Returns the trainer's scores over HTTP and gRPC."""
     versions = {models[kind].name: models[kind].version for kind in KINDS}
     with served_on(gpus, place, versions, precision=precision, precision_tolerance=0.05) as server:
         url, grpc = f"http://127.0.0.1:{server.http_port}", f"127.0.0.1:{server.grpc_port}"
@@ -86,7 +86,7 @@ def check_every_transport(gpus: Gpus, models: dict[str, Served], place: Path, pr
 
 
 def check_every_size(gpus: Gpus, models: dict[str, Served], place: Path, tolerance: float) -> None:
-    """Batches of each bucket, full and filled up, have the processor's scores."""
+    """Asserts that batches of each bucket, full and padded, get the processor's scores."""
     versions = {models[kind].name: models[kind].version for kind in KINDS}
     with served_on(gpus, place, versions) as server:
         for loaded in server.repository.loaded():
@@ -109,7 +109,7 @@ def check_every_size(gpus: Gpus, models: dict[str, Served], place: Path, toleran
 
 
 def check_one_user(gpus: Gpus, served: Served, place: Path, tolerance: float) -> None:
-    """One row of a user stands for all their items, and crosses the bus once."""
+    """Asserts that one row of a user stands for all of that user's items and crosses the bus once."""
     with served_on(gpus, place, {served.name: served.version}) as server:
         url = f"http://127.0.0.1:{server.http_port}/v2/models/{served.name}/infer"
         rows = [dict(row) for row in rows_of(served.data, 40)]

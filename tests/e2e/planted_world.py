@@ -71,14 +71,14 @@ class Planted(nn.Module):
 
 @dataclass(frozen=True)
 class Answers:
-    """What one snapshot answers: rows by table and id, dense weights."""
+    """Reference answers of one snapshot, computed from its rows (by table and id) and its dense weights."""
 
     rows: dict[str, dict[int, np.ndarray]]
     scale: np.ndarray
     shift: np.ndarray
 
     def parts(self, request: Sequence[Row]) -> np.ndarray:
-        """(B, 3 * DIM) float64."""
+        """Returns each lookup's values, scaled and shifted: (B, 3 * DIM) float64."""
         zero = np.zeros(DIM)
         out = np.zeros((len(request), 3, DIM))
         for index, row in enumerate(request):
@@ -115,7 +115,10 @@ class World:
         )
 
     def plant(self, rows: int, *, removed: int) -> None:
-        """A new generation: `rows` ids of each table get its values, `removed` others are erased, all weights move."""
+        """Makes a new generation.
+
+        `rows` ids of each table get its values, `removed` others are erased, and all weights move.
+        """
         self.generation += 1
         for table in self.tables.values():
             chosen = self.rng.permutation(self.ids)
@@ -130,8 +133,8 @@ class World:
             self.module.shift.copy_(torch.linspace(0, 1, 3 * DIM) + self.generation)
 
     def publish(self, kind: WantedKind = "auto", **options: Any) -> tuple[str, Path]:
-        """Publishes; the snapshot and its folder."""
-        # Noted before it lies in the repository: a server may answer from it at once.
+        """Publishes the current generation; returns the snapshot and its folder."""
+        # Recorded before it is in the repository: a server may answer from it at once.
         pending = self.publisher.prepare(kind, **options)
         self.note(pending.snapshot)
         return pending.snapshot, self.publisher.write()
@@ -147,7 +150,7 @@ class World:
         self.order.append(snapshot)
 
     def row(self, rng: np.random.Generator | None = None) -> Row:
-        """A request's row: known ids, an absent one now and then, empty and null lists."""
+        """Returns the row of one request: known ids, an absent one now and then, empty and null lists."""
         rng = rng or self.rng
         pool = np.append(self.ids, ABSENT)
         items = rng.choice(pool, rng.integers(0, LENGTH + 3)).tolist()
@@ -161,5 +164,5 @@ def _assign(table: EmbeddingTable, ids: np.ndarray, rows: np.ndarray) -> None:
 
 
 def snapshot_of(folder: Path) -> str:
-    """The snapshot that a published folder leads to."""
+    """Returns the snapshot that a published folder leads to."""
     return str(json.loads((folder / "manifest.json").read_text())["snapshot"])

@@ -27,7 +27,7 @@ class Asker:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
 
     def post(self, path: str, content: Any, headers: Mapping[str, str] = {}) -> tuple[int, Any]:
-        """Status and JSON of the answer."""
+        """Returns the status and the JSON of the answer."""
         body = json.dumps(content).encode()
         self._connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
         answer = self._connection.getresponse()
@@ -35,14 +35,14 @@ class Asker:
         return answer.status, json.loads(text) if text else {}
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Status and JSON of the answer."""
+        """Returns the status and the JSON of the answer."""
         self._connection.request("GET", path)
         answer = self._connection.getresponse()
         text = answer.read()
         return answer.status, json.loads(text) if text else {}
 
     def infer(self, model: str, rows: Sequence[Row], **parameters: Any) -> tuple[int, Any]:
-        """A KServe v2 request of these rows."""
+        """Returns the KServe v2 request of these rows."""
         return self.post(f"/v2/models/{model}/infer", infer_body(rows, parameters))
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class Asker:
 
 
 def infer_body(rows: Sequence[Row], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows as a KServe v2 request in JSON."""
+    """Encodes rows as a KServe v2 request in JSON."""
     lists = [row["items"] or [] for row in rows]
     width = max(1, *map(len, lists))
     batch = len(rows)
@@ -73,19 +73,22 @@ def infer_body(rows: Sequence[Row], parameters: Mapping[str, Any]) -> dict[str, 
 
 
 def answered(content: Any) -> tuple[str, np.ndarray]:
-    """The snapshot that an answer names, and its parts (B, 6)."""
+    """Returns the snapshot that an answer names, and its parts (B, 6)."""
     output = content["outputs"][0]
     return content["parameters"]["snapshot"], np.array(output["data"], np.float64).reshape(output["shape"])
 
 
 def difference(answers: Answers, rows: Sequence[Row], parts: np.ndarray) -> float:
-    """How far an answer is from what its snapshot must answer, relative to it; below TOLERANCE when it is right."""
+    """Returns the largest relative error of an answer against its snapshot; a right answer stays below TOLERANCE."""
     expected = answers.parts(rows)
     return float((np.abs(parts - expected) / np.maximum(1.0, np.abs(expected))).max())
 
 
 class Clients:
-    """`count` threads that ask one model until stopped. wrong: what was not as it must be, in words."""
+    """Runs `count` threads that query one model until stopped.
+
+    wrong: descriptions of what was not as it must be.
+    """
 
     def __init__(self, port: int, world: World, count: int, *, may_be_away: bool = False) -> None:
         self.world = world
@@ -113,7 +116,7 @@ class Clients:
             with Asker(port) as asker:
                 while not self._stop.is_set():
                     self._ask(asker, [self.world.row(rng) for _ in range(int(rng.integers(1, 9)))])
-        except Exception as error:  # a client must not die unseen
+        except Exception as error:  # An exception in a client must not go unnoticed.
             self._note(f"client {seed}: {type(error).__name__}: {error}")
 
     def _ask(self, asker: Asker, rows: list[Row]) -> None:
@@ -144,7 +147,10 @@ class Clients:
 
 
 def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> None:
-    """Waits, within bounds, for what another process will do. what: for the error, then."""
+    """Waits, within bounds, for what another process will do.
+
+    what: names it in the error message.
+    """
     deadline = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > deadline:
@@ -153,7 +159,7 @@ def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> None:
 
 
 class Operator(Asker):
-    """The hands on the controls of one model."""
+    """Sends the control commands of one model."""
 
     def __init__(self, port: int, model: str) -> None:
         super().__init__(port)
@@ -166,13 +172,13 @@ class Operator(Asker):
         assert status == 200, f"{verb}: {status} {answer}"
 
     def state(self) -> dict[str, Any]:
-        """What the server says of the model's snapshots."""
+        """Returns the server's report on the model's snapshots."""
         status, answer = self.get(f"/v2/repository/models/{self.model}/snapshots")
         assert status == 200, answer
         return answer
 
     def served(self) -> str:
-        """The snapshot that is served."""
+        """Returns the snapshot that is served."""
         return str(self.state()["served"]["id"])
 
     def wait_for(self, snapshot: str) -> None:

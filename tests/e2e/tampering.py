@@ -58,7 +58,7 @@ def edit_tensors(path: Path, edit: Callable[[dict[str, np.ndarray]], None]) -> N
 
 
 def a_shard(folder: Path, table: str = "item") -> Path:
-    """The first shard of a table."""
+    """Returns the first shard of a table."""
     return next((folder / "tables").glob(f"{table}.*"))
 
 

@@ -23,7 +23,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def refused(server: ServerProcess) -> int:
-    """How many updates the server has refused."""
+    """Returns how many updates the server has refused."""
     samples = server.metrics().items()
     return int(sum(value for name, value in samples if name.startswith("emberline_updates_refused_total")))
 
@@ -73,10 +73,10 @@ def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World
             assert status == 200, kind
             assert answered(content)[0] == first
             for entry in list(deltas.iterdir()):
-                # Away at once, as retention does it: half a folder would be one more bad delta.
+                # Removed in one step, as retention does it: half a folder would be one more bad delta.
                 hidden = entry.rename(entry.with_name(f".{entry.name}"))
                 shutil.rmtree(hidden)
-        # A folder without a manifest was not published to the end: nothing to refuse, nothing to serve.
+        # A folder without a manifest was never published completely: there is nothing to refuse and nothing to serve.
         before = refused(server)
         write_copy(good, deltas, sequence, no_manifest, signed=False)
         snapshot = write_copy(good, deltas, sequence + 1, lambda folder, manifest: None)

@@ -25,7 +25,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def documented() -> list[list[str]]:
-    """The commands in the page's shell blocks."""
+    """Returns the commands in the page's shell blocks."""
     blocks = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
     lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
     return [shlex.split(line) for line in lines if line]
@@ -87,7 +87,10 @@ def test_an_interrupted_run_prints_and_writes_what_it_has(tmp_path: Path) -> Non
 
 
 def test_the_commands_of_the_page_exist(tmp_path: Path) -> None:
-    """Each with its real options; what would take minutes is asked for its help, which knows those options."""
+    """Runs each command with its real options.
+
+    A command that would take minutes also gets --help, which still checks the options.
+    """
     commands = documented()
     assert len(commands) >= 5
     for command in commands:

@@ -1,4 +1,7 @@
-"""One model under every combination of batching, sessions and runner, asked in every way: the reference's scores."""
+"""Serves one model under every combination of batching, sessions and runner.
+
+Requests of every form must get the reference's scores.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def model_name(batching: str, sessions: int, runner: str) -> str:
 def asked(
     request: pytest.FixtureRequest, models: dict[str, Served], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """A server of the model under a name for each combination."""
+    """Starts a server of the model under a separate name for each combination."""
     place = tmp_path_factory.mktemp("combinations")
     for batching, sessions, runner in itertools.product(BATCHING, SESSIONS, RUNNERS):
         folder = place / "models" / model_name(batching, sessions, runner)
@@ -82,7 +85,10 @@ def test_every_way_to_ask_gives_the_scores_of_the_reference(
 
 
 def json_request(rows: list[dict[str, Any]], *, once: bool, priority: int, timeout_us: int) -> bytes:
-    """once: the user's side in one row."""
+    """Encodes a request of these rows.
+
+    once: the user's side is sent as one row.
+    """
     count = len(rows)
     users = [rows[0]["user"]] if once else [row["user"] for row in rows]
     lists = [row["tags"] or [] for row in rows]

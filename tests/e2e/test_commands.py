@@ -76,7 +76,10 @@ def test_the_lines_to_try_work_as_they_stand(models: dict[str, Served], server: 
 
 
 def plan_on_a_busy_machine(version: Path, *arguments: str) -> str:
-    """What `plan` prints. It measures times, and says so where other work hides them: it is asked again then."""
+    """Returns what `plan` prints, and retries while other work on the machine disturbs its measurements.
+
+    `plan` measures times, and reports an error where other work hides them.
+    """
     for attempt in range(5):
         try:
             return emberline("plan", str(version), *arguments, "--json")

@@ -1,4 +1,4 @@
-"""Every file call of a restart may fail: a sample; all of them are `python -m tests.faults.storm --all`."""
+"""Makes a sample of a restart's file calls fail; `python -m tests.faults.storm --all` covers all of them."""
 
 from __future__ import annotations
 

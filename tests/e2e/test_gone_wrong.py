@@ -1,4 +1,4 @@
-"""A trainer that learns flipped labels: what it publishes is sound by digest and score, and is refused all the same."""
+"""A trainer that learns flipped labels publishes what is sound by digest and score, and is refused all the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIGS = Path(__file__).parents[2] / "trainer" / "configs"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """first and newer clicks, the newer ones with their labels flipped, and test rows."""
+    """Writes first and newer clicks, the newer ones with their labels flipped, and test rows."""
     folder = tmp_path_factory.mktemp("clicks")
     write_synthetic(folder, rows=150_000, ids=2_000)
     whole = pq.read_table(folder / "train.parquet")

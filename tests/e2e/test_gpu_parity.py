@@ -1,5 +1,7 @@
-"""Every model of the zoo on a simulated GPU: the trainer's scores through every transport, in every precision and
-size."""
+"""Tests every model of the zoo on a simulated GPU.
+
+Every transport gives the trainer's scores, in every precision and size.
+"""
 
 from __future__ import annotations
 

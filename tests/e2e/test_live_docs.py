@@ -1,6 +1,6 @@
-"""The commands of docs/live.md: the walkthrough runs as it stands, on a small planted set; the rest is parsed.
+"""Runs the walkthrough of docs/live.md unchanged on a small planted set, and parses its other commands.
 
-So are those of docs/serving.md. Every option and metric stands in the table of its page.
+The commands of docs/serving.md are parsed, too. Every option and metric must be in the table of its page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documented shop configuration, whose data calls a column otherwise, and data with dates, on every way."""
+"""Tests the documented shop configuration, whose data names a column otherwise, and data with dates, in every way."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ training: {batch_size: 256}
 
 
 def shop_config() -> str:
-    """The configuration as it stands in the documentation."""
+    """Returns the configuration as it is in the documentation."""
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     block = text[text.index("    model_name: shop") : text.index("A key that is not known is refused")]
     return "\n".join(line[4:] for line in block.splitlines())
@@ -61,7 +61,7 @@ def shop_rows(rows: int, seed: int) -> pa.Table:
 
 
 def write_days(folder: Path, days: list[str], unit: str, rows: int = 600) -> Path:
-    """A Hive-partitioned folder: user_id, at (a timestamp in `unit`), seen_ms (integers), clicked."""
+    """Writes a Hive-partitioned folder: user_id, at (a timestamp in `unit`), seen_ms (integers), clicked."""
     for number, day in enumerate(days):
         rng = np.random.default_rng(number)
         start = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.UTC)
@@ -83,7 +83,10 @@ def write_days(folder: Path, days: list[str], unit: str, rows: int = 600) -> Pat
 
 
 def check_every_way(model: str, run_folder: Path, models: Path, data: Path, place: Path, within: float) -> None:
-    """predict, the three front ends, the load test and score give, for `data`, the scores that the trainer gives."""
+    """Asserts that every way of scoring `data` gives the trainer's scores.
+
+    The ways are predict, the three front ends, the load test and score.
+    """
     expected = load_trained(run_folder).predict(data).reshape(-1)
     with ServerProcess(models, place / "store", place / "server.log") as server:
         lines = emberline("predict", model, "--url", server.url, "--data", str(data), "--rows", "50", "--skip", "3")

@@ -1,4 +1,4 @@
-"""One score, four ways to it: the trainer, the server through each transport and tier, and the third reference."""
+"""Compares one score from four sources: the trainer, the server by each transport and tier, and the third reference."""
 
 from __future__ import annotations
 

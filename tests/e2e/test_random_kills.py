@@ -1,4 +1,4 @@
-"""kill -9 at random moments of updates; the large form is `python -m benchmarks.random_kills`."""
+"""Kills updates with -9 at random moments; the large form is `python -m benchmarks.random_kills`."""
 
 from __future__ import annotations
 

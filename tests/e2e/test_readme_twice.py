@@ -1,4 +1,4 @@
-"""The README's commands, run twice; between, everything that the first run made is removed but the default store."""
+"""Runs the README's commands twice; in between, everything from the first run but the default store is removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASKS_SERVER = {"predict", "snapshots", "rollback", "resume"}
 
 
 class Walk:
-    """One run of the walkthrough, in a folder with a home of its own."""
+    """One run of the walkthrough, in a folder with its own home directory."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
@@ -61,7 +61,7 @@ class Walk:
 
 
 def walk(folder: Path, seed: int) -> tuple[Walk, str]:
-    """A walk, and the snapshot id of the version that it published."""
+    """Runs the walkthrough; returns it and the snapshot id of the version that it published."""
     done = Walk(folder, seed)
     done.run()
     manifest = json.loads((folder / "build" / "models" / "synthetic" / "1" / "manifest.json").read_text())

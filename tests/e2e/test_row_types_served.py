@@ -190,7 +190,10 @@ def test_a_version_in_another_row_type_follows(published: Models, server: Server
 
 
 def body(**changes: Any) -> dict[str, Any]:
-    """A request of two rows; changes: shape and data of an input, or None to leave it out."""
+    """Returns a request of two rows.
+
+    changes: shape and data of an input, or None to leave the input out.
+    """
     given: dict[str, Any] = {
         "user": ("INT64", [1, 1], [7]),
         "item": ("INT64", [2, 1], [3, 4]),

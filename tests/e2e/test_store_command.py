@@ -1,4 +1,4 @@
-"""`emberline store`: what lies there, what is wrong with it, and a repaired store that is filled again."""
+"""Tests `emberline store`: it lists a store's content and damage, and repairs the store, which is filled again."""
 
 from __future__ import annotations
 

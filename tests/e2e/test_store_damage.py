@@ -1,4 +1,4 @@
-"""Two models, one of whose stores is damaged: the other is served as if nothing were, and the store is filled again."""
+"""Two models, one with a damaged store: the other is served undisturbed, and the damaged store is filled again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ ROWS = 8_000
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """models/: `whole` holds its rows in DRAM, `whole_tenth` serves the same version mostly from the disk."""
+    """Makes models/ with two models of one version.
+
+    `whole` holds its rows in DRAM; `whole_tenth` serves the same version mostly from the disk.
+    """
     place = tmp_path_factory.mktemp("damage")
     world = DeltaWorld(place / "models", "whole", ROWS)
     small_model(place / "models", "whole", world.version, dram_bytes=20_000)
@@ -50,7 +53,7 @@ def ask(server: ServerProcess, model: str) -> tuple[int, Any]:
 
 
 def ask_until_answered(server: ServerProcess, model: str, want: Any) -> int:
-    """Asks until there is an answer, which must be right; returns how often the store could not give one."""
+    """Sends requests until there is an answer, which must be right; returns how often the store could not give one."""
     deadline = time.monotonic() + START_TIMEOUT_S
     failures = 0
     while True:
@@ -65,7 +68,7 @@ def ask_until_answered(server: ServerProcess, model: str, want: Any) -> int:
 
 
 def files_of_rows(store: Path) -> list[Path]:
-    """Those of the store that hold rows, largest first."""
+    """Returns the files of the store that hold rows, largest first."""
     found = [path for path in store.rglob("*") if path.suffix in (".sst", ".pages")]
     return sorted(found, key=lambda path: path.stat().st_size, reverse=True)
 

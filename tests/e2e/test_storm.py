@@ -1,4 +1,4 @@
-"""Deltas, rollbacks, re-bases, versions, loads and unloads under 16 clients: every answer is one snapshot's own."""
+"""Tests deltas, rollbacks, re-bases, versions, loads and unloads under 16 clients: each answer is of one snapshot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def set_options(model: Path, options: dict[str, str]) -> None:
 
 @contextmanager
 def serving(place: str, repository: Path, folder: Path) -> Iterator[ServerProcess | Server]:
-    """A server process; or one in this process, whose sessions are on a simulated GPU."""
+    """Runs a server process, or a server in this process whose sessions are on a simulated GPU."""
     if place != "a simulated GPU":
         with ServerProcess(repository, folder / "store", folder / "server.log") as server:
             yield server

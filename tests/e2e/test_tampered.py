@@ -20,7 +20,7 @@ from tests.e2e.conftest import Served
 
 
 class Payload:
-    """Unpickling it creates a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -42,7 +42,7 @@ def files_of(version: Path) -> list[str]:
 
 
 def tampered_copies(version: Path, repository: Path, marker: Path) -> dict[str, str]:
-    """Model -> the file that its copy of the version was changed in."""
+    """Makes tampered copies of the version; returns model -> the file that was changed in its copy."""
     changed: dict[str, str] = {}
 
     def copy(model: str, file: str) -> Path:

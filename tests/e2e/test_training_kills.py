@@ -1,4 +1,4 @@
-"""kill -9 at random moments of a training beyond DRAM; the large form is `python -m benchmarks.training_kills`."""
+"""Kills trainings beyond DRAM with -9 at random moments; the large form is `python -m benchmarks.training_kills`."""
 
 from __future__ import annotations
 

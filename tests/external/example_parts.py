@@ -1,7 +1,7 @@
 """Runs one of Triton's example scripts where it cannot run as it is: python example_parts.py HOW SCRIPT.py URL
 
 elsewhere     its address is fixed: it is sent to URL
-named-triton  it wants a server that is called 'triton': it is notified that this is one, and checks the rest
+named-triton  it wants a server that is called 'triton': it sees that name, and checks the rest
 identity      only what it does with `simple_identity`
 """
 
@@ -18,7 +18,7 @@ import tritonclient.http as triton_http
 
 
 def elsewhere(script: Path, url: str) -> None:
-    """Once over HTTP, as it does without --protocol."""
+    """Runs the script once over HTTP, as it runs without --protocol."""
     own = triton_http.InferenceServerClient
     triton_http.InferenceServerClient = lambda **options: own(**{**options, "url": url})
     sys.argv = [str(script)]
@@ -26,7 +26,7 @@ def elsewhere(script: Path, url: str) -> None:
 
 
 def named_triton(script: Path, url: str) -> None:
-    """Every other check of it is made."""
+    """Runs the script with a server name of 'triton', so that it makes all its other checks."""
     if "_grpc_" in script.name:
         of_grpc = triton_grpc.InferenceServerClient.get_server_metadata
 

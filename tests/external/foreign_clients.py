@@ -27,11 +27,14 @@ CALL_S, INSTALL_S = 120, 300
 
 
 class SkippedError(Exception):
-    """Why a client cannot run here."""
+    """Raised with the reason why a client cannot run here."""
 
 
 def run(command: Sequence[str | Path], folder: Path | None = None, timeout_s: float = CALL_S) -> str:
-    """What a program prints. Raises AssertionError with it when the program fails, SkippedError when it is not here."""
+    """Runs a program and returns what it prints.
+
+    Raises AssertionError with its output when the program fails, and SkippedError when the program is not installed.
+    """
     if shutil.which(str(command[0])) is None:
         raise SkippedError(f"there is no {command[0]}")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -40,12 +43,15 @@ def run(command: Sequence[str | Path], folder: Path | None = None, timeout_s: fl
 
 
 def java(server: ServerProcess, _folder: Path) -> None:
-    """HTTP/1.1, and HTTP/2 as it offers it: an Upgrade beside a body."""
+    """Checks HTTP/1.1, and HTTP/2 in the way the client offers it: an Upgrade beside a body."""
     run(["java", HERE / "JavaCalls.java", str(server.http_port)])
 
 
 def curl(server: ServerProcess, _folder: Path) -> None:
-    """--http2 with a body, twice on one connection; --http2-prior-knowledge, which is refused and does not hang."""
+    """Checks --http2 and --http2-prior-knowledge.
+
+    --http2 is sent with a body, twice on one connection; --http2-prior-knowledge must be refused without hanging.
+    """
     url = f"{server.url}/v2/models/echo/infer"
     chunked, expecting = ("-H", "Transfer-Encoding: chunked"), ("-H", "Expect: 100-continue")
     for options in (("--http2",), ("--http2", *chunked), ("--http2", *expecting), ("--http1.1",), ("--http1.0",)):
@@ -54,11 +60,11 @@ def curl(server: ServerProcess, _folder: Path) -> None:
         assert [json.loads(answer)["outputs"][0]["data"] for answer in answers] == [[1.0, 2.0, 3.0, 4.0]] * 2, options
     command = ["curl", "-sS", "--max-time", "10", "--http2-prior-knowledge", url]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, check=False)
-    assert refused.returncode not in (0, 28), refused  # 28: nothing came within ten seconds
+    assert refused.returncode not in (0, 28), refused  # Exit code 28: nothing came within ten seconds.
 
 
 def grpc_js(server: ServerProcess, folder: Path) -> None:
-    """grpc.health.v1 by another implementation of gRPC."""
+    """Checks grpc.health.v1 with another implementation of gRPC."""
     if not (folder / "node_modules").exists():
         try:
             run(["npm", "install", "--silent", "--no-audit", "--no-fund", *NODE_PACKAGES], folder, INSTALL_S)

@@ -45,10 +45,13 @@ SEED = 20261124
 
 
 class Outcome(NamedTuple):
-    """status: of the first answer, 0 without one. is_next_answered: with 200. broken: what cannot be read."""
+    """Outcome of one case: the answer to the unusual request, and whether the usual request behind it was answered."""
 
+    #: Status of the first answer, 0 without one.
     status: int
+    #: True when the second request was answered with 200.
     is_next_answered: bool
+    #: Describes what cannot be read; empty when all can be.
     broken: str = ""
 
     def __str__(self) -> str:
@@ -57,7 +60,7 @@ class Outcome(NamedTuple):
 
 
 def install() -> Path:
-    """The Python of the peers, made once. Raises PeerMissingError."""
+    """Returns the Python of the peers, which is installed once. Raises PeerMissingError."""
     python = FOLDER / "bin" / "python"
     if not python.exists():
         call([sys.executable, "-m", "venv", str(FOLDER)])
@@ -67,7 +70,7 @@ def install() -> Path:
 
 @contextlib.contextmanager
 def peer(python: Path, arguments: list[str], folder: Path) -> Iterator[int]:
-    """A peer's port, once it listens."""
+    """Returns a peer's port once it listens."""
     (port,) = free_ports(1)
     command = [str(python), *(argument.format(port=port) for argument in arguments)]
     with (folder / "log").open("w") as log:
@@ -87,7 +90,7 @@ def peer(python: Path, arguments: list[str], folder: Path) -> Iterator[int]:
 
 
 def ask(port: int, case: Case) -> Outcome:
-    """Sends a case, and the usual request behind it."""
+    """Sends a case, and the usual request behind it, and returns the outcome."""
     data = case.draft.written() + NEXT
     size = -(-len(data) // case.draft.pieces)
     is_head = case.draft.method == b"HEAD"
@@ -99,7 +102,7 @@ def ask(port: int, case: Case) -> Outcome:
                 end.sendall(data[at : at + size])
                 if case.draft.pieces > 1:
                     time.sleep(0.002)
-        # A busy machine may be late with an answer that has to come; only what may stay away has a short wait.
+        # A busy machine may delay an answer that has to come; only an answer that may stay away has a short wait.
         awaited = 2 if case.next == MUST else 1
         with contextlib.suppress(TimeoutError, ConnectionError):
             while True:
@@ -116,7 +119,7 @@ def ask(port: int, case: Case) -> Outcome:
 
 
 def read_answers(data: bytes, *, first_is_head: bool) -> tuple[list[int], str]:
-    """The statuses of all responses but those of 1xx, and what was wrong with their framing."""
+    """Returns the statuses of all responses but those of 1xx, and what was wrong with their framing."""
     statuses: list[int] = []
     while data:
         head, found, data = data.partition(b"\r\n\r\n")
@@ -146,12 +149,12 @@ def read_answers(data: bytes, *, first_is_head: bool) -> tuple[list[int], str]:
                 if not length:
                     break
         else:
-            return statuses, ""  # it ends with the connection
+            return statuses, ""  # The body ends with the connection.
     return statuses, ""
 
 
 def fault(case: Case, found: Outcome) -> str:
-    """What is wrong with an outcome by the RFCs, "" for nothing."""
+    """Returns what the RFCs find wrong with an outcome, "" for nothing."""
     if found.broken:
         return found.broken
     if found.status not in case.statuses:
@@ -164,7 +167,7 @@ def fault(case: Case, found: Outcome) -> str:
 
 
 def run(count: int, seed: int, frontends: int) -> tuple[list[Case], dict[str, list[Outcome]]]:
-    """The outcomes of all cases, by server. Raises PeerMissingError."""
+    """Returns the outcomes of all cases, by server. Raises PeerMissingError."""
     python = install()
     every = list(cases(count, seed))
     outcomes: dict[str, list[Outcome]] = {}
@@ -180,7 +183,7 @@ def run(count: int, seed: int, frontends: int) -> tuple[list[Case], dict[str, li
 
 
 def report(every: list[Case], outcomes: dict[str, list[Outcome]]) -> int:
-    """Prints what was found; the number of faults of ours and of differences without a reason."""
+    """Prints the findings; returns the number of our faults and of differences without a reason."""
     ours = outcomes[OURS]
     faults = {
         who: [fault(case, found) for case, found in zip(every, those, strict=True)] for who, those in outcomes.items()

@@ -1,4 +1,4 @@
-"""Requests for the HTTP campaign: a usual one, and what it is changed by; each change with what the RFCs ask for.
+"""Requests for the HTTP campaign: a usual one, and the changes to it, each with what the RFCs ask for.
 
 A case is one request with one to three changes, and behind it, on the same connection, a second one that is usual. A
 change says which statuses its first request may have, and whether the second one may, must or must not be answered.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 JSON = b'{"inputs":[{"name":"in_A","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
-# Would be a request of its own, if a server took the body for one.
+# A server that took the body for a request would find one here.
 HIDDEN = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
 NEXT = b"GET /v2/health/live?next HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 INFER, LIVE = b"/v2/models/echo/infer", b"/v2/health/live"
@@ -24,7 +24,11 @@ MUST, MAY, MUST_NOT = "must", "may", "must not"
 
 @dataclass(frozen=True)
 class Draft:
-    """A request before it is written. framing: lines of the head, and the body. line_end: of the lines of the head."""
+    """A request before it is written.
+
+    framing: takes the content, returns the header lines of the framing and the body.
+    line_end: ends the lines of the head.
+    """
 
     method: bytes = b"POST"
     target: bytes = INFER
@@ -41,7 +45,7 @@ class Draft:
     pieces: int = 1
 
     def written(self) -> bytes:
-        """As it goes over the wire."""
+        """Returns the bytes of the request as they are sent."""
         framing, body = self.framing(self.content)
         line = b" ".join(part for part in (self.method, self.target, self.version) if part) + b"\r\n"
         head = (self.before + line + self.host + self.headers + framing + b"\r\n").replace(b"\r\n", self.line_end)
@@ -50,24 +54,27 @@ class Draft:
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is unusual about a request.
-
-    part: of two changes of one part only one is taken. statuses: what the first request may be answered with, None
-    where it changes nothing of that. next: whether what follows must be answered, may be, or must not. rfc: where that
-    is said.
-    """
+    """One thing that is unusual about a request."""
 
     name: str
+    #: Of several changes to one part, a case takes only one.
     part: str
     make: Callable[[Draft], Draft]
+    #: Statuses that the first request may be answered with; None where the change makes no difference to them.
     statuses: frozenset[int] | None = None
+    #: Says whether the request that follows must, may or must not be answered.
     next: str = MUST
+    #: The section of an RFC that says so.
     rfc: str = ""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A request with its changes. statuses: of the first answer, any of them; next: see Change."""
+    """A request with its changes.
+
+    statuses: any one of them may be the status of the first answer.
+    next: see Change.
+    """
 
     changes: tuple[Change, ...]
     draft: Draft
@@ -76,7 +83,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its changes."""
+        """Names the changes, joined by " + "."""
         return " + ".join(change.name for change in self.changes) or "usual"
 
 
@@ -107,7 +114,11 @@ def _chunks(
 
 
 def _framed(lines: bytes, body: bytes | None = None) -> Callable[[Draft], Draft]:
-    """lines: with %d for the length of the content. body: instead of the content."""
+    """Sets the framing.
+
+    lines: header lines, with %d for the length of the content.
+    body: replaces the content.
+    """
     return _set(framing=lambda content: (lines.replace(b"%d", b"%d" % len(content)), content if body is None else body))
 
 
@@ -377,12 +388,12 @@ CHANGES: tuple[Change, ...] = (
     Change("in five pieces", "pieces", _set(pieces=5)),
     Change("in fifty pieces", "pieces", _set(pieces=50)),
 )
-# The one for what a request says takes no body along: these have no meaning beside it.
+# GET, HEAD, OPTIONS and CONNECT are sent without a body: changes to these parts have no meaning beside them.
 _OF_A_BODY = frozenset({"framing", "encoding", "content"})
 
 
 def cases(count: int, seed: int) -> Iterator[Case]:
-    """The usual request, every change alone, and then two and three at a time, drawn anew for each seed."""
+    """Yields the usual request, every change alone, and then two and three at a time, drawn anew for each seed."""
     yield Case((), Draft())
     for change in CHANGES:
         yield case(change)
@@ -395,7 +406,7 @@ def cases(count: int, seed: int) -> Iterator[Case]:
         bodiless = any(change.name in ("GET", "HEAD", "OPTIONS", "CONNECT") for change in picked)
         if len(set(parts)) < len(parts) or (bodiless and _OF_A_BODY & set(parts)):
             continue
-        # In the order of the list, so that a target or a body is the changed one, whatever the method made of it.
+        # Applied in the order of the list, so that a changed target or body stays whatever the method has set.
         found = case(*sorted(picked, key=CHANGES.index))
         if found.name not in seen:
             seen.add(found.name)
@@ -404,19 +415,19 @@ def cases(count: int, seed: int) -> Iterator[Case]:
 
 
 def case(*changes: Change) -> Case:
-    """One request with these changes; what one of them may be answered with, all together may."""
+    """Returns one request with these changes; it may be answered with any status that one of them allows."""
     draft = Draft()
     for change in changes:
         draft = change.make(draft)
     given = [change.statuses for change in changes if change.statuses is not None]
     refusals = frozenset().union(*given) if given else frozenset({200})
-    # A mistake that lies before another one hides it; one that may be taken leaves the others.
+    # A mistake that is found first hides the others; one that may be accepted leaves them visible.
     if given and all(200 in statuses for statuses in given):
         refusals |= {200}
     elif len(given) > 1:
         refusals -= {200} if any(200 not in statuses for statuses in given) else set()
     kinds = {change.next for change in changes}
-    # Where something else is refused before it, what has to end a connection may not have been seen yet.
+    # Where something else is refused first, the server may not have seen yet what has to end the connection.
     following = MUST_NOT if MUST_NOT in kinds else MAY if MAY in kinds else MUST
     names = {change.name for change in changes}
     if "HTTP/1.0" in names:
@@ -425,7 +436,7 @@ def case(*changes: Change) -> Case:
 
 
 def _of_1_0(names: set[str], statuses: frozenset[int], following: str) -> tuple[frozenset[int], str]:
-    """HTTP/1.0 has no chunks, needs no Host, and ends unless it is asked to stay."""
+    """Adapts a case to HTTP/1.0, which has no chunks, needs no Host, and closes unless it is asked to stay open."""
     if any(change.name in names and change.part == "framing" and _has_codings(change) for change in CHANGES):
         return statuses | BAD, MUST_NOT
     if names & {"no Host"}:

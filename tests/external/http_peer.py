@@ -1,4 +1,4 @@
-"""What uvicorn and granian serve in the HTTP campaign: an ASGI application that answers as this server's routes do.
+"""ASGI application that uvicorn and granian serve in the HTTP campaign; it answers as this server's routes do.
 
 It runs in the peers' own environment, so it imports nothing of ours.
 """
@@ -18,7 +18,7 @@ async def app(
     receive: Callable[[], Awaitable[dict[str, Any]]],
     send: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> None:
-    """GET of /v2/health/live, POST of /v2/models/echo/infer with JSON; 404 and 405 for all else."""
+    """Answers GET of /v2/health/live and POST of /v2/models/echo/infer with JSON, and all else with 404 or 405."""
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
     body = b""

@@ -1,7 +1,7 @@
-"""Why a peer of the HTTP campaign answers otherwise than this server, by the change that shows it and the peer.
+"""Reasons why a peer of the HTTP campaign answers otherwise than this server, by the change that shows it and the peer.
 
-Measured with uvicorn 0.54 on httptools 0.8 and granian 2.8. What is said of a change holds for it alone; a request
-with more than one has the reasons of each.
+Measured with uvicorn 0.54 on httptools 0.8 and granian 2.8. A reason holds for its change alone; a request with more
+than one change has the reasons of each.
 """
 
 from __future__ import annotations
@@ -74,6 +74,9 @@ TWO_MISTAKES = "two mistakes in one request, and each reports the one that it se
 
 
 def reason(names: list[str], who: str, *, mistakes: int) -> str:
-    """Why `who` differs on a request with these changes, "" for no reason. mistakes: how many of them are refused."""
+    """Returns why `who` differs on a request with these changes, "" for no reason.
+
+    mistakes: how many of the changes are refused.
+    """
     found = next((f"{name}: {REASONS[name][who]}" for name in names if who in REASONS.get(name, {})), "")
     return found or (TWO_MISTAKES if mistakes > 1 else "")

@@ -1,4 +1,4 @@
-"""What KServe's own client is asked to do; run by a Python that has it, with the HTTP and the gRPC port.
+"""Makes the calls of KServe's own client; run by a Python that has it, with the HTTP and the gRPC port.
 
 It prints a line for each call and ends with an exception at the first wrong answer.
 """
@@ -17,7 +17,7 @@ LEFT, RIGHT = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.
 
 
 def request(binary: bool) -> InferRequest:
-    """A row of two tensors, as numbers of JSON or as bytes."""
+    """Returns a request of one row and two tensors, as JSON numbers or as bytes."""
     inputs = []
     for name, values in (("INPUT0", LEFT), ("INPUT1", RIGHT)):
         one = InferInput(name, list(values.shape), "INT32")
@@ -35,7 +35,7 @@ def check(what: str, answer: object) -> None:
 
 
 async def main(http_port: str, grpc_port: str) -> None:
-    """Health, v2 as JSON and as bytes, v1, and gRPC."""
+    """Calls health, v2 as JSON and as bytes, v1, and gRPC."""
     base = f"http://127.0.0.1:{http_port}"
     rest = InferenceRESTClient(RESTConfig(protocol="v2", retries=0))
     assert await rest.is_server_live(base) is True

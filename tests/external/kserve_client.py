@@ -23,7 +23,7 @@ INSTALL_S, CALLS_S = 600, 120
 
 
 def install(folder: Path) -> Path:
-    """The Python of a new environment that has the client. Raises subprocess.CalledProcessError."""
+    """Returns the Python of a new environment that has the client. Raises subprocess.CalledProcessError."""
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", CLIENT]

@@ -27,7 +27,7 @@ MODELS = ("numbers", "strings")
 
 
 def main() -> None:
-    """Prints a line each. Ends with 1 when one of them failed."""
+    """Prints a line for each run. Ends with 1 when one of them failed."""
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

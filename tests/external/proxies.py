@@ -1,9 +1,9 @@
-"""nginx and HAProxy, as they come from Debian, before this server: by the lines of docs/security.md, and by usual ones.
+"""Tests this server behind Debian's nginx and HAProxy, configured as in docs/security.md and in the usual way.
 
     python -m tests.external.proxies
 
-Both are unpacked under build/proxies, and nothing is installed. A line a check; exit code 0 when all hold, 1 when one
-does not, 2 when the programs could not be had.
+Both are unpacked under build/proxies, and nothing is installed. Prints a line for each check; exit code 0 when all
+hold, 1 when one does not, 2 when the programs could not be had.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FOLDER = ROOT / "build" / "proxies"
 PACKAGES = ("nginx", "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
-# What every guide to websockets says, with control closed. `map` stands outside of the server.
+# The configuration that every guide to websockets has, with control closed. `map` stands outside of `server`.
 WEBSOCKETS = """
 map $http_upgrade $connection_upgrade {{ default upgrade; '' close; }}
 server {{
@@ -107,7 +107,7 @@ VALUES = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def fetch() -> None:
-    """Unpacks the programs, once. Raises PeerMissingError."""
+    """Downloads and unpacks the programs, once. Raises PeerMissingError."""
     if not (FOLDER / "usr" / "sbin" / "haproxy").exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
         call(["apt-get", "download", *PACKAGES], folder=FOLDER)
@@ -122,12 +122,12 @@ def fetch() -> None:
 
 
 def environment() -> dict[str, str]:
-    """Of both."""
+    """Returns the environment that both programs need."""
     return {**os.environ, "LD_LIBRARY_PATH": str(FOLDER / LIBRARIES)}
 
 
 def documented(http: int, listen: int) -> str:
-    """The server block of docs/security.md, on a port of this machine instead of 443."""
+    """Returns the server block of docs/security.md, on a port of this machine instead of 443."""
     text = (ROOT / "docs" / "security.md").read_text()
     found = re.search(r"```nginx\n(.*?)```", text, re.DOTALL)
     assert found is not None, "docs/security.md has no nginx lines"
@@ -138,7 +138,7 @@ def documented(http: int, listen: int) -> str:
 
 @contextlib.contextmanager
 def running(command: list[Any], log: Path, ports: list[int]) -> Iterator[None]:
-    """A program until the end, once it listens."""
+    """Runs a program for the length of the `with` block, which begins once the program listens."""
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment())
     try:
@@ -151,14 +151,14 @@ def running(command: list[Any], log: Path, ports: list[int]) -> Iterator[None]:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody does."""
+    """Returns whether a process listens on the port."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """At most 20 seconds. Raises AssertionError."""
+    """Waits at most 20 seconds until the condition holds. Raises AssertionError."""
     end = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < end, f"waited for {what}"
@@ -166,7 +166,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 
 def exchange(port: int, data: bytes, wait_s: float = 1.0) -> bytes:
-    """What comes back on a connection of its own, until it ends or nothing comes for a while."""
+    """Sends data on a new connection; returns what comes back until it ends or nothing comes for `wait_s` seconds."""
     with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as end:
         end.sendall(data)
         answer = b""
@@ -177,13 +177,16 @@ def exchange(port: int, data: bytes, wait_s: float = 1.0) -> bytes:
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    """A request as it goes over the wire. headers: more of them; the connection ends after it without any."""
+    """Returns the bytes of a request.
+
+    headers: additional headers; without any, the connection closes after the request.
+    """
     lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *(headers or ("Connection: close",))]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def infer_http(port: int, **options: Any) -> np.ndarray:
-    """Through tritonclient."""
+    """Sends a request through tritonclient over HTTP and returns the result."""
     with triton_http.InferenceServerClient(f"127.0.0.1:{port}") as client:
         entry = triton_http.InferInput("in_A", [2, 4], "FP32")
         entry.set_data_from_numpy(VALUES)
@@ -191,7 +194,7 @@ def infer_http(port: int, **options: Any) -> np.ndarray:
 
 
 def infer_grpc(port: int) -> np.ndarray:
-    """Through tritonclient."""
+    """Sends a request through tritonclient over gRPC and returns the result."""
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
         entry = triton_grpc.InferInput("in_A", [2, 4], "FP32")
         entry.set_data_from_numpy(VALUES)
@@ -199,7 +202,7 @@ def infer_grpc(port: int) -> np.ndarray:
 
 
 def echoes(port: int) -> None:
-    """HTTP, plain and compressed, and a body of a megabyte."""
+    """Checks HTTP, plain and compressed, and a body of a megabyte."""
     assert np.array_equal(infer_http(port), VALUES)
     assert np.array_equal(
         infer_http(port, request_compression_algorithm="gzip", response_compression_algorithm="gzip"), VALUES
@@ -212,7 +215,7 @@ def echoes(port: int) -> None:
 
 
 def echoes_grpc(port: int) -> None:
-    """Inference and health."""
+    """Checks inference and health over gRPC."""
     assert np.array_equal(infer_grpc(port), VALUES)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         said = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
@@ -220,7 +223,7 @@ def echoes_grpc(port: int) -> None:
 
 
 def no_segments(http: int, grpc_port: int) -> None:
-    """Shared memory is not for those behind a proxy."""
+    """Checks that shared memory is refused to clients behind a proxy."""
     answer = exchange(http, post("/v2/systemsharedmemory/region/x/register", b'{"key":"/echo-x","byte_size":1}'))
     assert b" 403 " in answer.partition(b"\r\n")[0]
     client = triton_grpc.InferenceServerClient(f"127.0.0.1:{grpc_port}")
@@ -229,13 +232,13 @@ def no_segments(http: int, grpc_port: int) -> None:
 
 
 def control_is_closed(http: int) -> None:
-    """By the proxy's own lines."""
+    """Checks that the proxy's own configuration refuses control requests."""
     for path in ("/v2/repository/models/echo/unload", "/v2/repository/models/echo/load"):
         assert b" 403 " in exchange(http, post(path, b"{}")).partition(b"\r\n")[0], path
 
 
 def upgrades(http: int, direct: int) -> None:
-    """A request that offers another protocol, with a request for control in its body, is one request."""
+    """Checks that a request that offers another protocol, with a control request in its body, is one request."""
     hidden = b"POST /v2/repository/models/echo/unload HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(hidden), hidden)
     framings = (
@@ -249,14 +252,14 @@ def upgrades(http: int, direct: int) -> None:
                 head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nUpgrade: %s\r\nConnection: %s\r\n%s\r\n"
                 answer = exchange(http, head % (protocol, connection, framing) + body, 0.3)
                 statuses = re.findall(rb"HTTP/1\.1 (\d+) ", answer)
-                # Without a framing what follows is a second request, and the proxy sees it as that: it is closed there.
+                # Without a framing, what follows is a second request; the proxy sees it as one, and refuses it.
                 wanted = [[b"400"], [b"400", b"403"]] if not framing else [[b"400"]]
                 assert statuses in wanted, (protocol, framing, statuses)
     assert b" 200 " in exchange(direct, b"GET /v2/models/echo/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 
 
 def check_nginx(server: ServerProcess, folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The checks, while it runs."""
+    """Yields the checks, while nginx runs."""
     plain, websockets, by_grpc = free_ports(3)
     usual = WEBSOCKETS.format(listen=websockets, http=server.http_port, grpc=server.grpc_port, listen_grpc=by_grpc)
     text = NGINX.format(folder=folder, servers=documented(server.http_port, plain) + usual)
@@ -273,7 +276,7 @@ def check_nginx(server: ServerProcess, folder: Path) -> Iterator[tuple[str, Call
 
 
 def check_haproxy(server: ServerProcess, folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The checks, while it runs; the last one stops the server."""
+    """Yields the checks, while HAProxy runs; the last one stops the server."""
     http, by_grpc = free_ports(2)
     text = HAPROXY.format(folder=folder, listen=http, listen_grpc=by_grpc, http=server.http_port, grpc=server.grpc_port)
     (folder / "haproxy.cfg").write_text(text)
@@ -303,7 +306,7 @@ def check_haproxy(server: ServerProcess, folder: Path) -> Iterator[tuple[str, Ca
 
 
 def upgrades_of_haproxy(http: int, direct: int) -> None:
-    """HAProxy passes an offer on as it comes."""
+    """Checks an offer of another protocol, which HAProxy passes on unchanged."""
     hidden = b"POST /v2/repository/models/echo/unload HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
     for protocol in ("websocket", "h2c", "foo"):
         offer = post("/v2/models/echo/infer", hidden, f"Upgrade: {protocol}", "Connection: Upgrade")

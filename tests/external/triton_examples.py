@@ -1,9 +1,9 @@
-"""Triton's own example clients against this server: which of them end well, which do not, and why.
+"""Runs Triton's own example clients against this server, and reports which of them pass, which do not, and why.
 
     git clone https://github.com/triton-inference-server/client
     python -m tests.external.triton_examples --examples client/src/python/examples
 
-Nothing of theirs lies in this repository. An example says by its exit code whether it is content. Exit code 1 when one
+This repository holds none of them. An example reports by its exit code whether it passed. Exit code 1 when one
 failed that is not listed here with a reason.
 """
 
@@ -25,16 +25,17 @@ TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Example:
-    """A script and its arguments. port: of --url. differs: why it is known to fail here. skipped: why it is not run.
-
-    part: what of it is run, see example_parts.py; all of it without one.
-    """
+    """A script and its arguments."""
 
     script: str
+    #: The protocol whose port `-u` names.
     port: str = "http"
     arguments: tuple[str, ...] = ()
+    #: Why the script is known to fail here; empty when it should pass.
     differs: str = ""
+    #: Why the script is not run; empty when it is.
     skipped: str = ""
+    #: The part of the script to run, see example_parts.py; empty runs all of it.
     part: str = ""
 
     @property
@@ -92,7 +93,7 @@ EXAMPLES = (
     Example("image_client", skipped=IMAGE),
     Example("grpc_image_client", "grpc", skipped=IMAGE),
     Example("ensemble_image_client", skipped=IMAGE),
-    # Last: they unload `simple`.
+    # These are last because they unload `simple`.
     Example("simple_http_model_control", differs=CONTROL),
     Example("simple_grpc_model_control", "grpc", differs=CONTROL),
 )
@@ -100,19 +101,17 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one.
-
-    result: passed, failed, in part (passed, but not as it is), differs (failed as expected), surprise (passed, though
-    listed as differing), skipped.
-    """
+    """Outcome of one example."""
 
     example: Example
+    #: One of passed, failed, in part (the part that was run passed), differs (failed as expected), surprise (passed,
+    #: though listed as differing) and skipped.
     result: str
     reason: str = ""
 
 
 def run_all(examples: Path, server: Server) -> list[Outcome]:
-    """Every listed example, one after the other, and what lies in the folder but is not listed."""
+    """Runs every listed example, one after the other, and lists as skipped what is in the folder but not listed."""
     ports = {"http": server.http_port, "grpc": server.grpc_port}
     outcomes = [run_one(examples, example, ports[example.port]) for example in EXAMPLES]
     listed = {example.script for example in EXAMPLES}
@@ -147,14 +146,14 @@ def run_one(examples: Path, example: Example, port: int) -> Outcome:
 
 
 def _last_words(said: str) -> str:
-    """The line that says most of a failure."""
+    """Returns the most informative line of a failure."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"FAILED|Exception:|Error:|details = |^error", line)]
     return ([*lines, *telling] or [""])[-1][:200]
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """The outcomes as text, and how many of each."""
+    """Formats the outcomes as text, with the number of each."""
     width = max(len(outcome.example.name) for outcome in outcomes)
     lines = [f"{o.example.name:<{width}}  {o.result:<8}  {o.reason}".rstrip() for o in outcomes]
     counts = {result: sum(o.result == result for o in outcomes) for result in dict.fromkeys(o.result for o in outcomes)}

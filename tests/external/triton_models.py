@@ -1,4 +1,4 @@
-"""The models that Triton's example clients ask for, as far as they can be said here.
+"""Writes the models that Triton's example clients ask for, as far as this server can express them.
 
 `simple` (two INT32[16], their sum and difference) is a published version: a graph over two dense features, without a
 table. What gives back what it gets is a config.pbtxt with `backend: "identity"`.
@@ -35,7 +35,7 @@ NOT_HERE = {
 
 
 class AddSub(torch.nn.Module):
-    """OUTPUT0: the sum, OUTPUT1: the difference."""
+    """Returns the sum as OUTPUT0 and the difference as OUTPUT1."""
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         left, right = inputs["left"], inputs["right"]
@@ -43,7 +43,7 @@ class AddSub(torch.nn.Module):
 
 
 def write_repository(repository: Path) -> None:
-    """Everything that can be said."""
+    """Writes every model that can be expressed."""
     publish_simple(repository / "simple")
     for name, (dtype, batch, dims) in IDENTITIES.items():
         (repository / name / "1").mkdir(parents=True)
@@ -56,7 +56,10 @@ def write_repository(repository: Path) -> None:
 
 
 def publish_simple(model_dir: Path) -> None:
-    """Integers pass through float32, which holds them to 2**24."""
+    """Publishes `simple`.
+
+    Integers pass through float32, which holds them exactly up to 2**24.
+    """
     names = {"left": "INPUT0", "right": "INPUT1"}
     spec = FeatureSpec.model_validate(
         {

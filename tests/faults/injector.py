@@ -1,4 +1,4 @@
-"""Builds the preloaded library of `inject.c`, and speaks to it in a process that was started with it."""
+"""Builds the preloaded library of `inject.c`, and controls it in a process that was started with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("inject.c")
 SHORT = -1
 
-# What may go wrong with each kind of call. SHORT: half of the bytes are moved, which is no error.
+# Faults of each kind of call. SHORT: half of the bytes are moved, which is no error.
 FAULTS: dict[str, tuple[int, ...]] = {
     "open": (errno.EIO, errno.EMFILE, errno.ESTALE),
     "create": (errno.EIO, errno.ENOSPC),
@@ -35,7 +35,7 @@ FAULTS: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True, order=True)
 class Call:
-    """The `nth` call of a kind on a path, the first being 1."""
+    """The `nth` call of a kind on a path; the first is 1."""
 
     kind: str
     path: str
@@ -43,12 +43,12 @@ class Call:
 
 
 def compiler() -> str | None:
-    """The C compiler of this machine, if there is one."""
+    """Returns the C compiler of this machine, if there is one."""
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
 
 
 def build(folder: Path) -> Path:
-    """Compiles the library into a folder. Raises CalledProcessError with what the compiler says."""
+    """Compiles the library into a folder. Raises CalledProcessError with the compiler's output."""
     library = folder / "inject.so"
     found = compiler()
     assert found is not None, "no C compiler"
@@ -58,7 +58,7 @@ def build(folder: Path) -> Path:
 
 
 def environment(library: Path, others: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process that is to be started with the library."""
+    """Returns the environment of a process that is to be started with the library."""
     return {**os.environ, "LD_PRELOAD": str(library), **(others or {})}
 
 
@@ -73,11 +73,11 @@ class Injector:
         ]
 
     def watch(self, folders: Sequence[Path]) -> None:
-        """Only calls on what lies in these folders count; none of them: nothing is watched."""
+        """Counts only calls on files in these folders; with no folders, counts nothing."""
         self._library.inject_watch(":".join(os.path.realpath(folder) for folder in folders).encode())
 
     def arm(self, call: Call, error: int, *, times: int = 1) -> None:
-        """From this call on, `times` calls of its kind on its path fail with an errno, or are SHORT."""
+        """Makes `times` calls of this kind on this path fail from this call on, with an errno, or be SHORT."""
         self._library.inject_arm(call.kind.encode(), call.path.encode(), 1, call.nth, times, error)
 
     def disarm(self) -> None:
@@ -86,11 +86,11 @@ class Injector:
 
     @property
     def fired(self) -> int:
-        """How many calls were changed since `arm`."""
+        """Number of calls that were changed since `arm`."""
         return int(self._library.inject_fired())
 
     def log_to(self, descriptor: int) -> None:
-        """Lists each watched call there; -1: nowhere."""
+        """Lists each watched call to the descriptor; -1 lists nothing."""
         self._library.inject_log(descriptor)
 
     def forbid_uring(self) -> None:
@@ -99,7 +99,7 @@ class Injector:
 
 
 def listed(log: Path) -> list[Call]:
-    """The calls of a log, each with its occurrence among those of its kind and path."""
+    """Returns the calls of a log, each with its occurrence among those of its kind and path."""
     seen: dict[tuple[str, str], int] = {}
     calls: list[Call] = []
     for line in log.read_text().splitlines():

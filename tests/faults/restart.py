@@ -1,4 +1,4 @@
-"""One restart in a process of its own: what it serves, or why not, and whether that is what was decided."""
+"""One restart in a process of its own: the snapshots that it serves, or why it does not, against what was decided."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.faults.injector import Call, Injector
 from tests.faults.worlds import Decided, Offline, Prepared, write_all
 from tests.integration.serving.planted import ask, check_answer
 
-# A restart that has not come to an end by then hangs; so long its own retry may take.
+# A restart that has not ended after RESTART_S, plus RETRY_S for its own retry, counts as hung.
 RESTART_S = 40.0
 RETRY_S = 8.0
-# What an operator says, and what is remembered for him.
+# Fields of the state file that hold an operator's decisions.
 DECISIONS = {"held", "abandoned", "paused", "pinned", "canary", "budget", "sessions", "allowed"}
 ROUTING_KEYS = tuple(f"user-{key}" for key in range(12))
 _LOOK_S = 0.02
@@ -32,11 +32,7 @@ _LOOK_S = 0.02
 
 @dataclass
 class Seen:
-    """What one look at the model found.
-
-    wrong: answers that are not their snapshot's own. answers: by routing key, the name of the snapshot that answered.
-    failed: by routing key, the error with which a request ended.
-    """
+    """State of the model at one look."""
 
     ready: bool = False
     reason: str = ""
@@ -44,27 +40,31 @@ class Seen:
     mode: str = ""
     canary: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    #: Name of the snapshot that answered, by routing key.
     answers: dict[str, str] = field(default_factory=dict)
+    #: The error with which a request ended, by routing key.
     failed: dict[str, str] = field(default_factory=dict)
+    #: Describes an answer that is not its snapshot's own; empty when there was none.
     wrong: str = ""
 
 
 @dataclass
 class Restart:
-    """What a restart did. refused: the error with which it ended at once. first: when it said it was loaded.
-
-    last: after its own retries, when `first` was not what was decided. otherwise: the first look in between that was
-    ready and neither what was decided nor on the way to it. ended: "", "hung" or how the process died.
-    """
+    """Result of one restart."""
 
     fired: int = 0
+    #: The error with which the restart ended at once.
     refused: str = ""
+    #: The look at the time when the model reported that it was loaded.
     first: Seen = field(default_factory=Seen)
+    #: The look after the model's own retries; None when `first` was as decided.
     last: Seen | None = None
+    #: The first look in between that was ready and neither as decided nor on the way to it.
     otherwise: Seen | None = None
     loaded_s: float = 0.0
     healed_s: float = 0.0
     state: dict[str, Any] = field(default_factory=dict)
+    #: "", "hung" or how the process died.
     ended: str = ""
 
 
@@ -100,7 +100,7 @@ def look(live: Offline) -> Seen:
 
 
 def is_on_the_way(seen: Seen, decided: Decided) -> bool:
-    """Whether it serves something that may be served on the way to what was decided, and nothing wrong.
+    """Returns whether the model serves nothing wrong, and only what it may serve on the way to what was decided.
 
     The one fault may also meet a read that a request makes for its rows: then that request, and no other, ends with an
     error, beside answers of what was decided.
@@ -115,7 +115,7 @@ def is_on_the_way(seen: Seen, decided: Decided) -> bool:
 
 
 def is_as(seen: Seen, wanted: Seen) -> bool:
-    """Whether it serves exactly the same, and remembers the same."""
+    """Returns whether the model serves exactly the same, and remembers the same."""
     return (
         seen.ready
         and not seen.wrong
@@ -223,7 +223,10 @@ def in_a_process(work: Callable[[int], None], output: Path, timeout_s: float) ->
 
 
 def import_what_a_restart_imports(world: Prepared, store: Path, output: Path) -> None:
-    """Imports here what a restart imports late, so that no child has to: most of a restart's time goes there."""
+    """Imports here what a restart imports late, so that no child has to.
+
+    These imports take most of a restart's time.
+    """
 
     def work(pipe: int) -> None:
         before = set(sys.modules)
@@ -237,7 +240,7 @@ def import_what_a_restart_imports(world: Prepared, store: Path, output: Path) ->
 
 
 def restart_in_a_process(world: Prepared, store: Path, output: Path, **options: Any) -> Restart:
-    """`restart` in a child of this process."""
+    """Runs `restart` in a child of this process."""
 
     def work(pipe: int) -> None:
         found = restart(world, store, **options)

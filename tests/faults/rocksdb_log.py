@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class LogFaults:
-    """Faults to come, for the process that `environment` was given to; `rocksdb_log.c` makes them happen."""
+    """Schedules faults for the process that runs with `environment`; `rocksdb_log.c` makes them happen."""
 
     def __init__(self, folder: Path) -> None:
         self._faults = folder / "faults"
@@ -24,16 +24,16 @@ class LogFaults:
 
     @property
     def left(self) -> int:
-        """How many of them have not happened yet."""
+        """Number of scheduled faults that have not happened yet."""
         return self._faults.stat().st_size
 
     def environment(self) -> dict[str, str]:
-        """What the process needs in its environment."""
+        """Returns the environment with which the process has to be started."""
         return {**os.environ, "LD_PRELOAD": str(self._library), "FAULTS": str(self._faults)}
 
 
 def fail(times: int) -> None:
-    """In that process: so many of the next writes to its logs fail."""
+    """Makes the next `times` writes to RocksDB's logs fail; called in the process that `environment` was given to."""
     Path(os.environ["FAULTS"]).write_bytes(b"." * times)
 
 

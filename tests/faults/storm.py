@@ -41,15 +41,18 @@ _PRELOADED = "FAULTS_PRELOADED"
 
 
 def error_name(error: int) -> str:
-    """As it is written on the command line."""
+    """Returns the name of an error as it is written on the command line."""
     return "short" if error == SHORT else errno.errorcode[error]
 
 
 class Storm:
-    """One world: what a restart calls, and what comes of a fault in it."""
+    """Lists the calls of a restart of one world, and injects faults into them."""
 
     def __init__(self, name: str, work: Path, retry_s: float = RETRY_S) -> None:
-        """retry_s: how long a restart may take to mend itself."""
+        """Builds the world.
+
+        retry_s: how long a restart may take to recover by itself.
+        """
         self.work = work
         self.retry_s = retry_s
         folder = work / name
@@ -79,7 +82,7 @@ class Storm:
         return Wanted(seen, found.state, decided), listed(log)
 
     def points(self) -> list[tuple[Call, int]]:
-        """Every call with the first fault of its kind; the first on each path also with the other faults."""
+        """Returns every call with the first fault of its kind, and the first call on each path also with the others."""
         return [
             (call, error)
             for call in self.calls
@@ -88,7 +91,7 @@ class Storm:
         ]
 
     def sample(self, seed: int) -> Iterator[tuple[Call, int]]:
-        """The points in an order that comes to every kind of call, file and fault soon."""
+        """Orders the points so that every kind of call, file and fault comes early."""
         rng = random.Random(seed)
         groups: dict[tuple[str, str, int], list[tuple[Call, int]]] = {}
         for call, error in self.points():
@@ -105,7 +108,7 @@ class Storm:
             order = [key for key in sorted(order) if groups[key]]
 
     def strike(self, call: Call, error: int, worker: int = 0) -> Found:
-        """One restart with a fault, and where that says too little one more without."""
+        """Runs one restart with a fault, and one more without where the first proves too little."""
         store = self.store.with_name(f"{self.store.name}{worker}")
         moved = str(store) + call.path.removeprefix(str(self.store))
         there = Call(call.kind, moved if call.path.startswith(f"{self.store}/") else call.path, call.nth)
@@ -122,7 +125,7 @@ class Storm:
         return Found(self.world.name, call, error, good, bad, detail)
 
     def recipe(self, found: Found) -> str:
-        """How `--point` names it."""
+        """Returns the text that names a fault for `--point`."""
         path = found.call.path
         for root, name in ((self.store, "store"), (self.world.repository, "repository")):
             if path.startswith(f"{root}"):
@@ -130,7 +133,10 @@ class Storm:
         return f"{found.call.kind}:{path}:{found.call.nth}:{error_name(found.error)}"
 
     def point(self, recipe: str) -> tuple[Call, int]:
-        """The point that a recipe names. Ids in it are another world's; any id is meant then."""
+        """Returns the point that a recipe names.
+
+        The ids in it come from another world; any id matches them.
+        """
         kind, path, nth, error = recipe.split(":")
         wanted = path_class(self.world, self.store, path)
         code = SHORT if error == "short" else getattr(errno, error)
@@ -144,7 +150,7 @@ class Storm:
 def strike_all(
     storm: Storm, points: Sequence[tuple[Call, int]], jobs: int, until: float, report: bool = True
 ) -> list[Found]:
-    """Strikes each point, in `jobs` processes; those that are left at the time `until` are not."""
+    """Strikes each point, in `jobs` processes; points that are left at the time `until` are skipped."""
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
 
@@ -174,7 +180,7 @@ def strike_all(
 
 
 def summary(storm: Storm, found: Sequence[Found], seconds: float) -> str:
-    """Counts, and the failures by kind of call, file and what happened."""
+    """Returns a summary: counts, and the failures by kind of call, file and what happened."""
     good = Counter(each.good for each in found if not each.bad)
     bad = Counter(
         (each.bad, each.call.kind, path_class(storm.world, storm.store, each.call.path), error_name(each.error))
@@ -225,7 +231,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, work: Path) -> int:
-    """Builds the worlds, strikes, prints; 1 when something was not as it must be."""
+    """Builds the worlds, strikes, prints; returns 1 when something was not as it must be."""
     import serving.server
     import storage.checkpoint.graph
 

@@ -1,4 +1,4 @@
-"""What is said of a restart with one fault, and of the restart after it."""
+"""Judges a restart with one fault, and the restart after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.injector import Call
 from tests.faults.restart import DECISIONS, Restart, Seen, is_as, is_on_the_way
 from tests.faults.worlds import Decided, Prepared
 
-# Kinds that change nothing on the disk: after one of these a right restart needs no second one to be believed.
+# Kinds that change nothing on the disk: after one of these, a restart that is right needs no second one as proof.
 HARMLESS = frozenset({"open", "read", "stat", "list", "map", "lock"})
 
 
@@ -29,7 +29,11 @@ WORST_FIRST = (WRONG, OTHERWISE, LASTING, FORGOTTEN, DIED, HUNG, NOT_HEALED, SIL
 
 @dataclass(frozen=True)
 class Found:
-    """One fault and what came of it. good: how it went; bad: what must not be, "" when all was right."""
+    """One fault and its outcome.
+
+    good: the outcome that was observed.
+    bad: the violated requirement, "" when all was right.
+    """
 
     world: str
     call: Call
@@ -41,20 +45,23 @@ class Found:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a restart without faults finds."""
+    """State that a restart without faults finds."""
 
     seen: Seen
     state: dict[str, Any]
     decided: Decided
 
     def state_differs(self, state: dict[str, Any]) -> str:
-        """Names of what the state file says otherwise; where deltas are taken, of decisions alone."""
+        """Names the fields in which the state file differs; only the decisions count where deltas are taken."""
         names = sorted(DECISIONS | {"quarantine"}) if self.decided.on_the_way else list(self.state)
         return ", ".join(name for name in names if state.get(name) != self.state.get(name))
 
 
 def judge(wanted: Wanted, faulty: Restart, after: Restart | None) -> tuple[str, str, str]:
-    """How it went, the worst of what must not be, and the detail. after: the next restart, without a fault."""
+    """Returns the outcome, the worst violated requirement ("" for none), and the detail.
+
+    after: the next restart, without a fault.
+    """
     wrongs = dict([*_faulty(wanted, faulty), *_after(wanted, after)])
     worst = next((each for each in WORST_FIRST if each in wrongs), "")
     detail = "; ".join([wrongs.pop(worst, ""), *(f"{what}: {why}" for what, why in wrongs.items())])
@@ -96,7 +103,7 @@ def _after(wanted: Wanted, after: Restart | None) -> Iterator[tuple[str, str]]:
 
 
 def differences(seen: Seen, wanted: Seen) -> str:
-    """In words, what one look found otherwise than wanted."""
+    """Describes how one look differs from what was wanted."""
     if not seen.ready:
         return f"not ready: {seen.reason}"
     parts = [seen.wrong] if seen.wrong else []
@@ -113,7 +120,7 @@ def differences(seen: Seen, wanted: Seen) -> str:
 
 
 def path_class(world: Prepared, store: Path, path: str) -> str:
-    """A path without what is another one each time: roots, ids and numbers."""
+    """Removes from a path what differs in every run: roots, ids and numbers."""
     for root, name in ((store, "store"), (world.repository, "repository")):
         if path.startswith(f"{root}"):
             path = name + path[len(str(root)) :]

@@ -1,4 +1,4 @@
-"""Models that an operator has decided about, killed in that state, and what a restart must find again.
+"""Models that an operator has decided about, killed in that state, and what a restart must restore.
 
 Every world is built in a process of its own that ends by SIGKILL; what is left is a repository, a store and the
 reference of each snapshot.
@@ -21,18 +21,18 @@ from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
 
 POLL_S = 0.2
-# What is published once the server is dead.
+# What is published after the server has died.
 LATER = "later"
 
 
 class Offline(Live):
-    """A model repository without a server around it, which can be started, and left as if the process had died."""
+    """Model repository without a server around it, which can be started, and left as if the process had died."""
 
     store: Path | None = None
 
     @classmethod
     def of(cls, world: Prepared, store: Path) -> Offline:
-        """A world that was prepared, over a copy of its store."""
+        """Opens a prepared world over a copy of its store."""
         live = cls(world.folder)
         live.store, live.snapshots = store, dict(world.snapshots)
         return live
@@ -52,26 +52,29 @@ class Offline(Live):
 
     @property
     def updater(self) -> Any:
-        """The updater of the model."""
+        """Returns the updater of the model."""
         return self._repository._models[NAME]
 
 
 @dataclass(frozen=True)
 class Decided:
-    """What must be so after a restart.
+    """State that a restart must restore."""
 
-    served: its name. held: names of held snapshots that are staged. on_the_way: names that may be served before that.
-    """
-
+    #: Name of the served snapshot.
     served: str
     mode: str = "following"
+    #: Name of the canary's snapshot; empty without a canary.
     canary: str = ""
+    #: Names of snapshots that may be served before `served` is.
     on_the_way: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A world as the kill left it. folder: holds `repository`, and `left`, the store."""
+    """A world as the kill left it.
+
+    folder: holds `repository`, and `left`, the store.
+    """
 
     name: str
     folder: Path
@@ -80,16 +83,16 @@ class Prepared:
 
     @property
     def repository(self) -> Path:
-        """Where the versions are."""
+        """Folder of the model repository."""
         return self.folder / "repository"
 
     @property
     def left(self) -> Path:
-        """The store as it was left; never opened itself."""
+        """The store as it was left, which is never opened itself."""
         return self.folder / "left"
 
     def store_to(self, folder: Path) -> None:
-        """Puts a copy of the store there. What was hard-linked to the repository is linked again, never copied."""
+        """Copies the store to the folder. What was hard-linked to the repository is linked again, never copied."""
         shutil.rmtree(folder, ignore_errors=True)
         if self.left.is_dir():
             shutil.copytree(self.left, folder, copy_function=_link_or_copy)
@@ -221,6 +224,6 @@ def finish(name: str, folder: Path, text: bytes) -> Prepared:
 
 
 def write_all(pipe: int, data: bytes) -> None:
-    """Writes all of it."""
+    """Writes all of the data to the pipe."""
     while data:
         data = data[os.write(pipe, data) :]

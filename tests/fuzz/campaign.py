@@ -1,4 +1,4 @@
-"""What every fuzzer here shares: its options, its count, and findings that can be run again."""
+"""Shared parts of every fuzzer: options, counts, and findings that can be run again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ MAX_FINDINGS = 10
 
 @dataclass
 class Campaign:
-    """One run of a transport. It is over after `seconds`, or after `inputs` where that is not 0, or after ten
-    findings."""
+    """One run of a transport.
+
+    It is over after `seconds`, or after `inputs` where that is not 0, or after MAX_FINDINGS findings.
+    """
 
     transport: str
     seconds: float
@@ -30,17 +32,17 @@ class Campaign:
     started: float = field(default_factory=time.monotonic)
 
     def is_over(self) -> bool:
-        """Whether to stop."""
+        """Returns whether the campaign is over."""
         if len(self.findings) >= MAX_FINDINGS or (self.inputs and self.done >= self.inputs):
             return True
         return not self.inputs and time.monotonic() - self.started >= self.seconds
 
     def begin(self) -> None:
-        """The time counts from here."""
+        """Starts the clock of the campaign."""
         self.started = time.monotonic()
 
     def rng(self) -> Random:
-        """The generator of the next input: the same for the same seed and number."""
+        """Returns the generator of the next input: the same for the same seed and number."""
         return Random((self.seed << 40) + self.done)
 
     def note(self, answer: str, count: int = 1) -> None:
@@ -49,7 +51,10 @@ class Campaign:
         self.answers[answer] += count
 
     def find(self, why: str, data: bytes, kind: str = "") -> None:
-        """Notes a finding and saves its input. kind: what `--replay` needs to know of it."""
+        """Notes a finding and saves its input.
+
+        kind: what `--replay` needs to know about the input.
+        """
         name = "-".join(part for part in (self.transport, kind, hashlib.sha256(data).hexdigest()[:12]) if part)
         FOLDER.mkdir(parents=True, exist_ok=True)
         path = FOLDER / name
@@ -60,11 +65,11 @@ class Campaign:
         )
 
     def complain(self, troubles: Sequence[str]) -> None:
-        """Notes what is wrong with the server, which no single input has to be the cause of."""
+        """Notes what is wrong with the server, which no single input has to have caused."""
         self.findings += [f"{trouble}\n  after {self.done} inputs of seed {self.seed}" for trouble in troubles]
 
     def line(self) -> str:
-        """What was done, for people."""
+        """Summarises the run in text for people."""
         took = max(1e-9, time.monotonic() - self.started)
         answers = ", ".join(f"{name} {count}" for name, count in sorted(self.answers.items()))
         return (
@@ -73,7 +78,7 @@ class Campaign:
         )
 
     def finish(self) -> int:
-        """Prints all of it; the exit status."""
+        """Prints the summary and the findings; returns the exit status."""
         print(self.line(), flush=True)
         for finding in self.findings:
             print(f"FINDING {finding}", flush=True)
@@ -82,7 +87,10 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line of a fuzzer. frontends: of the server that is asked."""
+    """The command line of a fuzzer.
+
+    frontends: number of front ends of the server under test.
+    """
 
     seconds: float
     inputs: int
@@ -93,7 +101,7 @@ class Options:
 
 
 def read_options(parser: argparse.ArgumentParser | None = None, arguments: Sequence[str] | None = None) -> Options:
-    """Options that all fuzzers have, beside those of `parser`."""
+    """Parses the options that all fuzzers have, beside those of `parser`."""
     parser = parser or argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to run")
     parser.add_argument("--inputs", type=int, default=0, help="how many inputs, instead of how long")

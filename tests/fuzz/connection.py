@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a raw socket: several requests ahead of their answers, any bytes at all, nothing checked on the way."""
+"""Speaks HTTP/1.1 over a raw socket: pipelined requests, any bytes at all, nothing checked on the way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _PIECE = 1 << 16
 
 
 class NoAnswer(Exception):  # noqa: N818
-    """The connection ended, or nothing came in time. is_late: the latter."""
+    """Raised when the connection ended, or when nothing came in time.
+
+    is_late: nothing came in time.
+    """
 
     def __init__(self, text: str, *, is_late: bool = False) -> None:
         super().__init__(text)
@@ -21,7 +24,10 @@ class NoAnswer(Exception):  # noqa: N818
 
 @dataclass(slots=True)
 class Answer:
-    """closes: the server ends the connection behind it."""
+    """One answer.
+
+    closes: the server ends the connection after it.
+    """
 
     status: int
     content: bytes
@@ -37,7 +43,10 @@ class Connection:
         self._buffer = b""
 
     def send(self, data: bytes) -> None:
-        """Connects where that is needed. A server that has closed meanwhile is notified by `read`."""
+        """Sends data, and connects first where needed.
+
+        When the server has closed meanwhile, `read` raises the error.
+        """
         if self._socket is None:
             self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=TIMEOUT_S)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,7 +55,7 @@ class Connection:
             self._socket.sendall(data)
 
     def read(self, *, has_body: bool = True) -> Answer:
-        """The next answer; interim ones (1xx) are left out. Raises NoAnswer."""
+        """Reads the next answer; interim ones (1xx) are left out. Raises NoAnswer."""
         while True:
             while (end := self._buffer.find(b"\r\n\r\n")) < 0:
                 self._more()
@@ -90,7 +99,7 @@ class Connection:
         return b"".join(parts)
 
     def until_quiet(self, seconds: float) -> bytes:
-        """Reads until nothing has come for so long."""
+        """Reads until nothing has come for so many seconds; returns what was read."""
         assert self._socket is not None
         self._socket.settimeout(seconds)
         parts = [self._buffer]
@@ -101,7 +110,7 @@ class Connection:
         return b"".join(parts)
 
     def close(self) -> None:
-        """The next `send` connects again."""
+        """Closes the connection; the next `send` connects again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

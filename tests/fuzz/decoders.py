@@ -34,7 +34,7 @@ _SEED_INPUTS = 40
 
 
 def run_plain(campaign: Campaign, only: str = "") -> None:
-    """Mutated inputs to every decoder in turn."""
+    """Sends mutated inputs to every decoder in turn."""
     from tests.fuzz.entries import Entry, entries, run_guarded
 
     chosen: list[Entry] = [entry for entry in entries() if only in ("", entry.name)]
@@ -56,7 +56,7 @@ def run_plain(campaign: Campaign, only: str = "") -> None:
 
 
 def run_guided(campaign: Campaign, only: str = "") -> None:
-    """Each decoder in a process of its own under libFuzzer, which ends at its first finding."""
+    """Runs each decoder in a process of its own under libFuzzer, which ends at its first finding."""
     from tests.fuzz.entries import entries
 
     names = [entry.name for entry in entries() if only in ("", entry.name)]
@@ -79,7 +79,7 @@ def run_guided(campaign: Campaign, only: str = "") -> None:
 
 
 def run_one_guided(name: str, seconds: float, inputs: int, seed: int) -> None:
-    """Never returns: libFuzzer ends the process."""
+    """Runs libFuzzer on one decoder. Never returns: libFuzzer ends the process."""
     import atheris
 
     from tests.fuzz.entries import entries, run_guarded
@@ -125,7 +125,7 @@ def _watched_functions() -> Iterator[FunctionType]:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entry", default="", help="this decoder only")
     parser.add_argument("--plain", action="store_true", help="without coverage, also where atheris is installed")

@@ -41,7 +41,7 @@ from tests.fuzz.messages import mutate_message
 from tests.fuzz.mutations import dump, mutate_bytes, mutate_json
 from tests.integration.serving.conftest import SPEC
 
-# Of JSON before the tensors of a v2 request: so many bytes at the front of an input say how many it has.
+# Number of bytes at the front of an input that hold the length of the JSON before the tensors of a v2 request.
 LENGTH_BYTES = 3
 _ALL_JSON = 256**LENGTH_BYTES - 1
 _MAX_BATCH = 64
@@ -50,11 +50,14 @@ _HEX = "0123456789abcdef"
 
 @dataclass(frozen=True)
 class Entry:
-    """call: raises EmberlineError for what is wrong, and nothing else. make: a good input. mutate: one change of it."""
+    """One decoder and its inputs."""
 
     name: str
+    #: Decodes bytes; raises EmberlineError for what is wrong, and no other error.
     call: Callable[[bytes], None]
+    #: Returns a good input.
     make: Callable[[Random], bytes]
+    #: Returns an input with one change.
     mutate: Callable[[Random, bytes], bytes]
 
 
@@ -66,20 +69,20 @@ class _OneRegion:
     max_read = 64
 
     def check(self, part: RegionPart) -> None:
-        """See Regions."""
+        """Implements Regions.check."""
         if part.region != "r" or part.offset + part.size > 16:
             raise InvalidInput("no such part", field="shared_memory_region")
 
     async def refresh(self) -> None:
-        """Nothing is ever new."""
+        """Does nothing: the region never changes."""
 
     def read(self, part: RegionPart) -> memoryview:
-        """See Regions."""
+        """Implements Regions.read."""
         self.check(part)
         return memoryview(bytes(part.size))
 
     def write(self, part: RegionPart, data: bytes) -> None:
-        """See Regions."""
+        """Implements Regions.write."""
         if part.region != "r" or len(data) > part.size:
             raise InvalidInput("no such part", field="shared_memory_region")
 
@@ -91,7 +94,7 @@ _SIGNATURE = ModelSignature(
     [OutputSignature("score", "FP32", (1,)), OutputSignature("like", "FP32", (1,))],
     _MAX_BATCH,
 )
-# Given back before the interpreter ends: native code complains of what outlives it.
+# Released before the interpreter exits: native code complains about objects that outlive it.
 _ENGINES = [FeatureEngine(_SPEC)]
 atexit.register(_ENGINES.clear)
 _REGIONS = _OneRegion()
@@ -99,7 +102,7 @@ _FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-config-")) / "ranker"
 
 
 def run_guarded(entry: Entry, data: bytes) -> str:
-    """What came of an input: "taken", or the name of the error that it was refused with. Raises all other errors."""
+    """Runs one input; returns "taken", or the name of the error that it was refused with. Raises all other errors."""
     try:
         entry.call(data)
     except EmberlineError as error:
@@ -139,7 +142,7 @@ def _predict(data: bytes) -> None:
 
 
 def _answers(request: InferRequest) -> list[np.ndarray]:
-    """What the decoded request must be fit for: features in native code, and an answer of its batch."""
+    """Runs the decoded request through the native features, and returns an answer of its batch size."""
     columns, batch = to_columns(_SIGNATURE, request.tensors)
     assert 0 <= batch <= _MAX_BATCH
     features = _ENGINES[0].run(columns, batch)
@@ -268,7 +271,7 @@ def _mutate_manifest(rng: Random, data: bytes) -> bytes:
         return mutate_bytes(rng, data)
     try:
         content = mutate_json(rng, json.loads(data))
-        # With a right digest, so that what lies behind that check is reached.
+        # The digest is right, so that the code behind that check is reached.
         return _signed(content) if isinstance(content, dict) and rng.random() < 0.7 else dump(rng, content)
     except (ValueError, RecursionError):
         return mutate_bytes(rng, data)
@@ -384,7 +387,7 @@ _OPTION_WORDS = (b"=", b"\n", b"nan", b"inf", b"-1", b"1e400", b"9" * 30, b"0-99
 
 
 def entries() -> list[Entry]:
-    """Every decoder."""
+    """Returns every decoder."""
     return [
         Entry("v2", _v2, _make_v2, _mutate_v2),
         Entry("predict", _predict, lambda rng: json.dumps(valid.v1_request(rng)).encode(), _mutate_text),

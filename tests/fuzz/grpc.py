@@ -51,7 +51,10 @@ class _Sent:
 
 
 class _Calls:
-    """The calls of a channel, as bytes. Of several connections, for one would be one thread's work."""
+    """Makes calls with bytes as messages.
+
+    Uses several connections, because the server handles one connection in one thread.
+    """
 
     def __init__(self, port: int, channels: int = 4) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
@@ -59,18 +62,18 @@ class _Calls:
         self._turn = 0
 
     def unary(self, method: str, data: bytes, timeout_s: float) -> Any:
-        """Begins a call."""
+        """Begins a unary call."""
         return self._next().unary_unary(f"/{_SERVICE.full_name}/{method}").future(data, timeout=timeout_s)
 
     def stream(self, parts: list[bytes]) -> Iterator[bytes]:
-        """Answers of a stream."""
+        """Begins a stream; returns an iterator over its answers."""
         found: Iterator[bytes] = self._next().stream_stream(f"/{_SERVICE.full_name}/{_STREAM}")(
             iter(parts), timeout=_TIMEOUT_S
         )
         return found
 
     def close(self) -> None:
-        """Ends them."""
+        """Closes the channels."""
         for channel in self._channels:
             channel.close()
 
@@ -195,7 +198,7 @@ def replay(served: Served, method: str, data: bytes) -> list[str]:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command line."""
     options = read_options()
     campaign = Campaign("grpc", options.seconds, options.inputs, options.seed)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Served(Path(folder), options.frontends) as served:

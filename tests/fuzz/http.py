@@ -127,7 +127,7 @@ def _whole(requests: list[Framed]) -> bytes:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command line."""
     options = read_options()
     campaign = Campaign("http", options.seconds, options.inputs, options.seed)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Served(Path(folder), options.frontends) as served:

@@ -66,7 +66,7 @@ _SPLITS = (b"\r\n", b"\n", b"\r", b"\r\n ", b"\x00", b" ", b":", b"HTTP/1.1", b"
 
 @dataclass(slots=True)
 class Framed:
-    """A request whose end the server finds, whatever is in it: it has one answer."""
+    """A request whose end the server finds, whatever its content; it gets one answer."""
 
     method: str
     path: str
@@ -74,14 +74,14 @@ class Framed:
     body: bytes
 
     def encode(self) -> bytes:
-        """Its bytes on the wire."""
+        """Returns the bytes of the request as they are sent."""
         lines = [f"{self.method} {self.path} HTTP/1.1", "host: x", f"content-length: {len(self.body)}"]
         lines += [f"{name}: {said}" for name, said in self.headers.items()]
         return "\r\n".join(lines).encode("latin-1", "replace") + b"\r\n\r\n" + self.body
 
 
 def framed_request(rng: Random) -> Framed:
-    """One request, changed anywhere but in its framing."""
+    """Returns one request, changed anywhere but in its framing."""
     kind = rng.random()
     if kind < 0.45:
         request = _v2(rng)
@@ -103,7 +103,7 @@ def framed_request(rng: Random) -> Framed:
 
 
 def raw_input(rng: Random) -> bytes:
-    """Bytes for a connection of their own."""
+    """Returns bytes for a connection of their own."""
     data = framed_request(rng).encode()
     if rng.random() < 0.4:
         data = _chunked(rng, data)

@@ -1,4 +1,4 @@
-"""Protobuf messages of any kind, made and changed by walking their descriptors."""
+"""Makes and changes Protobuf messages of any kind by walking their descriptors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _TEXTS = tuple(text for text in (*TEXTS, *WORDS) if text.isascii() or text == "\
 
 
 def random_message(rng: Random, kind: Any, depth: int = 3) -> Any:
-    """A message with some of its fields set. kind: the class."""
+    """Makes a message with some of its fields set.
+
+    kind: the class of the message.
+    """
     message = kind()
     for field in message.DESCRIPTOR.fields:
         if rng.random() < 0.5:

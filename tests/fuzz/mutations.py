@@ -1,4 +1,7 @@
-"""Small changes of good inputs: of bytes, and of JSON values. Every choice comes from the generator that is given."""
+"""Makes small changes to good inputs: to bytes, and to JSON values.
+
+Every choice comes from the generator that is given.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-# What decoders have got wrong before, here and elsewhere: edges of types, counts that overflow, texts that are no text.
+# Values that decoders have got wrong, here and elsewhere: edges of types, counts that overflow, invalid text.
 INTEGERS = (
     *(0, 1, -1, 2, 3, 7, 64, 65, 127, 128, 255, 256, 65_535, 65_536, 10**6),
     *(2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**32, 2**40, 2**53, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64 - 1),
@@ -63,7 +66,7 @@ MAX_BYTES = 200_000
 
 
 def scalar(rng: Random) -> Any:
-    """A value of JSON that is no list and no object."""
+    """Returns a JSON value that is neither a list nor an object."""
     kind = rng.randrange(6)
     if kind == 0:
         return rng.choice(INTEGERS)
@@ -79,7 +82,7 @@ def scalar(rng: Random) -> Any:
 
 
 def value(rng: Random) -> Any:
-    """Any value of JSON, mostly small; sometimes deep or long."""
+    """Returns a JSON value of any kind, mostly small; sometimes deep or long."""
     kind = rng.randrange(12)
     if kind < 8:
         return scalar(rng)
@@ -96,7 +99,7 @@ def value(rng: Random) -> Any:
 
 
 def mutate_json(rng: Random, tree: Any) -> Any:
-    """A tree with one change. The tree itself may be changed, too."""
+    """Returns a tree with one change. The given tree may be changed, too."""
     holders = _holders(tree)
     if not holders or rng.random() < 0.02:
         return value(rng)
@@ -107,7 +110,7 @@ def mutate_json(rng: Random, tree: Any) -> Any:
     elif kind == 3:
         del holder[key]
     elif kind == 4:
-        # Something from another place, which is of the right kind more often than chance.
+        # A value from another place is of the right kind more often than a random one.
         other, place = rng.choice(holders)
         holder[key] = json.loads(json.dumps(other[place]))
     elif kind == 5:
@@ -124,7 +127,7 @@ def mutate_json(rng: Random, tree: Any) -> Any:
 
 
 def mutate_bytes(rng: Random, data: bytes, pieces: Sequence[bytes] = _PIECES) -> bytes:
-    """Bytes with one change."""
+    """Returns bytes with one change."""
     if not data:
         return rng.randbytes(rng.randrange(1, 20))
     start = rng.randrange(len(data))
@@ -148,13 +151,13 @@ def mutate_bytes(rng: Random, data: bytes, pieces: Sequence[bytes] = _PIECES) ->
 
 
 def dump(rng: Random, tree: Any) -> bytes:
-    """JSON as some client would write it; what is no text is written as a client that is wrong would."""
+    """Encodes a tree as some client might write it; invalid text is encoded as a faulty client would."""
     text = json.dumps(tree, separators=(",", ":") if rng.random() < 0.8 else None, ensure_ascii=rng.random() < 0.5)
     return text.encode("utf-8", "surrogatepass")
 
 
 def _holders(tree: Any, limit: int = 400) -> list[tuple[Any, Any]]:
-    """Every place of a tree, as what holds it and its key there."""
+    """Returns every place of a tree, as the container and the key in it."""
     found: list[tuple[Any, Any]] = []
     waiting = [tree]
     while waiting and len(found) < limit:
@@ -172,7 +175,7 @@ def _holders(tree: Any, limit: int = 400) -> list[tuple[Any, Any]]:
 
 
 def _near(rng: Random, holder: Any, key: Any) -> None:
-    """Something that is almost what was there."""
+    """Returns a value that is almost the given one."""
     now = holder[key]
     if type(now) is int:
         holder[key] = rng.choice((now + 1, now - 1, -now, now * 2, float(now), str(now), now + 2**64))

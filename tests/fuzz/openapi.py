@@ -131,12 +131,12 @@ def _saved(case: Any) -> bytes:
 
 
 def replay(data: bytes, ask: Callable[[str], object] = print) -> None:
-    """A saved input is the command that sends it, to a server of your own."""
+    """Prints a saved input, which is the command that sends it to a server of your own."""
     ask(data.decode())
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command line."""
     options = read_options()
     campaign = Campaign("openapi", options.seconds, options.inputs, options.seed)
     if options.replay is not None:

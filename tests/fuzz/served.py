@@ -1,4 +1,4 @@
-"""A real server, as a user starts it, and what it must still be and do after anything was sent to it."""
+"""Starts a real server, as a user does, and checks its state and its answers after anything was sent to it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.integration.serving.conftest import Published
 from tests.support.server_process import ServerProcess
 
 MODEL, SPARE, ECHO = "ranker", "spare", "echo"
-# Shared memory that is there, and the name that it is registered by.
+# Shared memory that exists, and the name under which it is registered.
 SEGMENT, SEGMENT_BYTES, REGION = "emberline-fuzz", 4096, "fuzz"
 _SHARED = Path("/dev/shm")
 _MIB = 1 << 20
-# How far the last third of the samples may stand above the middle one.
+# How far the last third of the samples may be above the middle one.
 _FACTOR, _SLACK_MIB = 1.25, 64.0
 _BAD_WORDS = ("internal error", "Traceback", "could not be handed over")
 
@@ -38,10 +38,17 @@ output [ { name: "text" data_type: TYPE_STRING dims: [ -1 ] }, { name: "half" da
 
 
 class Served:
-    """The running server. published: the model behind `ranker` and `spare`, for right answers."""
+    """Runs the server under test.
+
+    published: the model behind `ranker` and `spare`, for right answers.
+    """
 
     def __init__(self, folder: Path, frontends: int = 0) -> None:
-        """folder: empty; models, store and log go there. frontends: processes that speak HTTP and gRPC; 0: none."""
+        """Starts the server.
+
+        folder: an empty folder for models, store and log.
+        frontends: number of processes that speak HTTP and gRPC; 0 for none.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.published = Published(3)
         make_repository(self.published, folder / "repository")
@@ -72,7 +79,7 @@ class Served:
         (_SHARED / SEGMENT).unlink(missing_ok=True)
 
     def sample(self) -> None:
-        """Notes how much memory it has, all of its processes together."""
+        """Records the memory of all processes of the server together."""
         found = 0
         for process in self._living():
             with contextlib.suppress(psutil.Error):
@@ -80,7 +87,7 @@ class Served:
         self.memory_mib.append(found / _MIB)
 
     def troubles(self) -> list[str]:
-        """What is wrong with it now; nothing when all is well."""
+        """Returns what is wrong with the server now; empty when all is well."""
         if self._server.process.poll() is not None:
             return [f"the server ended with {self._server.process.returncode}: {self.log_tail()}"]
         if self._living() != self._processes:
@@ -88,11 +95,11 @@ class Served:
         return [*self._log_troubles(), *self._answer_troubles(), *self._memory_troubles()]
 
     def log_tail(self, count: int = 4000) -> str:
-        """The end of its log."""
+        """Returns the end of the server's log."""
         return self.log.read_text(errors="replace")[-count:]
 
     def memory_line(self) -> str:
-        """For people."""
+        """Summarises the memory samples in text for people."""
         kept = self.memory_mib or [0.0]
         third = len(kept) // 3
         return (
@@ -144,7 +151,7 @@ class Served:
 
 
 class Sampler:
-    """Samples a server's memory beside whoever sends to it."""
+    """Samples a server's memory in the background while clients send to it."""
 
     def __init__(self, served: Served, every_s: float = 0.5) -> None:
         self._served = served
@@ -169,7 +176,7 @@ class Sampler:
 
 
 def make_repository(published: Published, repository: Path) -> None:
-    """Publishes the model under two names, and adds one that gives back what it gets."""
+    """Publishes the model under two names, and adds one that returns its inputs."""
     published.publish(repository / MODEL)
     config = repository / MODEL / "config.pbtxt"
     text = config.read_text().replace("dynamic_batching {\n}", "")
@@ -182,7 +189,7 @@ def make_repository(published: Published, repository: Path) -> None:
 
 
 def run_served(campaign: Campaign, served: Served, run: Callable[[Campaign, Served], None]) -> None:
-    """Runs a campaign against a server, and tells how the server bore it."""
+    """Runs a campaign against a server, and reports how the server withstood it."""
     campaign.begin()
     run(campaign, served)
     print(f"memory: {served.memory_line()}")

@@ -1,4 +1,4 @@
-"""Good requests to the model of the fuzzed server, as parts that can be changed one by one."""
+"""Makes good requests to the model of the fuzzed server, as parts that can be changed one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _NUMPY = {"INT64": np.int64, "FP32": np.float32, "BOOL": np.bool_}
 
 @dataclass
 class V2Request:
-    """header: the JSON, whose binary inputs say how many bytes of `tail` are theirs."""
+    """A KServe v2 request.
+
+    header: the JSON, whose binary inputs say how many bytes of `tail` belong to them.
+    """
 
     header: Any
     tail: bytes
@@ -71,7 +74,7 @@ def v2_request(rng: Random, *, binary: float = 0.5, region: str = "") -> V2Reque
 
 
 def v1_request(rng: Random) -> Any:
-    """A v1 request by rows or by columns."""
+    """Makes a v1 request by rows or by columns."""
     rows = [
         {
             "user": rng.randrange(100),
@@ -88,7 +91,7 @@ def v1_request(rng: Random) -> Any:
 
 
 def proto_request(rng: Random) -> Any:
-    """The same as a ModelInferRequest, raw or typed."""
+    """Makes the same request as a ModelInferRequest, raw or typed."""
     is_raw = rng.random() < 0.6
     found = v2_request(rng, binary=0.0)
     message = service_pb2.ModelInferRequest(model_name="ranker", id=rng.choice(("", "r1")))
@@ -111,7 +114,7 @@ def proto_request(rng: Random) -> Any:
 
 
 def packed(dtype: str, values: list[Any]) -> bytes:
-    """Values as they travel in bytes."""
+    """Returns values as the bytes that are sent."""
     if dtype == "BYTES":
         return b"".join(struct.pack("<I", len(value.encode())) + value.encode() for value in values)
     return np.array(values, _NUMPY[dtype]).tobytes()

@@ -3,7 +3,7 @@
     python -m tests.repo.flaky --runs 20 tests/integration/serving tests/e2e
     python -m tests.repo.flaky --runs 5 tests -m 'not slow'
 
-What follows the paths goes to pytest. At the end come the tests that failed, with the first line of each first reason,
+Further arguments go to pytest. At the end, it prints the tests that failed, with the first line of each first reason,
 and the slowest 30 by their mean; every run's report lies under build/flaky. Ends with 1 if a test failed.
 """
 
@@ -29,15 +29,18 @@ _LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
 
 @dataclass
 class Runs:
-    """What was found so far. failed: how often, by test. reasons: the first of each. seconds: of every run, by test."""
+    """Results of the runs so far."""
 
+    #: Number of failures, by test.
     failed: Counter[str] = field(default_factory=Counter)
+    #: Reason of the first failure, by test.
     reasons: dict[str, str] = field(default_factory=dict)
+    #: Duration of every run, by test.
     seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     count: int = 0
 
     def add(self, report: Path, log: Path) -> None:
-        """Reads the report of a run. One that left none counts as a test of its own that failed."""
+        """Reads the report of a run. A run that left none counts as a failed test of its own."""
         self.count += 1
         try:
             cases = ElementTree.parse(report).getroot().iter("testcase")
@@ -56,7 +59,7 @@ class Runs:
         self.reasons.setdefault(name, reason.strip().splitlines()[0][:_LINE] if reason.strip() else "no reason given")
 
     def lines(self) -> Iterator[str]:
-        """The table: what failed, then what was slowest."""
+        """Yields the lines of the table: the tests that failed, then the slowest ones."""
         yield f"{self.count} runs of {len(self.seconds)} tests; {len(self.failed)} failed at least once"
         for name, count in self.failed.most_common():
             yield f"  {count:>3} times  {name}: {self.reasons[name]}"
@@ -67,7 +70,7 @@ class Runs:
 
 
 def _name(case: ElementTree.Element) -> str:
-    """As pytest takes it: path::name, or path::class::name."""
+    """Returns the name that pytest accepts: path::name, or path::class::name."""
     file, classes = case.get("file", ""), case.get("classname", "")
     inside = classes.removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
     return "::".join(part for part in (file, inside.replace(".", "::"), case.get("name", "")) if part)
@@ -75,7 +78,7 @@ def _name(case: ElementTree.Element) -> str:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that do nothing but use a core each. They end with this one, however it ends."""
+    """Runs `count` processes that only use one core each. They end with this process, however it ends."""
     loops = [subprocess.Popen([sys.executable, "-c", _LOOP, str(os.getpid())]) for _ in range(count)]
     try:
         yield
@@ -104,7 +107,7 @@ def run_all(runs: int, loops: int, arguments: Sequence[str], out: Path, timeout_
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when no test failed in any run."""
+    """Runs the command line; returns 0 when no test failed in any run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -25,7 +25,7 @@ Graph = Mapping[str, set[str]]
 
 @dataclass(frozen=True)
 class Module:
-    """A file by its dotted name, and what it imports as (module, name); name is "" for `import module`."""
+    """A file by its dotted name, and its imports as (module, name); name is "" for `import module`."""
 
     name: str
     is_package: bool
@@ -33,7 +33,7 @@ class Module:
 
 
 def read_modules(root: Path = ROOT, packages: Iterable[str] = PACKAGES) -> dict[str, Module]:
-    """Every Python file below some packages, by its dotted name."""
+    """Returns every Python file below some packages, by its dotted name."""
     found: dict[str, Module] = {}
     for package in packages:
         for path in sorted((root / package).rglob("*.py")):
@@ -68,7 +68,7 @@ def file_graph(modules: Mapping[str, Module]) -> dict[str, set[str]]:
 
 
 def _defined_in(modules: Mapping[str, Module], source: str, name: str, depth: int = 0) -> str | None:
-    """The file that defines what `from source import name` gives; None when it is not one of ours."""
+    """Returns the file that defines the name that `from source import name` gives; None when it is not one of ours."""
     if name and f"{source}.{name}" in modules:
         return f"{source}.{name}"
     module = modules.get(source)
@@ -82,7 +82,7 @@ def _defined_in(modules: Mapping[str, Module], source: str, name: str, depth: in
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """The strongly connected parts of a graph with more than one member, each in order, by Tarjan's algorithm."""
+    """Returns the strongly connected parts with more than one member, each in order, by Tarjan's algorithm."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -133,7 +133,7 @@ def siblings(graph: Graph, folder: str) -> dict[str, set[str]]:
 
 
 def knots(graph: Graph, modules: Mapping[str, Module]) -> list[list[str]]:
-    """Files and folders beside each other that import each other, so that none of them lies below the rest."""
+    """Returns files and folders beside each other that import each other, so that none of them is below the rest."""
     found: list[list[str]] = []
     for folder in ("", *(name for name, module in modules.items() if module.is_package)):
         found += circles(siblings(graph, folder))
@@ -141,7 +141,7 @@ def knots(graph: Graph, modules: Mapping[str, Module]) -> list[list[str]]:
 
 
 def arrows(graph: Graph, parts: Iterable[str]) -> list[str]:
-    """The imports between some parts, file by file."""
+    """Returns the imports between some parts, file by file."""
     parts = list(parts)
 
     def part(name: str) -> str | None:

@@ -23,7 +23,7 @@ _MARKER = re.compile(r"(?:[-+*]|\d+[.)])$|[#>|]|=+$|-+$")
 
 
 def markdown_files() -> list[Path]:
-    """Files that git knows or would add, without those that a program writes."""
+    """Returns the files that git knows or would add, without those that a program writes."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "*.md"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     paths = [ROOT / name for name in names if name and (ROOT / name).is_file()]
@@ -36,7 +36,7 @@ def is_generated(text: str) -> bool:
 
 
 def wrapped(text: str) -> str:
-    """The text with the paragraphs wrapped that have a line of more than COLUMNS columns."""
+    """Returns the text with every paragraph wrapped that has a line of more than COLUMNS columns."""
     out: list[str] = []
     for paragraph, is_prose in _paragraphs(text.split("\n")):
         out += _wrap(paragraph) if is_prose else paragraph
@@ -44,7 +44,7 @@ def wrapped(text: str) -> str:
 
 
 def long_lines(text: str) -> list[int]:
-    """Numbers of the lines, from 1 on, at which `wrapped` would begin to wrap a paragraph."""
+    """Returns the line numbers, from 1 on, at which `wrapped` would begin to wrap a paragraph."""
     numbers: list[int] = []
     line = 1
     for paragraph, is_prose in _paragraphs(text.split("\n")):

@@ -20,27 +20,32 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Retired:
-    """words: in any of these forms, each one word or several. where: path prefixes, () for everywhere."""
+    """A word that is no longer used, and its replacement."""
 
+    #: The word in any of its forms, each of which is one word or several.
     words: tuple[str, ...]
     use: str
+    #: Path prefixes in which it is retired; () for everywhere.
     where: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A place in which a retired word is right. where: path prefixes. text: a pattern that covers the word."""
+    """A place in which a retired word is right."""
 
+    #: Path prefixes.
     where: tuple[str, ...]
+    #: A pattern that covers the word.
     text: str
     why: str
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """line: 0 for the path itself."""
+    """A retired word that was found."""
 
     path: str
+    #: The line number, or 0 for the path itself.
     line: int
     word: str
     use: str = field(compare=False)
@@ -123,24 +128,24 @@ KEPT = (
 
 
 def tracked_files() -> list[str]:
-    """Paths that git knows or would add."""
+    """Returns the paths that git knows or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     return [name for name in names if name and (ROOT / name).is_file()]
 
 
 def is_read(path: str) -> bool:
-    """Whether the words of a file count."""
+    """Returns whether the words of a file are searched."""
     return not path.startswith(UNREAD) and not path.endswith((".svg", ".safetensors", ".pt2", ".json", ".png"))
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# Between the words of a phrase: nothing (camel case), or what a name or a sentence has there.
+# What may separate the words of a phrase: nothing (camel case), or the separators of names and sentences.
 _BETWEEN = re.compile(r"[\s_\-]*")
 
 
 def find(path: str, text: str) -> Iterator[Finding]:
-    """Retired words in the path and the text of a file, one line after the other."""
+    """Yields the retired words in the path and the text of a file, one line after the other."""
     rules = {
         tuple(form.split()): retired.use
         for retired in RETIRED
@@ -169,12 +174,12 @@ def _is_kept(exceptions: Iterable[re.Pattern[str]], line: str, start: int, end: 
 
 
 def findings() -> list[Finding]:
-    """Retired words in the repository, by path and line."""
+    """Returns the retired words in the repository, by path and line."""
     found: list[Finding] = []
     for path in filter(is_read, tracked_files()):
         try:
             text = (ROOT / path).read_text(encoding="utf-8")
-        except UnicodeDecodeError:  # no text
+        except UnicodeDecodeError:  # The file is not text.
             continue
         found += find(path, text)
     return sorted(found)

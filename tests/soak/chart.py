@@ -1,4 +1,4 @@
-"""A picture of what was watched during a soak: lines over what was done, as SVG."""
+"""Draws what was watched during a soak as lines over the work that was done, as SVG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _TICKS = 5
 
 @dataclass(frozen=True)
 class Line:
-    """at, values: of as many points."""
+    """One line of the chart.
+
+    at, values: the coordinates of its points, of equal length.
+    """
 
     name: str
     at: Sequence[float]
@@ -21,7 +24,10 @@ class Line:
 
 
 def chart(lines: Sequence[Line], title: str, unit: str) -> str:
-    """The picture. Both axes begin at 0. unit: of the horizontal one."""
+    """Returns the chart as SVG. Both axes begin at 0.
+
+    unit: the unit of the horizontal axis.
+    """
     most_at = max((max(line.at) for line in lines if line.at), default=1.0)
     most = max((max(line.values) for line in lines if line.values), default=1.0) * 1.1 or 1.0
     wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM

@@ -1,4 +1,4 @@
-"""A server under a flood from five clients without a token, and how one with a token fares meanwhile.
+"""Floods a server from five clients without a token, and measures what a client with a token gets meanwhile.
 
     python -m tests.soak.flood --seconds 600 --json build/flood.json
 
@@ -47,7 +47,7 @@ CLIENTS = 5
 ROUNDS = 5
 QUIET_SHARE = 0.25
 PACE = 50.0
-# Of each client, of each kind of attack.
+# Attacks a second, of each kind, by each client.
 RATE = 20.0
 INFLIGHT_MIB = 512.0
 PATH = "/v2/models/echo/infer"
@@ -57,7 +57,10 @@ _SHORT_BOMB = gzip.compress(b"{}" * 4_000_000, 9)
 
 
 class Attacker:
-    """One client, in a process of its own. Everything that it does may fail."""
+    """One attacking client, in a process of its own.
+
+    Any of its actions may fail.
+    """
 
     def __init__(self, address: str, http_port: int, grpc_address: str, seed: int) -> None:
         self._address = address
@@ -80,7 +83,10 @@ class Attacker:
         }
 
     def run(self, rate: float, kinds: Sequence[str], ending: Any, done: Any) -> None:
-        """Each of `kinds` (none: all) `rate` times a second until `ending`. done: gets how often each was done."""
+        """Makes each attack of `kinds` (none: all) `rate` times a second until `ending` is set.
+
+        done: a queue that gets the number of attacks of each kind.
+        """
         count: Counter[str] = Counter()
         due = time.monotonic()
         while not ending.is_set():
@@ -90,7 +96,7 @@ class Attacker:
                 count[name] += 1
             due += 1 / rate
             time.sleep(max(0.0, due - time.monotonic()))
-            # One that is behind does not make it up: the server has turned it away for so long.
+            # A client that is behind does not catch up: the server has refused it for that long.
             due = max(due, time.monotonic() - 1.0)
         for end in self._held:
             end.close()
@@ -161,21 +167,27 @@ class Attacker:
 def attack(
     number: int, http_port: int, grpc_address: str, rate: float, kinds: Sequence[str], ending: Any, done: Any
 ) -> None:
-    """One client's process. It runs where the server leaves the processors idle, as one on another machine would."""
+    """Runs one client's process at idle priority.
+
+    It uses the processors that the server leaves idle, as a client on another machine would.
+    """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     Attacker(f"127.0.0.{11 + number}", http_port, grpc_address, number).run(rate, kinds, ending, done)
 
 
 @dataclass
 class Times:
-    """Of the requests of the one with a token, by phase. In ms, since when each was due."""
+    """Latencies and failures of the requests with a token.
+
+    The times are in ms since each request was due, by phase.
+    """
 
     times_ms: dict[str, list[float]] = field(default_factory=lambda: {"quiet": [], "flood": []})
     failures: list[str] = field(default_factory=list)
 
 
 class Holder(threading.Thread):
-    """The one with a token, over one protocol."""
+    """Sends the requests of the client with a token, over one protocol."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         super().__init__(daemon=True)
@@ -185,7 +197,7 @@ class Holder(threading.Thread):
         self._ask = ask
 
     def run(self) -> None:
-        """See Times."""
+        """Sends requests at a steady pace, and records their times as Times describes."""
         due = time.perf_counter()
         while not self.ending.is_set():
             due += 1 / PACE
@@ -200,7 +212,7 @@ class Holder(threading.Thread):
 
 
 def holders(http_port: int, grpc_address: str) -> dict[str, Holder]:
-    """One for each protocol; each checks what it gets."""
+    """Returns one client with a token for each protocol; each checks its answers."""
     values = np.arange(16, dtype=np.float32).reshape(4, 4)
     over_http = triton_http.InferenceServerClient(f"127.0.0.1:{http_port}", network_timeout=30.0)
     over_grpc = triton_grpc.InferenceServerClient(grpc_address)
@@ -223,13 +235,16 @@ def holders(http_port: int, grpc_address: str) -> dict[str, Holder]:
 
 
 def memory_mib(process: psutil.Process) -> float:
-    """Of a server with its front ends."""
+    """Returns the memory of a server with its front ends, in MiB."""
     every = [process, *process.children(recursive=True)]
     return sum(each.memory_info().rss for each in every) / (1 << 20)
 
 
 def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequence[str] = ()) -> dict[str, Any]:
-    """The figures. seconds: of flood, all together."""
+    """Runs the flood and returns the figures.
+
+    seconds: the whole time of flood.
+    """
     write_identity(folder / "models", "echo", {"A": ("FP32", [4])}, max_batch=64)
     access = write_access(folder / "access.yaml")
     context = multiprocessing.get_context("spawn")
@@ -255,7 +270,7 @@ def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequen
             ]
             for each in clients:
                 each.start()
-            time.sleep(4.0)  # until they have imported what they need
+            time.sleep(4.0)  # Waits until the clients have imported their modules.
             end = time.monotonic() + flood_s
             while time.monotonic() < end:
                 _phase(both, "flood", 0.5)
@@ -282,7 +297,7 @@ def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequen
 
 
 def _wait_until_ready(port: int) -> None:
-    """A front end takes requests before its engine does."""
+    """Waits for the engine, since a front end takes requests before its engine does."""
     client = triton_http.InferenceServerClient(f"127.0.0.1:{port}")
     deadline = time.monotonic() + 60
     while not client.is_server_ready():
@@ -301,7 +316,7 @@ def _phase(both: dict[str, Holder], name: str, seconds: float) -> None:
 
 
 def verdict(found: dict[str, Any]) -> list[str]:
-    """What is not as it should be. Prints the figures."""
+    """Prints the figures; returns what is not as it should be."""
     wrong = [] if found["is_alive"] else ["the server has ended"]
     print(", ".join(f"{count} x {name}" for name, count in found["attacks"].items()))
     for name, times in found["holders"].items():

@@ -1,4 +1,4 @@
-"""A served model on a GPU under everything at once: batches of all sizes, sessions that come and go, deltas, rollbacks.
+"""Runs a served model on a GPU under all load at once: batches of all sizes, changing sessions, deltas, rollbacks.
 
 Every answer must be exactly that of the snapshot which it names. Memory on the GPU, and pinned on the host, is looked
 at whenever there are as many sessions as at the start: it must then be what it was. Without --GPU the GPU is
@@ -32,7 +32,11 @@ _CONFIG = f"max_batch_size: 256 instance_group {{ kind: KIND_GPU count: {SESSION
 
 
 class GpuSoak:
-    """counts: what was done. memory: (device, pinned) bytes each time that it was looked at."""
+    """One run over a model on a GPU.
+
+    counts: how often each operation was done.
+    memory: (device, pinned) bytes at each sample.
+    """
 
     def __init__(self, folder: Path, gpus: Gpus, seed: int = 1) -> None:
         self.counts: Counter[str] = Counter()
@@ -46,7 +50,7 @@ class GpuSoak:
         self._wrong: list[BaseException] = []
 
     def run(self, seconds: float) -> None:
-        """Raises AssertionError for a wrong answer, and for memory that does not come back."""
+        """Runs the soak. Raises AssertionError for a wrong answer, and for memory that is not given back."""
         live = self._live
         live.world.configure(_CONFIG, retain_snapshots=3)
         with live:
@@ -95,7 +99,7 @@ class GpuSoak:
                 return
 
     def _look(self) -> None:
-        """Once the sessions that were sent away have gone."""
+        """Samples the memory once the sessions that were removed have ended."""
         live, driver = self._live, self._driver
 
         def settled() -> bool:

@@ -33,7 +33,10 @@ SIZES = (300_000, 1_000_000, 4_000_000)
 
 
 class HbmSoak(Soak):
-    """counts besides: GPU lookups, GPU rows, GPU misses, resized, prepared. Several GPUs share rows."""
+    """One run over a store with a cache on GPUs; several GPUs share rows.
+
+    counts: also GPU lookups, GPU rows, GPU misses, resized, prepared.
+    """
 
     readers = SESSIONS + 1
 

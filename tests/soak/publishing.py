@@ -1,4 +1,4 @@
-"""A trainer that publishes and a server that follows, thousands of times in a row: neither may grow.
+"""Publishes thousands of snapshots in a row to a server that follows: neither process may grow.
 
 The publisher is this process, the server one of its own. Every snapshot but the last is asked for over HTTP, so that
 every one is served. Half of the versions change every row and get a store of their own, the others are staged on the
@@ -30,14 +30,17 @@ ROWS = 2000
 CHANGED = 50
 DRAM_BYTES = 64 << 10
 BATCH = 32
-# The soak says what is a version; what lies in the repository is bounded.
+# The soak decides what is a version; retention bounds what is in the repository.
 POLICY = DeltaPolicy(cumulative_every=0, version_every_deltas=0, version_at_share=0.0, keep_deltas=32, keep_versions=2)
-# By what is watched of a process: how far the last third of a run may stand above the middle one.
+# By measured quantity of a process: how far the last third of a run may be above the middle one.
 SLACK = {"memory MiB": 8.0, "descriptors": 8.0, "rings": 1.0, "threads": 4.0}
 
 
 class Process:
-    """What was seen of a process. samples: by what is watched."""
+    """Samples the resources of one process.
+
+    samples: the values, by what is watched.
+    """
 
     def __init__(self, name: str, pid: int) -> None:
         self.name = name
@@ -46,12 +49,12 @@ class Process:
         self.samples: dict[str, list[float]] = {what: [] for what in SLACK}
 
     def sample(self) -> None:
-        """Looks once."""
+        """Takes one sample."""
         files = []
         for place in (self._root / "fd").iterdir():
             try:
                 files.append(os.readlink(place))
-            except FileNotFoundError:  # closed meanwhile
+            except FileNotFoundError:  # The file was closed in the meantime.
                 continue
         now = {
             "memory MiB": rss_bytes(self._pid) / 2**20,
@@ -63,7 +66,7 @@ class Process:
             self.samples[what].append(float(value))
 
     def grown(self) -> list[str]:
-        """What stands higher in the last third of the run than in the middle one."""
+        """Returns the resources that are higher in the last third of the run than in the middle one."""
         found = []
         for what, values in self.samples.items():
             before, after = middles(values)
@@ -72,7 +75,7 @@ class Process:
         return found
 
     def line(self) -> str:
-        """For people."""
+        """Summarises the samples in text for people."""
         parts = []
         for what, values in self.samples.items():
             before, after = middles(values)
@@ -81,7 +84,11 @@ class Process:
 
 
 class PublishingSoak:
-    """counts: what was published. published: after how many each sample was taken."""
+    """Runs the soak.
+
+    counts: number of versions and deltas that were published.
+    published: how many had been published when each sample was taken.
+    """
 
     def __init__(self, folder: Path, seed: int = 1) -> None:
         self.counts: Counter[str] = Counter()
@@ -95,11 +102,11 @@ class PublishingSoak:
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """Those that were watched."""
+        """The processes that are watched."""
         return (self.publisher,) if self.server is None else (self.publisher, self.server)
 
     def run(self, deltas: int, versions: int, samples: int = 400) -> None:
-        """Publishes so many, evenly mixed. Raises AssertionError when something grew."""
+        """Publishes that many, evenly mixed. Raises AssertionError when something grew."""
         bodies = self._world.bodies(64, BATCH)
         total = deltas + versions
         every = max(1, total // samples)
@@ -109,10 +116,10 @@ class PublishingSoak:
             for done in range(total):
                 is_version = (done + 1) * versions // total > done * versions // total
                 body = bodies[done % len(bodies)]
-                if is_version:  # in whose place the server does not take a delta any more
+                if is_version:  # The server takes no more deltas on the version that this one replaces.
                     answer_from(server.http_port, before, body)
                 folder = self._publish(is_version)
-                if not is_version:  # while the server takes the new one
+                if not is_version:  # The request is sent while the server takes the new delta.
                     answer_from(server.http_port, before, body)
                 before = folder
                 if done % every == 0:
@@ -130,7 +137,7 @@ class PublishingSoak:
 
 
 def middles(values: Sequence[float]) -> tuple[float, float]:
-    """The median of the middle third, and that of the last."""
+    """Returns the medians of the middle third and of the last third."""
     third = len(values) // 3
     return median(values[third : 2 * third]), median(values[2 * third :])
 

@@ -1,4 +1,4 @@
-"""The snapshots of a soak: one is served, some can be gone back to, and readers pin the one that they began with.
+"""Keeps the snapshots of a soak: one is served, some can be restored, and readers pin the one that they began with.
 
 It keeps the promise that a store asks of its owner: an overlay is discarded or merged only when no pinned snapshot
 needs it otherwise.
@@ -13,25 +13,27 @@ from benchmarks.planted_rows import PlantedDelta, PlantedState
 
 
 class Stopped(Exception):  # noqa: N818
-    """The run ended while somebody waited."""
+    """Raised when the run ended while a thread waited."""
 
 
 @dataclass(eq=False)
 class Snapshot:
-    """What the tables hold, and the deltas that lead there from the base, by overlay number, oldest first.
-
-    mask: of every overlay that ever led here, those that were merged since too: they may stay in a mask.
-    """
+    """State of the tables at one snapshot, and the deltas that lead to it from the base."""
 
     state: PlantedState
+    #: The deltas by overlay number, oldest first.
     chain: dict[int, PlantedDelta]
+    #: Every overlay that ever led here, including those that were merged since: they may stay in a mask.
     mask: int
     pins: int = 0
 
 
 @dataclass
 class Snapshots:
-    """One writer, many readers."""
+    """Hands out snapshots.
+
+    Thread-safe for one writer and many readers.
+    """
 
     served: Snapshot
     kept: list[Snapshot] = field(default_factory=list)  # oldest first; the served one is among them
@@ -40,7 +42,10 @@ class Snapshots:
     _moved: threading.Condition = field(default_factory=threading.Condition)
 
     def pin(self) -> Snapshot:
-        """The served snapshot, which stays readable until `unpin`. Waits while the store is being reopened."""
+        """Pins and returns the served snapshot, which stays readable until `unpin`.
+
+        Waits while the store is being reopened.
+        """
         with self._moved:
             self._moved.wait_for(lambda: self.stopped or not self.halted)
             if self.stopped:
@@ -49,20 +54,20 @@ class Snapshots:
             return self.served
 
     def unpin(self, snapshot: Snapshot) -> None:
-        """The reader is done with it."""
+        """Releases a pinned snapshot."""
         with self._moved:
             snapshot.pins -= 1
             self._moved.notify_all()
 
     def serve(self, snapshot: Snapshot) -> None:
-        """The next reader gets this one."""
+        """Makes this the snapshot that the next reader gets."""
         with self._moved:
             self.served = snapshot
             if snapshot not in self.kept:
                 self.kept.append(snapshot)
 
     def drop(self, gone: list[Snapshot]) -> None:
-        """Nobody can go back to these any more; returns when nobody reads them."""
+        """Removes snapshots that can no longer be restored; returns when no reader has them pinned."""
         with self._moved:
             assert self.served not in gone
             self.kept = [snapshot for snapshot in self.kept if snapshot not in gone]
@@ -71,7 +76,7 @@ class Snapshots:
                 raise Stopped
 
     def halt(self) -> None:
-        """Lets no reader begin; returns when none is inside."""
+        """Stops readers from beginning; returns when none has a snapshot pinned."""
         with self._moved:
             self.halted = True
             self._moved.wait_for(lambda: self.stopped or all(snapshot.pins == 0 for snapshot in self.kept))
@@ -79,13 +84,13 @@ class Snapshots:
                 raise Stopped
 
     def go_on(self) -> None:
-        """Readers may begin again."""
+        """Lets readers begin again."""
         with self._moved:
             self.halted = False
             self._moved.notify_all()
 
     def stop(self) -> None:
-        """Ends everybody's wait."""
+        """Ends every wait."""
         with self._moved:
             self.stopped = True
             self._moved.notify_all()

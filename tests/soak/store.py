@@ -1,4 +1,4 @@
-"""A store under everything at once: readers, deltas, rollbacks, merges, compactions, budgets up and down, reopenings.
+"""Runs a store under all load at once: readers, deltas, rollbacks, merges, compactions, changed budgets, reopenings.
 
 Every row that a reader gets is compared with what the snapshot that it pinned must hold. Memory, open files and the
 store's folder are watched: they may not grow with time.
@@ -38,9 +38,9 @@ FEATURES = (
     LookupSpec("words", "word", "sum"),
 )
 BAG = 5
-# Changes are compacted into page files as soon as they are a twentieth of them.
+# Changes of a table are compacted into its page file as soon as they reach a twentieth of the file.
 LIMITS = StoreLimits(ssd=SsdOptions(compaction_bytes=50_000, compaction_share=0.05))
-KEPT = 6  # deltas that stay unmerged
+KEPT = 6  # Number of deltas that stay unmerged.
 READERS = 3
 _MORE_S = 60.0
 _ROW_BYTES = 16 * 4 + 28
@@ -49,20 +49,23 @@ SHARES = (0.0, 0.01, 0.1, 0.4, 1.5, None)
 
 
 class Complaints(logging.Handler):
-    """What the store's own threads log when something fails that nobody waits for."""
+    """Collects the log messages of the store's own threads about failures that no caller waits for."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.said: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remembers it, with its traceback."""
+        """Keeps the message with its traceback."""
         if len(self.said) < 100:
             self.said.append(logging.Formatter().format(record))
 
 
 class Soak:
-    """One run over a store in a folder. `counts` says what was done."""
+    """One run over a store in a folder.
+
+    counts: how often each operation was done.
+    """
 
     readers = READERS
 
@@ -73,7 +76,7 @@ class Soak:
         self.counts: Counter[str] = Counter()
         first = self.world.first()
         self.version = self.world.version(first)
-        self.base = first  # what the store is at
+        self.base = first  # The state of the store's base.
         self.generation = 0
         self.dram_bytes: int | None = WHOLE // 10
         self.store = self._open()
@@ -82,10 +85,13 @@ class Soak:
         self.failures: list[BaseException] = []
         self.watch = Watch(folder)
         self.complaints = Complaints()
-        self._store_lock = threading.Lock()  # held to reopen, and by those who use the store without a pin
+        self._store_lock = threading.Lock()  # Held to reopen, and by users of the store without a pin.
 
     def run(self, seconds: float, wanted: Sequence[str] = ()) -> None:
-        """Raises what any of its threads raised. wanted: must have been done; a busy machine gets a minute more."""
+        """Runs the soak; raises the first error of any of its threads.
+
+        wanted: operations that must have been done; a busy machine gets a minute more.
+        """
         deadline = time.monotonic() + seconds
         work: list[Callable[[], None]] = [self._write, self._budgets, self._compact, self._sample]
         work += [lambda number=number: self._read(number) for number in range(self.readers)]  # type: ignore[misc]
@@ -119,7 +125,7 @@ class Soak:
             self.snapshots.stop()
 
     def _read(self, number: int) -> None:
-        """Lookups until the store is reopened; then with a plan of the new one."""
+        """Looks rows up until the store is reopened; then with a plan of the new one."""
         rng = np.random.default_rng([self.seed, number, self.counts["reopened"]])
         store, plan = None, None
         while True:
@@ -161,7 +167,7 @@ class Soak:
         self.counts["unresolved"] += result.counts.unresolved
 
     def _places(self, spec: LookupSpec, batch: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Near the middle of the universe, where ids are small, for nine of ten; anywhere for the rest."""
+        """Draws nine of ten places near the middle of the universe, where ids are small, and the rest anywhere."""
         count = len(self.world.ids[spec.table])
         size = batch * (1 if spec.pooling == "none" else BAG)
         near = (count // 2 + rng.standard_normal(size) * count / 40).astype(np.int64) % count
@@ -202,7 +208,7 @@ class Soak:
         self.generation += 1
         state, delta = self.world.change(parent.state, self.generation, one_in=int(rng.choice([3, 30, 300])))
         number = self.store.stage(delta, spill=True if rng.random() < 0.25 else None)
-        if rng.random() < 0.1:  # refused by a gate
+        if rng.random() < 0.1:  # As if validation had refused the delta.
             self.store.discard(number)
             self.counts["refused"] += 1
             return
@@ -215,7 +221,7 @@ class Soak:
         self._serve(target)
         if target is not kept[-1]:
             self.counts["rollbacks"] += 1
-        if rng.random() < 0.5:  # what is above is given up for good
+        if rng.random() < 0.5:  # The snapshots above it are given up for good.
             self._forget([snapshot for snapshot in kept if snapshot is not target and _above(snapshot, target)])
 
     def _serve(self, snapshot: Snapshot) -> None:
@@ -230,7 +236,7 @@ class Soak:
     def _merge_down(self, most: int) -> None:
         while len(self.snapshots.served.chain) > most:
             oldest = next(iter(self.snapshots.served.chain))
-            # What does not stand on it cannot be gone back to any more.
+            # Snapshots without this overlay in their chain can no longer be restored.
             self._forget([snapshot for snapshot in self.snapshots.kept if oldest not in snapshot.chain])
             delta = self.snapshots.served.chain[oldest]
             self.store.merge(oldest, at=delta.snapshot, markers={"generation": delta.snapshot})
@@ -243,7 +249,7 @@ class Soak:
             self._adopt()
 
     def _adopt(self) -> None:
-        """The trainer publishes the rows that the base is at as a version."""
+        """Publishes a version of the rows that the base has, as a trainer would."""
         if self.version.snapshot != self.store.at:
             version = self.world.version(self.base)
             self.store.adopt(version)
@@ -306,7 +312,7 @@ def _above(snapshot: Snapshot, target: Snapshot) -> bool:
 
 
 def state_line(counts: Counter[str]) -> str:
-    """What was done, in one line."""
+    """Returns the number of each operation, in one line."""
     return ", ".join(f"{count:,} {what}" for what, count in counts.items())
 
 

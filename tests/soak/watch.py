@@ -1,4 +1,4 @@
-"""Memory, open files and a folder while something runs for long: they may vary, but not grow with time."""
+"""Samples memory, open files and a folder of a long run: they may vary, but not grow with time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 from benchmarks.machine import rss_bytes
 
 _MIB = 1 << 20
-# By what is watched: how far the last third may stand above the middle one, as a factor and in its own unit.
+# By measured quantity: how far the last third may be above the middle one, as a factor and in its own unit.
 SLACK = {
     "memory MiB": (1.25, 64.0),
     "open files": (1.5, 24.0),
@@ -26,9 +26,9 @@ class Watch:
         self.samples: dict[str, list[float]] = {name: [] for name in SLACK}
 
     def sample(self) -> None:
-        """Looks once."""
+        """Takes one sample."""
         sizes = []
-        for place, _, names in os.walk(self._folder):  # which leaves out what is dropped meanwhile
+        for place, _, names in os.walk(self._folder):  # The walk leaves out what is removed meanwhile.
             for name in names:
                 try:
                     sizes.append(os.lstat(os.path.join(place, name)).st_blocks * 512)
@@ -44,7 +44,7 @@ class Watch:
             self.samples[name].append(value)
 
     def thirds(self) -> dict[str, tuple[float, float]]:
-        """By what is watched: the middle of the second third of the samples, and that of the last."""
+        """Returns the medians of the second and of the last third of the samples, by what is watched."""
         found = {}
         for name, values in self.samples.items():
             third = len(values) // 3
@@ -52,13 +52,13 @@ class Watch:
         return found
 
     def check(self) -> None:
-        """Needs nine samples."""
+        """Checks that nothing has grown. Needs nine samples."""
         for name, (before, after) in self.thirds().items():
             factor, unit = SLACK[name]
             assert after <= before * factor + unit, f"{name} grew from {before:.0f} to {after:.0f}: {self.line()}"
 
     def line(self) -> str:
-        """For people."""
+        """Summarises the samples in text for people."""
         return "; ".join(
             f"{name} {before:.0f} then {after:.0f}, at most {max(self.samples[name]):.0f}"
             for name, (before, after) in self.thirds().items()

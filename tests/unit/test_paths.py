@@ -1,4 +1,4 @@
-"""Whoever gives a URL for a path is notified so, and no folder with the name of its scheme is made."""
+"""A URL in place of a path is refused with that reason, and no folder with the name of its scheme is made."""
 
 from __future__ import annotations
 

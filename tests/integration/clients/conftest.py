@@ -21,7 +21,7 @@ GENRES = ["Action", "War", "Drama", "Sci-Fi", "Animation"]
 
 @pytest.fixture(scope="session")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A published `movielens` by the quickstart's own configuration, trained a little on made-up clicks."""
+    """Publishes `movielens` by the quickstart's own configuration, trained a little on made-up clicks."""
     folder = tmp_path_factory.mktemp("films")
     pq.write_table(_clicks(), folder / "clicks.parquet")
     config = ROOT / "trainer" / "configs" / "movielens.yaml"
@@ -31,14 +31,14 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Over `tiny` alone."""
+    """Runs a server over `tiny` alone."""
     with Server(server_config(ROOT / "model_repo", tmp_path_factory.mktemp("store"))) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def server(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Over `tiny` and `movielens`."""
+    """Runs a server over `tiny` and `movielens`."""
     repository = tmp_path_factory.mktemp("repository")
     shutil.copytree(ROOT / "model_repo" / "tiny", repository / "tiny")
     shutil.copytree(films, repository / "movielens")
@@ -47,7 +47,7 @@ def server(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 def server_config(repository: Path, store: Path, **options: object) -> ServerConfig:
-    """On free ports."""
+    """Returns a configuration with free ports."""
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
     return ServerConfig.model_validate({"model_repository": repository, "store": store, **ports, **options})
 

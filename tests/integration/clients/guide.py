@@ -24,12 +24,12 @@ _COMMANDS = ("bash ", "curl ", "python ")
 
 
 def blocks(language: str) -> list[str]:
-    """The text of the guide's blocks in a language."""
+    """Returns the text of the guide's blocks in a language."""
     return re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
 
 
 def commands() -> list[str]:
-    """The shell blocks; those that are a list of plain commands line by line."""
+    """Returns the shell blocks; a block that is a list of plain commands is split into lines."""
     found: list[str] = []
     for block in blocks("sh"):
         lines = block.splitlines()
@@ -41,7 +41,7 @@ def commands() -> list[str]:
 
 
 def run(command: str, folder: Path, server: Server, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Runs a block as it stands but for the ports, in a folder where `docs` is ours."""
+    """Runs a block unchanged except for the ports, in a folder where `docs` is this repository's."""
     if not (folder / "docs").exists():
         (folder / "docs").symlink_to(ROOT / "docs")
     for port, own in ((8000, server.http_port), (8001, server.grpc_port), (8002, server.metrics_port)):
@@ -60,7 +60,7 @@ def run(command: str, folder: Path, server: Server, timeout_s: float = 60) -> su
 
 
 def need(*programs: str, files: tuple[Path, ...] = ()) -> None:
-    """Skips, in words, when something is not installed."""
+    """Skips the test with a reason when something is not installed."""
     for program in programs:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (docs/clients.md names the packages)")
@@ -70,12 +70,12 @@ def need(*programs: str, files: tuple[Path, ...] = ()) -> None:
 
 
 def numbers(text: str) -> np.ndarray:
-    """Every number with a point in a text."""
+    """Returns every number with a decimal point in a text."""
     return np.array([float(found) for found in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", text)])
 
 
 def tiny_scores() -> np.ndarray:
-    """What `tiny` says of WORDS and DENSE, by its published numbers and nothing of ours: (2,)."""
+    """Computes the scores of `tiny` for WORDS and DENSE from its published files, with none of our code: (2,)."""
     folder = ROOT / "model_repo" / "tiny" / "1"
     table = load_file(folder / "tables" / "words.00000-of-00001.safetensors")
     weights = {name.rpartition("head.")[2]: value for name, value in load_file(folder / "dense.safetensors").items()}
@@ -87,7 +87,7 @@ def tiny_scores() -> np.ndarray:
 
 
 def assert_tiny_scores(text: str, rows: int = 2) -> None:
-    """The first scores stand in a text."""
+    """Asserts that a text has the first scores."""
     found = numbers(text)
     for score in tiny_scores()[:rows]:
         assert np.abs(found - score).min(initial=1.0) <= 1e-6, text

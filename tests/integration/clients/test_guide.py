@@ -1,4 +1,4 @@
-"""The client guide: its commands run as they stand, against a real server, and give the scores that are known."""
+"""Tests the client guide: its commands run unchanged against a real server, and give the known scores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.integration.clients.guide import (
     tiny_scores,
 )
 
-# What needs a compiler, or the folder of one, has a file of its own.
+# Blocks that need a compiler, or the folder of one, are tested in another file.
 COMMANDS = [command for command in commands() if not re.search(r"proto|go run|\.java", command)]
 
 
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def example(name: str) -> Any:
-    """An example as a module."""
+    """Imports an example as a module."""
     described = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     assert described is not None
     assert described.loader is not None
@@ -54,7 +54,7 @@ def example(name: str) -> Any:
 
 
 def film_scores(films: Path, tmp_path: Path, rows: list[dict[str, Any]]) -> np.ndarray:
-    """What files alone say of rows; keys that are not there are null."""
+    """Scores rows from files alone; keys that a row lacks are null."""
     with Scorer(find_as_of(films, "latest"), tmp_path) as scorer:
         columns = {
             entry.name: column_from_rows(entry, [row.get(entry.name) for row in rows]) for entry in scorer.spec.inputs
@@ -135,7 +135,7 @@ def test_every_error_of_the_server_stands_in_the_table() -> None:
 
 
 class _Flaky(http.server.BaseHTTPRequestHandler):
-    """Refuses, hangs up, and then answers."""
+    """Refuses the first request, hangs up on the second, and answers the others."""
 
     tries = 0
 
@@ -181,7 +181,7 @@ def test_retries_see_a_refusal_that_comes_before_a_long_body_was_read(server: Se
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """A server with tokens and TLS, and a folder with its `token` and `ca.pem`."""
+    """Starts a server with tokens and TLS, and a folder with its `token` and `ca.pem`."""
     need("openssl")
     folder = tmp_path_factory.mktemp("guarded")
     certificate, key = folder / "ca.pem", folder / "key.pem"

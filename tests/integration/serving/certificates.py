@@ -11,7 +11,7 @@ _KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
 
 @dataclass(frozen=True)
 class Certificate:
-    """PEM files."""
+    """A certificate and its key, as PEM files."""
 
     certificate: Path
     key: Path
@@ -22,7 +22,7 @@ def _openssl(*arguments: str) -> None:
 
 
 def make_ca(folder: Path, name: str = "ca") -> Certificate:
-    """Somebody who signs."""
+    """Makes a certificate authority that signs the other certificates."""
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     _openssl(
         *("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}"),
@@ -33,7 +33,7 @@ def make_ca(folder: Path, name: str = "ca") -> Certificate:
 
 
 def make_certificate(ca: Certificate, folder: Path, name: str) -> Certificate:
-    """Of a server on this machine or of a client, by the common name `name`."""
+    """Makes a certificate of a server on this machine or of a client, with the common name `name`."""
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     request, extension = folder / f"{name}.csr", folder / f"{name}.ext"
     extension.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")

@@ -1,4 +1,4 @@
-"""Deltas of the model of conftest.py, without a trainer: changed item rows, and what it answers then."""
+"""Publishes deltas of the model of conftest.py without a trainer: changed item rows, and the answers after each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.integration.serving.conftest import DIM, GOLDEN, SPEC, Published
 
 
 class Line:
-    """One line of snapshots over a version: what each of them answers. snapshots[0] is the version itself."""
+    """Chain of snapshots over a version, and the reference answers of each.
+
+    snapshots[0] is the version itself.
+    """
 
     def __init__(self, published: Published, version_dir: Path) -> None:
         version = open_version(version_dir)
@@ -28,7 +31,10 @@ class Line:
         self._outputs = version.manifest.graph.outputs
 
     def publish(self, *, seed: int, changed: int = 20, parent: int = -1, wrong_by: float = 0.0) -> str:
-        """Publishes the next delta, chained onto the snapshot at `parent`; wrong_by: falsifies its golden scores."""
+        """Publishes the next delta, chained onto the snapshot at `parent`.
+
+        wrong_by: falsifies its golden scores.
+        """
         rng = np.random.default_rng(seed)
         world = copy.copy(self.worlds[parent])
         ids = np.sort(rng.choice(np.array(world.items), changed, replace=False))
@@ -55,11 +61,11 @@ class Line:
         return snapshot
 
     def name(self, index: int = -1) -> str:
-        """VERSION.SEQUENCE of one of the snapshots."""
+        """Returns the VERSION.SEQUENCE of one of the snapshots."""
         return f"{self.version_dir.name}.{range(len(self.snapshots))[index]}"
 
     def scores(self, rows: list[dict[str, Any]], snapshot: str) -> np.ndarray:
-        """What a snapshot answers for `rows`, output `score`, (B,)."""
+        """Returns a snapshot's scores for `rows`, output `score`, (B,)."""
         scores: np.ndarray = self.worlds[self.snapshots.index(snapshot)].score(rows)["score"][:, 0]
         return scores
 

@@ -85,7 +85,7 @@ class Published:
         self._rng = rng
 
     def random_rows(self, count: int, seed: int) -> list[dict[str, Any]]:
-        """Raw rows with known and unknown ids, empty and null lists."""
+        """Makes raw rows with known and unknown ids, empty and null lists."""
         rng = np.random.default_rng(seed)
         rows = []
         for _ in range(count):
@@ -103,7 +103,7 @@ class Published:
         return rows
 
     def score(self, rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-        """What the module says: the scores that every way to the server must give."""
+        """Computes the module's scores: the scores that every transport of the server must return."""
         zero = np.zeros(DIM, np.float32)
         history = np.zeros((len(rows), LENGTH, DIM), np.float32)
         tags = np.zeros((len(rows), DIM), np.float32)
@@ -126,7 +126,10 @@ class Published:
             return {name: value.numpy() for name, value in self.module(inputs).items()}
 
     def publish(self, model_dir: Path, *, version: int | None = None, wrong_by: float = 0.0) -> Path:
-        """Publishes; wrong_by: falsifies the golden scores."""
+        """Publishes the model as a version.
+
+        wrong_by: falsifies the golden scores.
+        """
         rows = self.random_rows(GOLDEN, 1)
         shapes = {"dense": (2,), "user": (DIM,), "item": (DIM,), "tags": (DIM,), "history": (LENGTH, DIM)}
         tensors = {name: torch.zeros(2, *shape) for name, shape in shapes.items()}
@@ -160,7 +163,7 @@ class Published:
 
 
 def loaded_model(server: Server, version: str = "") -> LoadedModel:
-    """The loaded version of the model `ranker`: the one that is served, unless a version is named."""
+    """Returns the loaded version of the model `ranker`: the one that is served, unless a version is named."""
     found = server.repository.get("ranker", version)
     assert isinstance(found, LoadedModel)
     return found
@@ -173,13 +176,13 @@ def published() -> Published:
 
 @pytest.fixture(scope="session")
 def version_dir(published: Published, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A published version, to copy from; read only."""
+    """Publishes a version to copy from; read only."""
     return published.publish(tmp_path_factory.mktemp("published") / "ranker")
 
 
 @pytest.fixture
 def repository(version_dir: Path, tmp_path: Path) -> Path:
-    """A repository of its own, with the version copied."""
+    """Makes a separate repository with a copy of the version."""
     shutil.copytree(version_dir.parent, tmp_path / "repository" / "ranker")
     config = tmp_path / "repository" / "ranker" / "config.pbtxt"
     config.write_text(config.read_text().replace("count: 2", "count: 1"))  # `server` may have changed it
@@ -187,7 +190,7 @@ def repository(version_dir: Path, tmp_path: Path) -> Path:
 
 
 def append_config(repository: Path, text: str) -> None:
-    """Adds lines to the model's config.pbtxt; a `dynamic_batching` of theirs replaces the one that is there."""
+    """Adds lines to the model's config.pbtxt; a `dynamic_batching` in them replaces the one that is there."""
     config = repository / "ranker" / "config.pbtxt"
     kept = config.read_text()
     if "dynamic_batching" in text:
@@ -198,7 +201,7 @@ def append_config(repository: Path, text: str) -> None:
 @pytest.fixture(scope="session")
 def start_server() -> Callable[..., Server]:
     def start(repository: Path, store: Path, **options: Any) -> Server:
-        """Where nothing is said of access, everybody may control."""
+        """Starts a server; without an access file, everybody is allowed to control it."""
         usual = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "open_admin": "access_file" not in options}
         return Server(ServerConfig(model_repository=repository, store=store, **{**usual, **options})).start()
 
@@ -209,7 +212,7 @@ def start_server() -> Callable[..., Server]:
 def server(
     version_dir: Path, tmp_path_factory: pytest.TempPathFactory, start_server: Callable[..., Server]
 ) -> Iterator[Server]:
-    """A server over the model `ranker` with two sessions, for tests that change nothing."""
+    """Starts a server over the model `ranker` with two sessions, for tests that change nothing."""
     config = version_dir.parent / "config.pbtxt"
     config.write_text(config.read_text().replace("count: 1", "count: 2"))
     running = start_server(version_dir.parent.parent, tmp_path_factory.mktemp("store"), max_body_bytes="1MiB")

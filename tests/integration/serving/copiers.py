@@ -1,4 +1,4 @@
-"""Ways in which a published folder gets to its place other than by one rename."""
+"""Copies a published folder into place other than by one rename."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _AT_FDCWD, _EXCHANGE = -100, 2
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files below a folder, relative to it."""
+    """Returns the files below a folder, relative to it."""
     return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
 
 
 def pieces(source: Path, order: str, rng: random.Random) -> Iterator[tuple[Path, int, bytes, bool]]:
-    """What is written one after the other: file, offset, bytes, and whether the file ends with them."""
+    """Yields each piece to write, in order: file, offset, bytes, and whether it is the last of its file."""
     files = files_of(source)
     if order == "reversed":
         files.reverse()
@@ -56,8 +56,10 @@ def copy_slowly(
 ) -> None:
     """Writes the files of a folder in place, in pieces, with pauses of up to `pause_s`.
 
-    whole_size: each file has its size from the start. times: a file that is whole gets the time of its source, as cp -p
-    and rsync -a do. Files that are there already are overwritten; those that the source lacks are removed at the end.
+    whole_size: each file has its size from the start.
+    times: a completed file gets the time of its source, as with cp -p and rsync -a.
+
+    Files that are there already are overwritten; those that the source lacks are removed at the end.
     """
     begun: set[Path] = set()
     for path, offset, data, ends in pieces(source, order, rng):
@@ -79,7 +81,10 @@ def copy_slowly(
 
 
 def rsync(source: Path, target: Path, *, kib_per_s: int) -> None:
-    """The real one, without its temporary files and the rename at the end. kib_per_s: 0: as fast as it goes."""
+    """Runs the real rsync, without its temporary files and the rename at the end.
+
+    kib_per_s: 0 means unlimited.
+    """
     subprocess.run(
         ["rsync", "-a", "--inplace", "--whole-file", f"--bwlimit={kib_per_s}", f"{source}/", f"{target}/"],
         check=True,
@@ -88,7 +93,7 @@ def rsync(source: Path, target: Path, *, kib_per_s: int) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Both at once under each other's name."""
+    """Exchanges the names of two files or folders atomically."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE):
         code = ctypes.get_errno()

@@ -1,4 +1,4 @@
-"""Reads that fail as a disk, a network mount or a limit of the machine makes them fail, below chosen folders."""
+"""Makes reads below chosen folders fail as a disk, a network mount or a limit of the machine makes them fail."""
 
 from __future__ import annotations
 

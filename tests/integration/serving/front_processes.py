@@ -1,4 +1,4 @@
-"""A server whose front ends are processes of their own, and what tests ask of it and do to it."""
+"""Runs a server whose front ends are processes of their own, with what tests need to query and disturb it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ class Reply:
 
 
 def _reply(answer: http.client.HTTPResponse) -> Reply:
-    """Without the date, which two servers need not share."""
+    """Returns the headers without the date, in which two servers may differ."""
     headers = {name.lower(): value for name, value in answer.getheaders() if name.lower() != "date"}
     return Reply(answer.status, headers, answer.read())
 
 
 def ask(port: int, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
-    """One request on a connection of its own. body: bytes, or what becomes JSON."""
+    """Sends one request on a connection of its own.
+
+    body: bytes, or a value that is sent as JSON.
+    """
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
@@ -58,11 +61,11 @@ def until(holds: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
 
 
 class HeldRequest:
-    """A request that a front end has read, on a connection of its own; `answer` waits for what comes of it."""
+    """A request that a front end has read, on a connection of its own; `answer` waits for the outcome."""
 
     def __init__(self, port: int, path: str, body: bytes) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
-        # What stands before it on the connection is answered by the front end alone: it has read the rest then.
+        # The front end answers the request before it alone; after that answer, it has read the rest.
         before = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
         request = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         self._socket.sendall(before + request)
@@ -70,11 +73,11 @@ class HeldRequest:
 
     @property
     def port(self) -> int:
-        """Its own end's."""
+        """Local port of the connection."""
         return int(self._socket.getsockname()[1])
 
     def answer(self) -> Reply | None:
-        """None when the connection ended without one."""
+        """Returns the answer; None when the connection ended without one."""
         try:
             return self._read()
         except (http.client.BadStatusLine, ConnectionError):
@@ -89,7 +92,7 @@ class HeldRequest:
 
 
 class Frontends:
-    """A running server with front ends."""
+    """Runs a server with front ends."""
 
     def __init__(self, repository: Path, folder: Path, *, frontends: int = 2) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +115,7 @@ class Frontends:
         return self.ask("GET", "/v2/health/ready").status == 200
 
     def processes(self) -> dict[int, str]:
-        """Role by pid, of those that live."""
+        """Returns the roles of the live processes, by pid."""
         found = {}
         for child in self.supervisor.children():
             try:
@@ -131,14 +134,14 @@ class Frontends:
         return sorted(pid for pid, role in self.processes().items() if role == "frontend")
 
     def stop_engine(self) -> psutil.Process:
-        """Holds the engine still; what it is asked waits."""
+        """Suspends the engine; requests to it wait."""
         engine = self.engine()
         engine.send_signal(signal.SIGSTOP)
         until(lambda: engine.status() == psutil.STATUS_STOPPED)
         return engine
 
     def holder(self, request: HeldRequest) -> int:
-        """The front end that a connection is with."""
+        """Returns the pid of the front end that holds a connection."""
         for pid in self.fronts():
             for each in psutil.Process(pid).net_connections("tcp"):
                 if each.raddr and each.raddr.port == request.port:

@@ -1,4 +1,4 @@
-"""Servers with access files, in this process or in processes of their own, and callers with tokens."""
+"""Starts servers with access files, in this process or in processes of their own, and calls them with tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.server_process import free_ports
 
 SERVICE = "/inference.GRPCInferenceService"
 
-# The token of each is its name.
+# The token of each entry is its name.
 TOKENS: list[dict[str, Any]] = [
     {"name": "caller", "roles": ["predict"]},
     {"name": "viewer", "roles": ["read"]},
@@ -34,7 +34,7 @@ TOKENS: list[dict[str, Any]] = [
 
 
 def write_access(path: Path, tokens: list[dict[str, Any]] = TOKENS, **rest: Any) -> Path:
-    """In one step, as whoever changes it while servers run has to."""
+    """Writes an access file in one step, as anybody must who changes it while servers run."""
     entries = [{**entry, "sha256": digest_of(entry["name"])} for entry in tokens]
     fresh = path.with_name(f"{path.name}.fresh")
     fresh.write_text(yaml.safe_dump({"tokens": entries, **rest}))
@@ -44,12 +44,15 @@ def write_access(path: Path, tokens: list[dict[str, Any]] = TOKENS, **rest: Any)
 
 
 def bearer(name: str | None) -> dict[str, str]:
-    """Headers; None for somebody without a token."""
+    """Returns the headers of a caller; None is a caller without a token."""
     return {} if name is None else {"Authorization": f"Bearer {name}"}
 
 
 def call(address: str, method: str, message: Any = b"", token: str | None = None) -> tuple[grpc.StatusCode, str]:
-    """Code and text of one gRPC call. method: without the service, or a whole path."""
+    """Makes one gRPC call; returns its code and text.
+
+    method: the name without the service, or a whole path.
+    """
     path = method if method.startswith("/") else f"{SERVICE}/{method}"
     data = message if isinstance(message, bytes) else message.SerializeToString()
     metadata = [(key.lower(), value) for key, value in bearer(token).items()]
@@ -66,7 +69,7 @@ def call(address: str, method: str, message: Any = b"", token: str | None = None
 
 @dataclass(frozen=True)
 class Process:
-    """`emberline serve`."""
+    """A running `emberline serve`, with its ports and its log."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -77,7 +80,7 @@ class Process:
 
 @contextlib.contextmanager
 def serve(repository: Path, folder: Path, *arguments: str) -> Iterator[Process]:
-    """A server in processes of its own, once it says where it is."""
+    """Runs a server in processes of its own, once it has reported its ports."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(3)
     flags = [
@@ -106,10 +109,10 @@ def serve(repository: Path, folder: Path, *arguments: str) -> Iterator[Process]:
 
 
 def status(port: int, method: str, path: str, token: str | None = None, body: Any = None) -> int:
-    """Of one HTTP request."""
+    """Sends one HTTP request and returns its status."""
     return ask(port, method, path, body, bearer(token)).status
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """An audit log."""
+    """Reads an audit log."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,4 +1,4 @@
-"""Repositories of identity models, random tensors for them, and the ways to ask."""
+"""Writes repositories of identity models, makes random tensors for them, and sends the requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def write_repository(repository: Path) -> Path:
 
 
 def random_tensor(dtype: str, shape: tuple[int, ...], rng: np.random.Generator, *, text: bool) -> np.ndarray:
-    """As tritonclient takes it. text: BYTES that JSON can carry, and no NaN."""
+    """Returns a random tensor as tritonclient takes it.
+
+    text: BYTES only hold text that JSON can carry, and floats have no NaN.
+    """
     count = int(np.prod(shape))
     values: Any
     if dtype == "BOOL":
@@ -79,7 +82,7 @@ def random_tensor(dtype: str, shape: tuple[int, ...], rng: np.random.Generator, 
 
 
 def same(left: np.ndarray, right: np.ndarray) -> bool:
-    """Shape and every value, NaN included."""
+    """Returns whether shape and every value are equal, NaN included."""
     if left.shape != right.shape:
         return False
     if right.dtype == object:

@@ -1,4 +1,4 @@
-"""A running server over a planted repository, and what tests ask of it."""
+"""Runs a server over a planted repository, with what tests need to query and control it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Live:
         return published[1:]
 
     def served(self, **options: Any) -> Planted:
-        """The snapshot that answers now; the answer is checked against the reference of exactly that one."""
+        """Returns the snapshot that answers now; its answer is checked against exactly that snapshot's reference."""
         rows = self.world.rows_of(next(iter(self.snapshots.values())), 12)
         return check_answer(ask(self.repository, rows, **options), rows, self.snapshots)
 
@@ -97,16 +97,19 @@ class Live:
             time.sleep(0.01)
 
     def in_store(self) -> set[str]:
-        """Names in the model's store. While the state is written, a file more is there for a moment."""
+        """Returns the names in the model's store.
+
+        While the state is written, there is one more file for a moment.
+        """
         return {path.name for path in (self.folder / "store" / NAME).iterdir()}
 
     def report(self) -> Any:
         return self.repository.snapshots(NAME)
 
     def states(self) -> dict[str, str]:
-        """State by name of every snapshot that is there."""
+        """Returns the state of every snapshot that is there, by name."""
         return {entry["name"]: entry["state"] for entry in self.report()["snapshots"]}
 
     def refused(self) -> list[str]:
-        """Reasons of what is quarantined."""
+        """Returns the reasons of what is quarantined."""
         return [entry["reason"] for entry in self.report()["quarantined"]]

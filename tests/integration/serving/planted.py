@@ -59,7 +59,10 @@ class PlantedModule(torch.nn.Module):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Planted:
-    """One published snapshot, complete: the reference. tables: name -> id -> generation that changed the row last."""
+    """One published snapshot, complete, as the reference.
+
+    tables: name -> id -> generation that changed the row last.
+    """
 
     id: str
     version: int
@@ -80,7 +83,7 @@ class Planted:
         return f"{self.version}.{self.sequence}"
 
     def answer(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        """What every output is for these rows, (n, ...) float32."""
+        """Computes every output for these rows, (n, ...) float32."""
         trace = np.zeros((len(rows), 1 + 2 * DIM), np.float32)
         trace[:, 0] = self.generation
         for index, row in enumerate(rows):
@@ -114,7 +117,10 @@ class World:
             self.configure(config)
 
     def configure(self, text: str = "", **parameters: object) -> None:
-        """Writes config.pbtxt: text, then `parameters`. The live guard is off: every generation is a shift."""
+        """Writes config.pbtxt: text, then `parameters`.
+
+        The live guard is off because every generation shifts the scores.
+        """
         lines = [text]
         for key, value in {"live_guard": "false", **parameters}.items():
             lines.append(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}')
@@ -132,7 +138,10 @@ class World:
         spec: Mapping[str, Any] | None = None,
         wrong_by: float = 0.0,
     ) -> Planted:
-        """A version. equals: with the rows and weights of that snapshot, and made from it."""
+        """Publishes a version.
+
+        equals: the version has the rows and weights of that snapshot, and is made from it.
+        """
         if equals is None:
             self.generation += 1
         generation = self.generation if equals is None else equals.generation
@@ -262,7 +271,7 @@ class World:
         return self.publish_delta(parent, changed=changed, **options)
 
     def rows_of(self, snapshot: Planted, count: int, touched: Sequence[int] = ()) -> list[dict[str, Any]]:
-        """Raw rows: known, unknown and edge ids, empty and null lists; half of them with a touched item."""
+        """Makes raw rows: known, unknown and edge ids, empty and null lists; half of them with a touched item."""
         rng = np.random.default_rng(snapshot.generation)
         users = [*list(snapshot.tables["user"])[:4096], 10**9]
         items = [*list(snapshot.tables["item"])[:4096], 10**9]
@@ -278,26 +287,26 @@ class World:
     def golden(
         self, snapshot: Planted, rows: Sequence[Row], *, wrong_by: float = 0.0, spec: Mapping[str, Any] | None = None
     ) -> Golden:
-        """The golden requests of a snapshot."""
+        """Returns the golden requests of a snapshot."""
         outputs = {name: values + np.float32(wrong_by) for name, values in snapshot.answer(rows).items()}
         return Golden(columns_of(rows, spec), len(rows), outputs, 1e-5)
 
 
 def columns_of(rows: Sequence[Row], spec: Mapping[str, Any] | None = None) -> dict[str, Column]:
-    """Rows as the columns that `LoadedModel.infer` takes."""
+    """Returns rows as the columns that `LoadedModel.infer` takes."""
     inputs = FeatureSpec.model_validate(spec or SPEC).inputs
     return {entry.name: column_from_rows(entry, [row.get(entry.name) for row in rows]) for entry in inputs}
 
 
 def ask(repository: Any, rows: Sequence[Row], *, version: str = "", routing_key: str = "", **options: Any) -> Any:
-    """One request, past the front ends. Returns the engine's InferenceResult."""
+    """Runs one request, past the front ends. Returns the engine's InferenceResult."""
     model = repository.get(NAME, version, routing_key)
     canary = model.takes_canary(routing_key)
     return asyncio.run(model.infer(columns_of(rows), len(rows), canary=canary, **options))
 
 
 def check_answer(result: Any, rows: Sequence[Row], snapshots: Mapping[str, Planted]) -> Planted:
-    """Asserts that an answer is exactly that of the snapshot which it names; returns that."""
+    """Asserts that an answer is exactly that of the snapshot which it names; returns the snapshot."""
     snapshot = snapshots[result.snapshot.id]
     expected = snapshot.answer(rows)
     for output, values in zip(OUTPUTS, result.outputs, strict=True):

@@ -25,7 +25,10 @@ class _Log(logging.Handler):
 
 
 def merging_fails_and_goes_on(folder: str) -> None:
-    """A fault that lasts: visible everywhere, and nothing of it is left when it has passed."""
+    """Makes merges fail for some time.
+
+    The fault must be visible everywhere, and leave no trace when it has passed.
+    """
     log = _Log()
     logging.getLogger("emberline.serving").addHandler(log)
     logging.getLogger("emberline.serving").setLevel(logging.INFO)
@@ -69,7 +72,7 @@ def merging_fails_and_goes_on(folder: str) -> None:
 
 
 def unload_on_a_full_disk(mount: str) -> None:
-    """A small file system of its own, filled to the last byte."""
+    """Fills a small file system of its own to the last byte."""
     ballast = Path(mount) / "ballast"
     with Live(Path(mount), version_reuse_share=0, dram_bytes=2000) as live:
         newest = live.version()

@@ -1,4 +1,4 @@
-"""A model's DRAM budget: of config.pbtxt, changed by a word, shared by versions, never passed by over a tenth."""
+"""Tests a model's DRAM budget: set in config.pbtxt, changed by a command, shared, and exceeded by at most a tenth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 class Ledger:
-    """What the open stores were allowed to take, after every change."""
+    """Records the budgets of the open stores after every change."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stores: list[TieredStore] = []
@@ -78,7 +78,7 @@ def test_while_a_version_takes_over_the_sum_stays_within_a_tenth(live: Live, mon
     live.until(lambda: len(ledger.stores) == 1)
     live.until(lambda: live.repository.budget(NAME)["stores"][0]["dram_bytes"] == TOTAL)
     assert max(ledger.sums) <= TOTAL * 1.1
-    # small beside the old one, both half, then the other way round
+    # The new store gets a tenth, then both have half, then the old one has a tenth.
     assert (TOTAL, TOTAL // 10) in ledger.parts
     assert (TOTAL // 2, TOTAL // 2) in ledger.parts
     assert (TOTAL // 10, TOTAL) in ledger.parts

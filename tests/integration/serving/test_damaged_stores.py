@@ -33,7 +33,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 def store_of(live: Live) -> Path:
-    """The folder of the store that is served, or was when the server ended."""
+    """Returns the folder of the store that is served, or was when the server ended."""
     (found,) = (path.parent for path in (live.folder / "store" / NAME).glob("*/rocksdb"))
     return found
 
@@ -45,7 +45,7 @@ def files_of(live: Live) -> list[Path]:
 
 
 def ask_all(live: Live, snapshot: Planted) -> Planted:
-    """Asks for every row, so that each page is read; the answer is checked."""
+    """Requests every row, so that each page is read; the answer is checked."""
     ids = {name: [*snapshot.tables[name], EVERYTHING] for name in snapshot.tables}
     rows = [{"user": user, "items": ids["item"][place::97]} for place, user in enumerate(ids["user"])]
     rows += [{"user": ids["user"][0], "items": [item]} for item in ids["item"]]
@@ -56,7 +56,10 @@ def ask_all(live: Live, snapshot: Planted) -> Planted:
 
 
 def answers_again(live: Live, snapshot: Planted, timeout_s: float = 60.0) -> int:
-    """Asks until every row is there, and right; returns how often a request failed. Nothing else may be wrong."""
+    """Requests every row until each is there, and right; returns how often a request failed.
+
+    No other error is allowed.
+    """
     failures = 0
     deadline = time.monotonic() + timeout_s
     while True:
@@ -154,7 +157,7 @@ def test_a_store_whose_version_and_deltas_are_gone_is_not_ready_and_says_why(liv
 
 
 def damage_pages(live: Live, rng: np.random.Generator) -> None:
-    """One byte of every page, in place: the server has the files open."""
+    """Changes one byte of every page in place: the server has the files open."""
     for path in (store_of(live) / "pages").iterdir():
         with path.open("r+b") as file:
             for page in range(4096, path.stat().st_size - 4096, 4096):

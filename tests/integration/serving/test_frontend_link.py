@@ -1,4 +1,4 @@
-"""The line between a front end and the engine: places and memory are freed, whoever gives up, is late, or goes."""
+"""Tests that the link from front end to engine frees queue places and memory, whoever gives up, is late, or ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def columns(batch: int, first_item: int = 0) -> dict[str, Column]:
 
 
 class Line:
-    """Both ends of a line on one loop."""
+    """Both ends of a connection on one event loop."""
 
     def __init__(self, server: Server, path: Path, memory_bytes: int = MEMORY) -> None:
         self.repository = server.repository
@@ -58,7 +58,7 @@ class Line:
         self.models = RemoteModels(self.link, 1 << 20)
 
     def open(self) -> None:
-        """The engine answers from now on."""
+        """Lets the engine answer from now on."""
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class Line:
 
     @property
     def used(self) -> int:
-        """Bytes of requests that are not done with."""
+        """Returns the bytes of requests that are not finished."""
         return self.link._blocks.used
 
     def _accept(self) -> None:
@@ -83,7 +83,7 @@ class Line:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Bounded by `run`."""
+    """Waits for the condition; `run` bounds the time."""
     while not holds():
         await asyncio.sleep(0.002)
 
@@ -97,7 +97,10 @@ def server(start_server: Callable[..., Server], repository: Path, tmp_path: Path
 
 
 class Gate:
-    """Where sessions wait before they read a request, while it is closed. seen: the items of what they read."""
+    """Blocks sessions before they read a request, while it is closed.
+
+    seen: the items of the requests that sessions have read.
+    """
 
     def __init__(self) -> None:
         self.is_open = threading.Event()
@@ -159,7 +162,7 @@ def test_cancelling_a_request_frees_its_place_and_its_memory(run: Any, gate: Gat
             request.cancel()
         await until(lambda: line.endpoint.queued == 0)
         await until(lambda: line.link.in_flight == 1)
-        # One that a session has already is given up by its caller alone: its memory is kept until it is answered.
+        # Giving up affects only the caller once a session has the request: its memory is kept until it is answered.
         held.cancel()
         await asyncio.gather(held, *waiting, return_exceptions=True)
         assert line.used > 0
@@ -191,7 +194,7 @@ def test_a_request_that_is_given_up_between_queue_and_session_frees_its_memory(
         await until(taken.is_set)
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
-        # A round trip later the engine has heard of it.
+        # One round trip later, the engine has received the message.
         await line.models.is_current(model, "")
         assert line.used > 0
         may_work.set()

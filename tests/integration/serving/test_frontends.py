@@ -1,4 +1,4 @@
-"""A server with front ends in processes of their own answers as one without, bit for bit, and refuses alike."""
+"""A server with front ends in processes of their own answers like one without, bit for bit, and refuses alike."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ KEPT_HEADERS = ("content-type", "inference-header-content-length", "emberline-sn
 
 @dataclass
 class Pair:
-    """The same model behind both kinds of server. alone: in one process."""
+    """The same model behind both kinds of server.
+
+    alone: the server in one process.
+    """
 
     alone: Server
     apart: Frontends
@@ -41,14 +44,14 @@ class Pair:
         return [ask(port, method, path, body, headers) for port in (self.alone.http_port, self.apart.port)]
 
     def same(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
-        """What both answer."""
+        """Sends a request to both servers, asserts that the replies are equal, and returns the reply."""
         first, second = self.ask(method, path, body, headers)
         assert (second.status, second.content) == (first.status, first.content)
         assert [second.headers.get(name) for name in KEPT_HEADERS] == [first.headers.get(name) for name in KEPT_HEADERS]
         return first
 
     def call(self, method: str, request: bytes) -> list[tuple[grpc.StatusCode, str | bytes]]:
-        """Code, and the answer's bytes or the error's text, of both."""
+        """Calls both servers; returns the code, and the answer's bytes or the error's text, of each."""
         found: list[tuple[grpc.StatusCode, str | bytes]] = []
         for address in (f"127.0.0.1:{self.alone.grpc_port}", self.apart.grpc):
             with grpc.insecure_channel(address) as channel:
@@ -66,7 +69,7 @@ class Pair:
 
 
 def in_order(answer: bytes) -> bytes:
-    """The same message with the entries of its maps in their order, which is anybody's choice."""
+    """Returns the same message with the entries of its maps sorted, since their order is not defined."""
     return bytes(service_pb2.ModelInferResponse.FromString(answer).SerializeToString(deterministic=True))
 
 
@@ -83,7 +86,10 @@ def pair(
 
 @dataclass
 class Case:
-    """A request: tensors as (name, dtype, values), None in values for null where JSON is asked."""
+    """Encodes a request of tensors (name, dtype, values).
+
+    A None in values is null, where JSON is asked for.
+    """
 
     tensors: list[tuple[str, str, np.ndarray]]
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -132,7 +138,7 @@ def raw(dtype: str, values: np.ndarray) -> bytes:
 
 
 def whole_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str, np.ndarray]]:
-    """Every input of the rows: padded lists, their lengths and which are null."""
+    """Returns every input of the rows: padded lists, their lengths and which are null."""
     made: list[tuple[str, str, np.ndarray]] = [
         ("user", "INT64", np.array([[row["user"]] for row in rows], np.int64)),
         ("item", "INT64", np.array([[row["item"]] for row in rows], np.int64)),
@@ -265,7 +271,7 @@ def test_what_is_wrong_is_refused_with_the_same_status_and_text(pair: Pair, name
     assert "internal error" not in str(text)
 
 
-# With NaN in it, JSON is read by a parser that takes half of a character for one.
+# With NaN in the text, another JSON parser reads it, which accepts half of a surrogate pair.
 NOT_UNICODE = json.dumps(
     with_tensor(
         Case(plain(1), {"min_snapshot": "\ud800"}), "price", "FP32", np.full((1, 2), np.nan, np.float32)
@@ -375,7 +381,7 @@ def test_what_differs_from_server_to_server_has_the_same_form(pair: Pair, path: 
 
 
 def shape(content: Any) -> Any:
-    """Keys and types of JSON."""
+    """Returns the keys and types of a JSON value."""
     if isinstance(content, dict):
         return {key: shape(value) for key, value in content.items()}
     return [shape(value) for value in content] if isinstance(content, list) else type(content)
@@ -414,7 +420,7 @@ def test_requests_are_counted_by_the_engine(pair: Pair) -> None:
 def test_a_model_is_unloaded_and_loaded_for_all_front_ends(pair: Pair) -> None:
     request = Case(plain(2)).as_json()
     before = pair.same("POST", INFER, request)
-    for _ in range(4):  # so that both front ends have met the model
+    for _ in range(4):  # Both front ends have received a request for the model then.
         pair.apart.ask("POST", INFER, request)
     assert pair.same("POST", f"{MODEL}/unload", {}).status == 200
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Front ends and an engine that die, are exchanged, or stop: what callers notice, and what is left."""
+"""Tests front ends and an engine that die, are replaced, or stop: what callers notice, and what remains."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def served(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
 
 @pytest.fixture
 def running(served: Frontends) -> Frontends:
-    """The module's server, whole: tests put back what they take apart."""
+    """Returns the module's server, complete: tests restore what they break."""
     until(lambda: served.is_ready() and len(served.fronts()) == served.count)
     return served
 
@@ -77,7 +77,7 @@ def infer(running: Frontends, body: Any = BODY) -> Any:
 
 
 def held_by_all(running: Frontends) -> dict[HeldRequest, int]:
-    """Requests that front ends hold while the engine stands still, of every front end one at least."""
+    """Makes requests that front ends hold while the engine is suspended, at least one for every front end."""
     held: dict[HeldRequest, int] = {}
     deadline = time.monotonic() + TIMEOUT_S
     while set(held.values()) != set(running.fronts()):

@@ -69,7 +69,7 @@ def test_deltas_and_rollbacks_under_load(live: Live, gpus: SimulatedGpus) -> Non
     for caller in callers:
         caller.start()
     try:
-        for _ in range(4):  # the replays' graphs are captured meanwhile, the sessions' were before
+        for _ in range(4):  # The replays' graphs are captured here; the sessions' graphs were captured before.
             newest = live.delta(newest)
             live.reaches(newest)
         captured, taken = driver.counts["capture"], (driver.memory().device, driver.memory().pinned)
@@ -96,11 +96,11 @@ def test_deltas_and_rollbacks_under_load(live: Live, gpus: SimulatedGpus) -> Non
     assert {session["device"] for session in version["sessions"]} == {f"cuda:{info.index}" for info in gpus.infos}
     assert version["gpus"]["0"]["given_up"] == ""
     assert version["gpus"]["0"]["on_processor"] == 0
-    assert version["gpus"]["0"]["weight_uploads"] >= 11  # a rollback may find its weights still there
+    assert version["gpus"]["0"]["weight_uploads"] >= 11  # A rollback may find its weights still on the GPU.
 
 
 def metrics(live: Live, prefix: str) -> dict[str, float]:
-    """Values by name and labels, in the order of their names, as the server's page has them."""
+    """Returns values by name and labels, in the order of their names, as the server's page has them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{live.server.metrics_port}/metrics", timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     samples = (line.rsplit(" ", 1) for line in lines if line.startswith(prefix))
@@ -121,16 +121,19 @@ def test_the_metrics_page_shows_the_gpu(live: Live) -> None:
 
 
 class TestMetricsOfRows:
-    """The lines of a GPU's cache of rows. The tables have 67 users and 259 items, and there is no id 10**9."""
+    """Tests the metrics of a GPU's cache of rows.
+
+    The tables have 67 users and 259 items, and there is no id 10**9.
+    """
 
     @pytest.fixture(params=["lazy", "random"])
     def gpus(self, request: pytest.FixtureRequest) -> SimulatedGpus:
-        """One GPU: it is asked for all that requests have."""
+        """Simulates one GPU, to which all lookups of a request go."""
         return SimulatedGpus(schedule=request.param, seed=4)
 
     @pytest.fixture
     def newest(self, live: Live) -> Planted:
-        """Served, with all its rows on the GPU."""
+        """Serves a version with all its rows on the GPU."""
         newest = live.version()
         live.start()
         plugged = gpus_of(self.store(live))
@@ -145,7 +148,7 @@ class TestMetricsOfRows:
 
     @staticmethod
     def of_gpu(live: Live) -> dict[str, int]:
-        """Without what all lines have in common."""
+        """Returns the GPU's samples by name, without the labels that all of them have."""
         found = {}
         for name, value in metrics(live, "emberline_hbm_").items():
             shown = name.removeprefix("emberline_hbm_")
@@ -156,7 +159,7 @@ class TestMetricsOfRows:
         return found
 
     def rise(self, live: Live, before: dict[str, int]) -> dict[str, int]:
-        """What is another number than before, by how much."""
+        """Returns the samples that differ from before, and by how much."""
         return {name: value - before[name] for name, value in self.of_gpu(live).items() if value != before[name]}
 
     def test_lookups_and_misses_are_those_of_each_table(self, live: Live, newest: Planted) -> None:
@@ -183,7 +186,7 @@ class TestMetricsOfRows:
             'hits_total,table="item"': 6,
             'misses_total,table="item"': 1,
         }
-        # A user that all rows have in common is asked for once.
+        # A user that all rows share is looked up once.
         columns = columns_of([{"user": 2, "items": [item]} for item in (1, 2, 10**9, 5)])
         columns["user"] = columns_of([{"user": 2, "items": None}])["user"]
         before = self.of_gpu(live)
@@ -227,7 +230,7 @@ class TestMetricsOfRows:
         assert after == {
             name: value if name.startswith(("hits", "misses", "admitted")) else 0 for name, value in before.items()
         }
-        assert metrics(live, "emberline_gpu_given_up").popitem()[1] == 0  # sessions go on there
+        assert metrics(live, "emberline_gpu_given_up").popitem()[1] == 0  # The sessions still use the GPU.
 
 
 @pytest.mark.slow
@@ -257,7 +260,7 @@ def test_a_refused_delta_leaves_the_gpu_as_it_was(live: Live, gpus: SimulatedGpu
 def test_a_gpu_without_memory_for_a_replay_refuses_no_delta_for_good(live: Live, gpus: SimulatedGpus) -> None:
     start = live.version()
     live.start()
-    gpus.driver(0).run_out()  # the first thing that computes is the replay
+    gpus.driver(0).run_out()  # The first computation is the replay.
     delta = live.delta(start)
     live.reaches(delta)
     assert live.refused() == []
@@ -272,7 +275,7 @@ def test_a_lost_gpu_is_reported_to_who_looks_after_the_server(live: Live, gpus: 
     rows = live.world.rows_of(next(iter(live.snapshots.values())), 3)
     for driver in gpus.drivers:
         driver.lose()
-    for _ in range(20):  # until each GPU had its turn
+    for _ in range(20):  # Repeated until each GPU has had its turn.
         with pytest.raises(Exception, match=r"is lost|is not ready"):
             ask(live.repository, rows)
         if not live.repository.is_ready():

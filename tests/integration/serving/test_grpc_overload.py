@@ -27,7 +27,7 @@ async def _status(call: grpc.aio.UnaryUnaryMultiCallable) -> str:
 
 
 async def _burst(port: int, calls: int, connections: int) -> Counter[str]:
-    """So many calls at once over several connections, by the status with which each ended."""
+    """Makes `calls` calls at once over several connections; counts them by the status with which each ended."""
     channels = [
         grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
         for _ in range(connections)

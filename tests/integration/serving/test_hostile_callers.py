@@ -62,7 +62,7 @@ def ask(url: str, body: Any) -> tuple[int, Any]:
 
 
 class Differences(torch.nn.Module):
-    """Finite for ordinary inputs; inf - inf for very large ones."""
+    """Model with finite results for ordinary inputs, and inf - inf for very large ones."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -69,7 +69,7 @@ def transports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @dataclass
 class Case:
-    """What one request is."""
+    """One random request: its tensors, their order, the outputs it asks for, and the encodings."""
 
     seed: int
     batch: int
@@ -136,7 +136,7 @@ def test_over_grpc_everything_comes_back_as_it_was(
     transports: Transports, case: Case, typed: bool, streamed: bool
 ) -> None:
     tensors = case.tensors()
-    # Typed contents have no half floats, and all inputs of a request come one way.
+    # Typed contents have no half floats, and all inputs of a request use one form.
     order = [dtype for dtype in case.order if not (typed and dtype in BINARY_ONLY)]
     if typed:
         typed_answer(transports, order, tensors)

@@ -31,7 +31,7 @@ BOMBS = {
 def server(
     version_dir: Path, tmp_path_factory: pytest.TempPathFactory, start_server: Callable[..., Server]
 ) -> Iterator[Server]:
-    """With the body's own bound as it is by default."""
+    """Starts a server with a body limit of 64 MiB, the default."""
     place = tmp_path_factory.mktemp("bombs")
     shutil.copytree(version_dir.parent, place / "models" / "ranker")
     running = start_server(place / "models", place / "store", max_body_bytes=64 << 20)

@@ -1,4 +1,4 @@
-"""Requests admitted before their model was exchanged, whose bodies come after: nobody old answers them."""
+"""Tests requests admitted before their model was replaced, whose bodies come later: no old version answers them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 class Late:
-    """A v1 request whose head was admitted, and whose body waits."""
+    """A v1 request whose head was admitted, and whose body has not been sent."""
 
     def __init__(self, live: Live, known: Planted) -> None:
         self.rows = live.world.rows_of(known, 6)
@@ -36,7 +36,7 @@ class Late:
         assert self._socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
 
     def end(self) -> HTTPResponse:
-        """Sends the body; the response."""
+        """Sends the body; returns the response."""
         self._socket.sendall(self._body)
         answer = HTTPResponse(self._socket)
         answer.begin()
@@ -45,7 +45,7 @@ class Late:
 
 
 def check(live: Live, late: Late, expected: Planted) -> None:
-    """Its answer is that of exactly this snapshot."""
+    """Asserts that the answer is that of exactly this snapshot."""
     answer = late.end()
     content = json.loads(answer.read())
     assert answer.status == 200, content
@@ -56,21 +56,21 @@ def check(live: Live, late: Late, expected: Planted) -> None:
 
 
 def go_on(live: Live, one: Planted) -> Planted:
-    """To a version with the same rows, on the same store."""
+    """Switches to a version with the same rows, on the same store."""
     two = live.version(equals=one)
     live.reaches(two)
     return two
 
 
 def replace_store(live: Live, one: Planted) -> Planted:
-    """To a version in a store of its own; the one before is closed."""
+    """Switches to a version in a store of its own; the previous one is closed."""
     two = live.version(parent=one)
     live.reaches(two)
     return two
 
 
 def go_back(live: Live, one: Planted) -> Planted:
-    """To the version before, whose sessions stayed."""
+    """Switches to the previous version, whose sessions were kept."""
     live.repository.rollback(NAME, to=one.name)
     live.reaches(one)
     return one

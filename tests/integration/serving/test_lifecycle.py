@@ -133,7 +133,7 @@ def test_a_small_dram_budget_gives_the_same_scores(
 
 @pytest.fixture
 def stuck(running: Callable[..., Server], repository: Path) -> Iterator[Any]:
-    """A model whose queue holds two requests and whose sessions do not come to it."""
+    """Starts a model whose queue holds two requests and whose sessions do not take them."""
     append_config(
         repository,
         "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n",

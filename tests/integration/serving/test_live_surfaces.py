@@ -34,7 +34,7 @@ EXACT = 1e-6
 
 
 class Caller:
-    """One server over one model with a line of deltas, and what its snapshots answer."""
+    """One server over one model with a chain of deltas, and the reference answers of its snapshots."""
 
     def __init__(self, server: Server, line: Line, published: Published) -> None:
         self.server = server
@@ -79,7 +79,7 @@ class Caller:
         return status, answer
 
     def answered_by(self, **headers: str) -> str:
-        """The snapshot that answers now; its scores are compared with what it has to say."""
+        """Returns the snapshot that answers now; its scores are compared with the reference."""
         status, answer, got = self.predict(**headers)
         assert status == 200, answer
         snapshot = str(got["Emberline-Snapshot"])

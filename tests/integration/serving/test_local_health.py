@@ -1,4 +1,4 @@
-"""The health check of the images: its very command line against servers with and without TLS."""
+"""Runs the command line of the images' health check against servers with and without TLS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract socket
 
 
 def health_check(image: str, http_port: int) -> subprocess.CompletedProcess[str]:
-    """What the image's HEALTHCHECK runs, for one server of the several that may run on this machine."""
+    """Runs the image's HEALTHCHECK command for one server of the several that may run on this machine."""
     found = re.search(r"^HEALTHCHECK .*?CMD (\[.*\])$", (ROOT / image).read_text(), re.MULTILINE)
     assert found is not None
     program, *arguments = json.loads(found[1])

@@ -20,7 +20,7 @@ VARINT_KIND, BYTES_KIND = 0, 2
 
 
 def framed(number: int, content: bytes) -> bytes:
-    """A field with a length before it."""
+    """Encodes a field with its length before it."""
     size, length = len(content), b""
     while size > 127:
         length += bytes([size & 127 | 128])

@@ -63,7 +63,7 @@ def test_it_has_every_operation_but_other_spellings(document: Document) -> None:
 
 
 def test_what_it_describes_is_answered(document: Document, connection: http.client.HTTPConnection) -> None:
-    """With a method that no path has, each names those of the document, and HEAD where there is GET."""
+    """Sends a method that no path has: each answer names the methods of the document, and HEAD where there is GET."""
     for path, entries in document["paths"].items():
         connection.request("PATCH", re.sub(r"{\w+}", "1", path))
         answer = connection.getresponse()

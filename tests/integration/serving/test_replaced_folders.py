@@ -27,7 +27,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 class Replacements:
-    """Some snapshots that all are version 1, and the ways in which one takes the place of another."""
+    """Snapshots that all are version 1, and the ways in which one replaces another."""
 
     def __init__(self, live: Live, count: int) -> None:
         self.live = live
@@ -42,7 +42,7 @@ class Replacements:
             self.snapshots.append(snapshot)
 
     def put(self, snapshot: Planted) -> None:
-        """In an empty place."""
+        """Copies the snapshot to its place, which must be empty."""
         self.place.parent.mkdir(exist_ok=True)
         shutil.copytree(self.aside / snapshot.id, self.place)
 

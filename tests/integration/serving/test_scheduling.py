@@ -127,7 +127,7 @@ def test_the_command_shows_and_changes_sessions(serve: Callable[..., Server], pu
 
 @pytest.fixture
 def stuck(serve: Callable[..., Server], published: Published) -> Iterator[tuple[Server, Callable[[], None]]]:
-    """A server whose one session does not come to its queue, and what lets it."""
+    """Returns a server whose one session does not take requests from its queue, and a function that lets it."""
     server = serve(LEVELS)
     queue = loaded_model(server).group._queues[0]
     rows = published.random_rows(1, 1)

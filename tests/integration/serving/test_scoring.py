@@ -22,7 +22,7 @@ ROWS = 500
 
 
 class Chain:
-    """Version 1 with deltas, one of them removing rows, one going back to 1.2; version 2 without."""
+    """Publishes version 1 with deltas, one removing rows, one going back to 1.2, and version 2 without deltas."""
 
     def __init__(self, folder: Path) -> None:
         self.world = World(folder / "repository")

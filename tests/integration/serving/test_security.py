@@ -1,4 +1,4 @@
-"""Who is allowed to ask what of a running server: every role on every route and every method."""
+"""Tests which role is allowed which request of a running server, on every route and every method."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.integration.serving.guarded import bearer, call, lines_of, status, wr
 
 StatusCode = grpc.StatusCode
 INFER = "/v2/models/ranker/infer"
-# Which of the wide tokens each call is for; the narrow ones have it where it is about the model `ranker`.
+# The wide tokens that may make each call; the narrow ones may too where the call is about the model `ranker`.
 ALL = {"caller", "viewer", "operator"}
 READERS = {"viewer", "operator"}
 
@@ -50,7 +50,7 @@ def guarded(
     access: Path,
     audit: Path,
 ) -> Iterator[Server]:
-    """A server with an access file over the model `ranker`, for tests that change nothing of it."""
+    """Starts a server with an access file over the model `ranker`, for tests that change nothing of it."""
     place = tmp_path_factory.mktemp("guarded")
     shutil.copytree(version_dir.parent, place / "models" / "ranker")
     running = start_server(place / "models", place / "store", access_file=access, audit_log=audit)
@@ -59,13 +59,16 @@ def guarded(
 
 
 def routes() -> list[tuple[str, str]]:
-    """Every method and path of the port, with the names that a caller would give, and some that it does not have."""
+    """Returns every method and path of the port, with parameters left in braces, and some that do not exist."""
     found = [(each.method, each.path) for each in TABLE.operations if each.path != "/metrics"]
     return sorted([*found, ("GET", "/nothing/here"), ("DELETE", "/v2/models/{name}")])
 
 
 def wanted(method: str, path: str) -> tuple[set[str], str]:
-    """Who is allowed to ask, and what it is about, said once more and by rules, not by the server's own table."""
+    """Returns which tokens are allowed a request and what it is about.
+
+    Applies rules of its own, not the table of the server.
+    """
     about = "model" if "{name}" in path else "server"
     if path.startswith("/v2/health"):
         return set(), "anybody"
@@ -89,7 +92,7 @@ def filled(path: str, model: str) -> str:
 @pytest.mark.parametrize(("method", "path"), routes())
 def test_every_role_on_every_route(guarded: Server, method: str, path: str) -> None:
     roles, about = wanted(method, path)
-    # What may be done is tried on a model that there is not, for it would be done.
+    # Allowed requests use a model that does not exist, because they would take effect.
     for model in ("ranker", "nope"):
         for token in ("caller", "viewer", "operator", "elsewhere", "gone", "unknown", None):
             if model == "ranker" and method == "POST" and token == "operator":
@@ -154,7 +157,7 @@ REFUSED = (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED)
 
 
 def message_for(method: str, model: str) -> bytes:
-    """A message about a model, where the method takes one."""
+    """Encodes a message about a model, where the method takes one."""
     from google.protobuf.message_factory import GetMessageClass
 
     message = GetMessageClass(DESCRIPTOR.methods_by_name[method].input_type)()
@@ -251,7 +254,7 @@ def test_a_refusal_comes_before_the_body_and_ends_no_connection(guarded: Server)
         connection.putrequest("POST", INFER)
         connection.putheader("Content-Length", str(1 << 20))
         connection.endheaders()
-        answer = connection.getresponse()  # of a body nothing was sent
+        answer = connection.getresponse()  # Nothing of the body was sent.
         assert answer.status == 401
         answer.read()
         connection.send(bytes(1 << 20))
@@ -262,7 +265,7 @@ def test_a_refusal_comes_before_the_body_and_ends_no_connection(guarded: Server)
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 200
-        connection.request("GET", "/v2")  # a connection is nobody's
+        connection.request("GET", "/v2")  # A connection belongs to no caller.
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 401
@@ -271,7 +274,7 @@ def test_a_refusal_comes_before_the_body_and_ends_no_connection(guarded: Server)
 
 
 def test_a_large_message_is_refused_before_it_is_read(guarded: Server) -> None:
-    """Nothing of it is given to the decoder: it is no message at all."""
+    """Asserts that the message never reaches the decoder: the bytes are not a valid message."""
     address = f"127.0.0.1:{guarded.grpc_port}"
     assert call(address, "ModelInfer", b"\xff" * (8 << 20))[0] is StatusCode.UNAUTHENTICATED
 
@@ -312,7 +315,7 @@ def test_tritons_clients_work_with_a_token(guarded: Server) -> None:
 )
 @pytest.mark.parametrize("verb", ["load", "unload", "rollback"])
 def test_a_path_leads_nowhere_else(guarded: Server, tmp_path: Path, name: str, verb: str) -> None:
-    """Not with a token of one model, not with one of all."""
+    """Tries a token of one model and a token of all models."""
     for token, codes in (("narrow-operator", (400, 403, 404)), ("operator", (400, 404))):
         got = status(guarded.http_port, "POST", f"/v2/repository/models/{name}/{verb}", token, {})
         assert got in codes
@@ -428,6 +431,6 @@ def test_without_an_access_file_control_needs_the_own_token(
         assert call(address, "RepositoryModelLoad", message_for("RepositoryModelLoad", "ranker"), own)[0] is (
             StatusCode.OK
         )
-        assert status(port, "POST", INFER, "wrong", {}) == 400  # it means nothing here
+        assert status(port, "POST", INFER, "wrong", {}) == 400  # It has no meaning here.
         assert own_token_path(port).exists()
     assert not own_token_path(port).exists()

@@ -1,4 +1,4 @@
-"""Front ends in processes of their own ask the same of callers, and hand no token on."""
+"""Front ends in processes of their own demand the same of callers, and pass no token on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, version_dir: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def apart(place: Path) -> Iterator[Process]:
-    """Two front ends with an access file and an audit log."""
+    """Runs a server with two front ends, an access file and an audit log."""
     options = ["--access-file", str(place / "access.yaml"), "--audit-log", str(place / "audit")]
     with serve(place / "models", place, "--frontends", "2", *options) as process:
         yield process
@@ -100,13 +100,13 @@ def test_a_file_that_changes_is_read_by_all_and_a_bad_one_stops_nobody(apart: Pr
         write_access(access, [{"name": "fresh", "roles": ["read"]}])
 
         def is_known() -> bool:
-            """By both, whichever has the connection."""
+            """Returns whether both front ends know the new token, whichever gets the connections."""
             return all(status(apart.port, "GET", "/v2", "fresh") == 200 for _ in range(20))
 
         until(is_known)
         access.write_text("tokens: [")
         fronts = {child.pid for child in psutil.Process(apart.process.pid).children()}
-        apart.process.send_signal(signal.SIGHUP)  # new front ends cannot read it, and the old ones go on
+        apart.process.send_signal(signal.SIGHUP)  # New front ends cannot read it, and the old ones continue.
         until(lambda: "ended with status" in apart.log.read_text())
         assert fronts <= {child.pid for child in psutil.Process(apart.process.pid).children()}
         assert status(apart.port, "GET", "/v2", "fresh") == 200
@@ -121,7 +121,7 @@ def test_rates_are_shared(version_dir: Path, tmp_path: Path) -> None:
     with serve(version_dir.parent.parent, tmp_path, *options) as process:
         answers = [ask(process.port, "GET", "/v2") for _ in range(40)]
         found = [answer.status for answer in answers]
-        assert found.count(200) in (1, 2)  # one at once from each front end that was asked
+        assert found.count(200) in (1, 2)  # Each front end that got a request allows one at once.
         (refused, *_) = [answer for answer in answers if answer.status == 429]
         assert int(refused.headers["retry-after"]) > 1
         assert status(process.port, "GET", "/v2/health/live") == 200

@@ -1,4 +1,4 @@
-"""What many, slow and idle connections do to a running server: nothing."""
+"""Checks that many, slow and idle connections do no harm to a running server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 def small(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Server]:
-    """A server of few connections, that waits for nobody for long."""
+    """Starts a server that allows few connections and has short timeouts."""
     monkeypatch.setattr(limits_module, "_TICK_S", 0.02)
     monkeypatch.setattr(grpc_module, "_HANDSHAKE_MS", 2000)
     with start_server(version_dir.parent.parent, tmp_path / "store", max_connections=8, body_timeout_s=0.5) as server:
@@ -37,7 +37,7 @@ def connect(port: int) -> socket.socket:
 
 
 def is_ended(end: socket.socket) -> bool:
-    """Waits until the other end has closed or torn it off; whatever comes before is read."""
+    """Waits until the other end has closed or reset the connection; whatever comes before is read."""
     try:
         while end.recv(65_536):
             pass
@@ -85,7 +85,7 @@ def test_a_request_that_does_not_go_on_is_ended(small: Server, first: bytes) -> 
 
 @pytest.mark.slow
 def test_a_client_that_does_not_read_is_ended(small: Server) -> None:
-    """Its answers are the metrics page, over and over, until all buffers on the way are full."""
+    """Requests the metrics page over and over until all buffers on the way are full."""
     with connect(small.metrics_port) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         end.settimeout(0.2)
@@ -134,7 +134,7 @@ def test_grpc_connections_that_say_nothing_are_ended(small: Server) -> None:
 def test_over_tls_too(
     version_dir: Path, tmp_path: Path, start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Handshakes that do not go on, and connections that idle after theirs."""
+    """Opens handshakes that do not go on, and connections that idle after their handshakes."""
     from serving.http import server as http_module
 
     monkeypatch.setattr(http_module, "HANDSHAKE_S", 3.0)

@@ -42,7 +42,7 @@ CLIENTS = [{"common_name": "job", "roles": ["predict", "read"]}]
 
 @dataclass(frozen=True)
 class World:
-    """Who signs, and what was signed."""
+    """Certificates of the test: the authority, and what it and a stranger have signed."""
 
     folder: Path
     ca: Certificate
@@ -67,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a server listens."""
+    """Ports on which a server listens."""
 
     http: int
     grpc: int
@@ -115,7 +115,7 @@ def encrypted(
     tmp_path_factory: pytest.TempPathFactory,
     start_server: Callable[..., Server],
 ) -> Iterator[Ports]:
-    """A server with TLS, and tokens."""
+    """Starts a server with TLS and tokens."""
     place = tmp_path_factory.mktemp("tls")
     access = write_access(place / "access.yaml", TOKENS)
     yield from started(frontends, world, version_dir, place, start_server, access_file=access)
@@ -129,7 +129,7 @@ def mutual(
     tmp_path_factory: pytest.TempPathFactory,
     start_server: Callable[..., Server],
 ) -> Iterator[Ports]:
-    """A server that asks clients for a certificate."""
+    """Starts a server that asks clients for a certificate."""
     place = tmp_path_factory.mktemp("mtls")
     access = write_access(place / "access.yaml", TOKENS, certificates=CLIENTS)
     yield from started(
@@ -145,7 +145,7 @@ def context(world: World, client: Certificate | None = None) -> ssl.SSLContext:
 
 
 def get(port: int, path: str, world: World, client: Certificate | None = None, token: str | None = None) -> int:
-    """Status of a request over TLS."""
+    """Returns the status of a request over TLS."""
     request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", headers=bearer(token))
     try:
         with urllib.request.urlopen(request, timeout=30, context=context(world, client)) as answer:
@@ -157,7 +157,7 @@ def get(port: int, path: str, world: World, client: Certificate | None = None, t
 
 
 def inputs(module: Any, rows: list[dict[str, Any]]) -> list[Any]:
-    """The plain inputs of the model, for one of Triton's clients."""
+    """Returns the plain inputs of the model, for one of Triton's clients."""
     made = []
     for name, dtype, kind, width in (
         ("user", "INT64", np.int64, 1),
@@ -244,7 +244,7 @@ def test_old_tls_is_not_spoken(encrypted: Ports, world: World, version: ssl.TLSV
 def test_a_certificate_says_who_asks(mutual: Ports, world: World) -> None:
     assert get(mutual.http, "/v2/models/ranker", world, world.job) == 200
     assert get(mutual.http, "/v2/repository/models/ranker/snapshots", world, world.job) == 200
-    assert get(mutual.http, "/v2", world, world.server) == 401  # signed, and known to nobody
+    assert get(mutual.http, "/v2", world, world.server) == 401  # Signed by the authority, but in no access file.
     assert get(mutual.http, "/v2", world, world.server, "web") == 200
     assert get(mutual.http, "/v2", world, world.job, "unknown") == 401
     assert get(mutual.metrics, "/metrics", world, world.job) == 200
@@ -287,7 +287,7 @@ def test_a_certificate_says_who_asks_over_grpc(mutual: Ports, world: World) -> N
 
 
 def serial(port: int, world: World) -> str:
-    """Of the certificate that a port shows."""
+    """Returns the serial number of the certificate that a port presents."""
     connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context(world))
     try:
         connection.connect()
@@ -310,7 +310,7 @@ def test_a_new_certificate_is_shown_and_a_wrong_one_is_not(
     ) as server:
         first = serial(server.http_port, world)
         over_grpc(server.grpc_port, world, None, "ServerLive")
-        shutil.copy(fresh.certificate, files.certificate)  # its key is not here yet
+        shutil.copy(fresh.certificate, files.certificate)  # Its key has not arrived yet.
         assert serial(server.http_port, world) == first
         shutil.copy(fresh.key, files.key)
         until(lambda: serial(server.http_port, world) != first)
@@ -390,7 +390,7 @@ def test_the_commands_of_the_documentation_make_certificates_that_serve(world: W
 
 
 def told(url: str, *options: str) -> str:
-    """What a command says that gets no answer."""
+    """Returns the error message of a command that gets no answer."""
     done = CliRunner().invoke(snapshots.command, ["ranker", "--url", url, *options])
     assert isinstance(done.exception, Unavailable), done.output
     message = str(done.exception)

@@ -25,7 +25,10 @@ DTYPES = list(CONFIG_TYPES)
 
 
 class Transports:
-    """Both clients of a running server. `memory` makes a segment that goes with the test."""
+    """Both clients of a running server.
+
+    `memory` makes a segment that is removed after the test.
+    """
 
     def __init__(self, running: Any, stack: ExitStack) -> None:
         self.port = running.http_port
@@ -109,7 +112,7 @@ def test_every_dtype_goes_through_shared_memory_and_back(transports: Transports,
 
 
 def triton_raw(values: np.ndarray, dtype: str) -> bytes:
-    """What a binary tensor of these values is, as tritonclient writes it."""
+    """Encodes values as a binary tensor, as tritonclient writes it."""
     entry = triton_http.InferInput("x", list(values.shape), dtype)
     entry.set_data_from_numpy(values)
     return bytes(entry._raw_data)
@@ -135,7 +138,7 @@ def test_some_tensors_in_memory_and_some_in_the_request(transports: Transports, 
 
 
 def test_a_name_means_what_it_was_registered_for_last(transports: Transports) -> None:
-    """Whichever front end a request comes to, and though the segment has the same name."""
+    """Works whichever front end a request comes to, and although the segment has the same name."""
     for value in range(12):
         handle, key = transports.memory(64)
         shm.set_shared_memory_region(handle, [np.full(4, value, np.int32)])
@@ -272,7 +275,7 @@ def test_what_a_proxy_passes_on_reaches_no_segment(transports: Transports, sign:
         output.set_shared_memory("local", 16)
         with refused:
             client.infer("flat", inputs, outputs=[output], headers=headers)
-        client.infer("flat", inputs, headers=headers)  # which names none
+        client.infer("flat", inputs, headers=headers)  # That request names no segment.
     assert [entry["name"] for entry in transports.http.get_system_shared_memory_status()] == ["local"]
     assert shm.get_contents_as_numpy(handle, np.int32, [4]).tolist() == [0, 1, 2, 3]
     stream_refused: list[Any] = []

@@ -36,7 +36,7 @@ def set_aside(live: Live, snapshot: Planted) -> Path:
 
 
 def check_copy(live: Live, before: Planted, after: Planted, source: Path, seed: int, order: str) -> None:
-    """Copies; until the end what was served is served, then what was copied."""
+    """Copies a folder; until the copy ends, the served snapshot stays served, then the copied one is."""
     rng = random.Random(f"{order} {seed}")
 
     def still_before() -> None:

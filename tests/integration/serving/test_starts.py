@@ -1,4 +1,4 @@
-"""What the store has verified is not read again before a model is ready, and is checked again behind requests."""
+"""Verified files are not read again before a model is ready, and are checked again while requests are served."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_damage_to_files_that_were_verified_before_is_said_and_no_wrong_row_is_s
     shard = shard_of(live)
     data = bytearray(shard.read_bytes())
     data[-len(data) // 2] ^= 1
-    shard.write_bytes(bytes(data))  # in place: what the store keeps by link is damaged too
+    shard.write_bytes(bytes(data))  # Written in place, so that the store's hard link is damaged too.
     live.start()
     assert live.served() is start
     live.until(lambda: "is not what was published" in (live.repository.update_counters(NAME).waiting or ""))

@@ -121,7 +121,10 @@ def test_openmetrics_says_the_same(server: Server) -> None:
     assert infer(server, "ranker", ranker(1)) == 200
 
     def told(families: Iterable[Metric]) -> Samples:
-        """By the names without "_total". The machine's metrics change at any time, and are left out."""
+        """Returns the samples by names without "_total".
+
+        The machine's metrics change at any time, and are left out.
+        """
         return {
             (
                 sample.name.removesuffix("_total"),
@@ -139,7 +142,7 @@ def test_openmetrics_says_the_same(server: Server) -> None:
     for _ in range(100):
         openmetrics = page(server, "application/openmetrics-text")
         after = told(text_string_to_metric_families(page(server)))
-        if before == after:  # nothing was counted meanwhile
+        if before == after:  # Nothing was counted in between.
             break
         before = after
     assert openmetrics.endswith("# EOF\n")

@@ -42,7 +42,7 @@ def field(answer: Any, name: str) -> Any:
 
 
 def tensors(api: Any, rows: list[dict[str, Any]], **options: Any) -> list[Any]:
-    """A request's inputs, from raw rows: padded lists with lengths and validity."""
+    """Makes a request's inputs from raw rows: padded lists with lengths and validity."""
 
     def tensor(name: str, dtype: str, values: np.ndarray) -> Any:
         made = api.InferInput(name, list(values.shape), dtype)

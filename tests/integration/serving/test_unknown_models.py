@@ -1,4 +1,4 @@
-"""A request for a model that there is not is notified which there are, of those that its caller may see."""
+"""A request for an unknown model is answered with the names of the models that its caller is allowed to see."""
 
 from __future__ import annotations
 

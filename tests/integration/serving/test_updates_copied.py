@@ -1,4 +1,4 @@
-"""Versions and deltas that are copied into the repository slowly, in any order: served once they are whole."""
+"""Versions and deltas that are copied into the repository slowly, in any order, are served once they are whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 def in_pieces(path: Path, data: bytes, rest: Callable[[], None]) -> None:
-    """As cp does."""
+    """Writes a file in pieces, as cp does."""
     with path.open("wb") as file:
         for start in range(0, len(data), max(1, len(data) // 3)):
             file.write(data[start : start + max(1, len(data) // 3)])
@@ -38,14 +38,14 @@ def in_pieces(path: Path, data: bytes, rest: Callable[[], None]) -> None:
 
 
 def renamed(path: Path, data: bytes, rest: Callable[[], None]) -> None:
-    """As rsync does."""
+    """Writes a file under a hidden name and renames it, as rsync does."""
     hidden = path.with_name(f".{path.name}.Xy12Zw")
     in_pieces(hidden, data, rest)
     os.replace(hidden, path)
 
 
 def reserved(path: Path, data: bytes, rest: Callable[[], None]) -> None:
-    """As a download in parts does: the size is right from the start."""
+    """Writes a file that has its full size from the start, as a download in parts does."""
     with path.open("wb") as file:
         file.truncate(len(data))
         file.flush()
@@ -54,7 +54,7 @@ def reserved(path: Path, data: bytes, rest: Callable[[], None]) -> None:
 
 
 def copy_slowly(source: Path, target: Path, write: Write, seed: int) -> None:
-    """The files of a folder in any order."""
+    """Returns the files of a folder in any order."""
     order = random.Random(seed)
     files = sorted(path for path in source.rglob("*") if path.is_file())
     order.shuffle(files)
@@ -101,13 +101,13 @@ def test_the_first_version_is_served_although_a_newer_one_is_still_being_copied(
 
 
 def completing(live: Live, two: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the copy of a version end after its reading has failed, before anything is said about it."""
+    """Completes the copy of a version after reading it has failed, but before the failure is reported."""
     dense = two.path / "dense.pt2"
     whole = dense.read_bytes()
     dense.write_bytes(bytes(len(whole)))
     past = time.time() - 3600
     for place in (*two.path.rglob("*"), two.path):
-        os.utime(place, (past, past))  # at rest for long
+        os.utime(place, (past, past))  # Nothing has changed for a long time.
     real = take_version
 
     def take(*arguments: Any, **options: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_copy_that_ends_while_its_first_part_is_judged_is_served(
             live.stop()
             live.start()
         elif way != "wait":
-            time.sleep(1.1)  # what was refused just now is not read again at once
+            time.sleep(1.1)  # A version that has just been refused is not read again at once.
             getattr(live.repository, way)(NAME)
         live.reaches(two)
     assert live.refused() == []
@@ -156,7 +156,7 @@ def test_a_folder_that_is_damaged_and_at_rest_is_refused_once_and_not_read_again
         assert live.served() is start
         live.until(lambda: live.repository.update_counters(NAME).refused == {"IntegrityError": 1})
         tries = steps.count("found")
-        time.sleep(1.0)  # twenty looks
+        time.sleep(1.0)  # Twenty polls.
     assert steps.count("found") == tries
     told = [record.levelname for record in caplog.records if "UNAVAILABLE" in record.message]
     assert told == ["INFO", "ERROR"]

@@ -1,4 +1,4 @@
-"""What ends: versions that were replaced, loads that are given up, requests that wait while the server stops."""
+"""Tests what ends: versions that were replaced, loads that are given up, requests that wait while the server stops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 def test_replaced_versions_are_not_held_by_those_before_them(live: Live) -> None:
     live.version()
     live.start()
-    first = live.repository.get(NAME)  # as a heap that was frozen at the start holds it
+    first = live.repository.get(NAME)  # Simulates a heap that was frozen at the start.
     gone = []
     for _ in range(2):
         live.reaches(live.version())

@@ -37,7 +37,7 @@ def store(live: Live) -> Path:
 
 
 def reason(live: Live) -> str:
-    """Why nothing is served."""
+    """Returns why nothing is served."""
     with pytest.raises(Unavailable) as caught:
         live.repository.get(NAME)
     assert live.repository.index()[0].state == "UNAVAILABLE"
@@ -52,7 +52,7 @@ def until_reason(live: Live, text: str) -> None:
 
 @pytest.fixture
 def rolled_back(live: Live) -> list[Planted]:
-    """A stopped server whose newest snapshot was rolled back; the first one of these was served."""
+    """Returns the two snapshots of a stopped server; the second was rolled back, and the first was served."""
     start = live.version()
     live.start()
     one, two = live.chain(start, 2)
@@ -67,14 +67,14 @@ def rolled_back(live: Live) -> list[Planted]:
 
 
 def damage_digit(state: Path) -> None:
-    """One hex digit of the snapshot that is held."""
+    """Changes one hex digit of the snapshot that is held."""
     text = state.read_text()
     place = text.index('"held":["') + 12
     state.write_text(text[:place] + ("0" if text[place] != "0" else "1") + text[place + 1 :])
 
 
 def add_field(state: Path) -> None:
-    """As a newer server would write it."""
+    """Adds a field to the state file, as a newer server might."""
     content = {**json.loads(state.read_bytes()), "new_field": 1}
     state.write_bytes(canonical_json({**content, "digest": digest_of(content)}))
 
@@ -109,7 +109,7 @@ def test_a_state_that_cannot_be_understood_means_not_ready_until_it_can(
 
 
 def test_without_its_state_a_model_serves_the_newest(live: Live, rolled_back: list[Planted]) -> None:
-    """As the message about a damaged state advises."""
+    """Follows the advice in the message about a damaged state."""
     for name in ("state.json", "state.json.copy"):
         (store(live) / name).write_bytes(b"damaged")
     live.start()
@@ -149,7 +149,7 @@ def test_one_failed_read_at_the_start_ends_no_decision(live: Live, faults: Fault
     before = live.report()
     served = one if decide == "rollback" else two
     live.stop()
-    # The publisher has gone on, so that there is something newer to serve by mistake.
+    # The publisher has gone on, so that there is something newer that could be served by mistake.
     live.version()
     shutil.rmtree(start.path)
     for call in ("stat", "scandir", "open"):
@@ -179,7 +179,7 @@ def test_what_is_pinned_and_gone_is_not_replaced_before_resume(live: Live, decid
     live.start()
     assert "emberline resume" in reason(live)
     assert live.report()["mode"] == ("pinned" if decide == "pin" else "paused")
-    # What comes back is served; it had not been forgotten.
+    # Files that come back are served; nothing about them was lost.
     live.stop()
     away.rename(kept)
     live.start()

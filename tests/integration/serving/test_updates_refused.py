@@ -1,4 +1,4 @@
-"""What is refused while the server runs: each kind of bad delta and version, and signatures that break clients."""
+"""Tests what a running server refuses: each kind of bad delta and version, and signatures that break clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_kind_of_bad_delta_is_refused_and_the_next_good_one_is_taken(live: 
         live.until(lambda count=count: len(live.refused()) == count)  # type: ignore[misc]
         assert reason in live.refused()[-1]
         assert live.served() is good
-    # Files that are wrong are counted once nothing is written to them any more.
+    # Bad files are counted only after nothing writes to them any more.
     live.until(lambda: sum(live.repository.update_counters(NAME).refused.values()) == len(kinds))
     entry = live.repository.index()[0]
     assert entry.state == "READY"

@@ -1,4 +1,4 @@
-"""A version is published again under its number, or the whole repository is made anew: what lies there is served."""
+"""A version that is published again under its number, or a repository that is made anew, is served as it is now."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 def begin_anew(live: Live) -> None:
-    """Removes every version, as `rm -rf` of the repository does; what config.pbtxt says stays."""
+    """Removes every version, as `rm -rf` of the repository does, but keeps config.pbtxt."""
     for entry in live.world.model_dir.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
@@ -30,12 +30,12 @@ def begin_anew(live: Live) -> None:
 
 
 def aside(live: Live, snapshot: Planted) -> Path:
-    """A copy of a version outside the repository."""
+    """Copies a version to a folder outside the repository."""
     return Path(shutil.copytree(snapshot.path, live.folder / "aside" / snapshot.id))
 
 
 def another(live: Live, number: int = 1) -> tuple[Planted, Path]:
-    """A version of this number that was published elsewhere: the snapshot, and its folder outside the repository."""
+    """Publishes another version under this number; returns the snapshot, and its folder outside the repository."""
     there = live.world.model_dir / str(number)
     hidden = live.folder / "hidden"
     os.rename(there, hidden)
@@ -47,7 +47,7 @@ def another(live: Live, number: int = 1) -> tuple[Planted, Path]:
 
 
 def _answers(live: Live, version: str = "") -> Planted | None:
-    """What answers now; None while nothing does, as between two renames."""
+    """Returns the snapshot that answers now; None while none does, as between two renames."""
     try:
         return live.served(version=version)
     except (NotFound, Unavailable):
@@ -136,7 +136,7 @@ def test_a_pin_outlives_a_repository_that_was_made_anew(live: Live) -> None:
 
 
 def test_other_inputs_of_a_repository_made_anew_wait_for_nobody(live: Live) -> None:
-    """No caller of this process was ever served by the old version."""
+    """The other inputs are served at once, since no caller of this process was ever served by the old version."""
     from tests.integration.serving.planted import SPEC
 
     live.version()
@@ -188,7 +188,7 @@ def test_a_version_exchanged_by_renames_is_taken_and_its_deltas_follow(live: Liv
     os.rename(start.path, live.folder / "gone")
     os.rename(folder, start.path)
     live.reaches(other)
-    # Far within the 60 seconds between two looks: the folder that is there now is watched.
+    # Well within the 60 seconds between two polls: the folder that is there now is watched.
     live.world.last_sequence.clear()
     live.reaches(live.delta(other))
 
@@ -285,7 +285,7 @@ def test_a_repository_removed_and_begun_anew_while_the_server_runs_is_served(liv
     live.start(poll_s=0.1, strict_readiness=False)
     chain = live.chain(start, 2)
     live.reaches(chain[-1])
-    for pause in (True, False):  # the server sees the folder go, or finds it exchanged
+    for pause in (True, False):  # The server sees the folder disappear, or finds it replaced.
         shutil.rmtree(live.world.model_dir)
         if pause:
             live.until(lambda: NAME not in live.repository.names)

@@ -86,14 +86,18 @@ class Sent(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """status: 200, 400 or another HTTP status; over gRPC the status that its code stands for. text: of an error."""
+    """Outcome of one request.
+
+    status: 200, 400 or another HTTP status; over gRPC the status that its code stands for.
+    text: the text of the error.
+    """
 
     status: int
     text: str
 
 
 class Ways:
-    """The ways to a server by which a tensor may come."""
+    """Sends a tensor to a server in each of the ways in which it may come."""
 
     def __init__(self, server: Server) -> None:
         self.port = server.http_port
@@ -171,7 +175,7 @@ def _with_contents(model: str, inputs: list[Sent]) -> Any:
 
 
 class Plain(nn.Module):
-    """A module that knows nothing of ours: a list of numbers, one item, and a bag with weights."""
+    """Module that uses none of our layers: a list of numbers, one item, and a bag with weights."""
 
     def __init__(self) -> None:
         super().__init__()

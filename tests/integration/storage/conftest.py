@@ -11,7 +11,7 @@ from tests.simulated_gpu import SimulatedDriver, SimulatedGpus
 
 @pytest.fixture
 def gpu() -> Iterator[SimulatedDriver]:
-    """Simulated; what was done wrong on it, whoever swallowed it, fails the test."""
+    """Simulates a GPU; any error on it fails the test, even one that was caught elsewhere."""
     driver = SimulatedGpus(schedule="random", seed=3).driver(0)
     driver.enter_thread()
     yield driver

@@ -1,4 +1,4 @@
-"""What a process does to a store while RocksDB's logs cannot be written; each function runs in a process of its own."""
+"""Writes to a store while RocksDB's logs cannot be written; each function runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.integration.storage.trouble import FIRST, WORLD, check_rows, opened, 
 
 
 def merges_again(folder: str) -> None:
-    """Every way in which the log is written fails once or for some time, while readers go on."""
+    """Makes every kind of log write fail once or several times, while readers continue."""
     state = FIRST
     with opened(Path(folder)) as store:
-        # Changed rows, so that reads need the database and not page files alone.
+        # Rows are changed so that reads need the database and not only page files.
         state, delta = WORLD.change(state, 1, one_in=2)
         store.merge(store.stage(delta), at=delta.snapshot)
         for generation, times in enumerate((1, 5, 1), 2):

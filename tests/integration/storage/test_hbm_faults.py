@@ -31,14 +31,14 @@ from tests.support.hbm.world import ALL_BYTES, TABLES, GpuWorld
 
 @pytest.fixture
 def world(tmp_path: Path, gpu: SimulatedDriver) -> GpuWorld:
-    """Without upkeep."""
+    """Returns a world without upkeep in the background."""
     world = GpuWorld(tmp_path, gpu)
     world.quiet()
     return world
 
 
 def once(error: Exception, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that fails the first time."""
+    """Returns a function that raises the error at its first call."""
     errors = [error]
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ from tests.support.hbm.world import GpuWorld
 
 @pytest.fixture
 def world(tmp_path: Path, gpu: SimulatedDriver) -> GpuWorld:
-    """Without upkeep."""
+    """Returns a world without upkeep in the background."""
     world = GpuWorld(tmp_path, gpu)
     world.quiet()
     return world

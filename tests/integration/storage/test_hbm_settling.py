@@ -1,4 +1,7 @@
-"""Which snapshot has the base of a GPU's cache, for how long, and what it costs when several are asked for in turn."""
+"""Tests which snapshot has the base of a GPU's cache and for how long.
+
+Also tests what switching costs when several snapshots are asked for in turn.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.support.hbm.world import GpuWorld
 
 
 class Clock:
-    """Time as a tier and its readers see it: it goes on when a test says so."""
+    """Simulates the clock of a tier and its readers: time passes only when a test advances it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = time.monotonic()
@@ -32,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def world(tmp_path: Path, gpu: SimulatedDriver, clock: Clock) -> GpuWorld:
-    """Without upkeep of its own; settles after 3 s."""
+    """Returns a world without upkeep in the background, whose tier settles after 3 s."""
     world = GpuWorld(tmp_path, gpu)
     world.quiet()
     world.tier.settle_after_s = 3.0
@@ -40,7 +43,10 @@ def world(tmp_path: Path, gpu: SimulatedDriver, clock: Clock) -> GpuWorld:
 
 
 def ask(world: GpuWorld, clock: Clock, mask: int, after_s: float) -> tuple[bool, bool]:
-    """Asks for a snapshot after a while, and does a round of upkeep: whether the GPU answered, whether it settled."""
+    """Asks for a snapshot after a while, then runs one round of upkeep.
+
+    Returns whether the GPU answered, and whether it settled.
+    """
     clock.now += after_s
     answered = world.answers(mask)
     world.tier.prepare_asked()
@@ -89,7 +95,10 @@ def test_each_change_back_waits_longer_within_a_bound() -> None:
     backoff, live = SwitchBackoff(), 0b11
 
     def wait_s(base: int, mask: int, live: int = live) -> int:
-        """For a difference that was asked for after the base, whole seconds of a base that was asked for at 0."""
+        """Returns how many whole seconds after the last use of the base a difference becomes the next base.
+
+        The base was asked for at time 0; the difference was asked for after it.
+        """
         asked = Difference(mask, 1, (), 1, Use(1.0))
         view = View(cast(Any, None), base, (asked,), Use(0.0))
         return next(now for now in range(1000) if backoff.next_base(view, live, float(now), 1.0) is asked)
@@ -99,12 +108,12 @@ def test_each_change_back_waits_longer_within_a_bound() -> None:
     waits = []
     for turn in range(20):
         base, mask = ((0b01, 0b00), (0b00, 0b01))[turn % 2]
-        assert wait_s(base, 0b11) == 1  # it never had the base
+        assert wait_s(base, 0b11) == 1  # That snapshot never had the base.
         waits.append(wait_s(base, mask))
         backoff.changed(base, mask, live)
     assert waits[:4] == [1, 2, 4, 8]
     assert waits[-1] == MOST_FACTOR
-    # Overlay 0 was merged: it is in all snapshots.
+    # Overlay 0 was merged, so it is in all snapshots.
     live = 0b10
     backoff.changed(0b01, 0b11, live)
     assert wait_s(0b11, 0b01, live) == 1

@@ -1,4 +1,4 @@
-"""GPUs that share the rows of a store; they are simulated."""
+"""Tests GPUs that share the rows of a store; the GPUs are simulated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.hbm.world import GpuWorld
 
 @pytest.fixture
 def devices() -> Iterator[Sequence[SimulatedDriver]]:
-    """What was done wrong on them, whoever swallowed it, fails the test."""
+    """Yields two GPUs; any error on them fails the test, even one that was caught elsewhere."""
     drivers = SimulatedGpus(2, schedule="random", seed=11).drivers
     drivers[0].enter_thread()
     yield drivers

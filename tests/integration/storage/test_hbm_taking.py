@@ -1,4 +1,4 @@
-"""Rows of a difference straight from overlays: the bytes that the ordinary way gives, whatever the overlays say."""
+"""Rows of a difference, read straight from overlays, have the bytes that the ordinary lookup gives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.hbm.world import GpuWorld
 
 
 def same_rows(world: GpuWorld, mask: int, padding: int = 0) -> int:
-    """How many rows there are. Raises AssertionError where the two ways differ."""
+    """Reads rows in both ways and returns their number. Raises AssertionError where the two ways differ."""
     rows, count = SnapshotRows(world.store), 0
     for table, ids in enumerate(world.rows.ids.values()):
         expected, found = rows.find(mask, table, ids, None)
@@ -35,7 +35,7 @@ def test_the_same_bytes_for_every_row_type(tmp_path: Path, gpu: SimulatedDriver,
     world = GpuWorld(tmp_path, gpu, row_type=row_type)
     first, state, mask = world.stage()
     world.serve(state, mask)
-    second, state, mask = world.stage(one_in=2)  # over the same ids, some of them removed
+    second, state, mask = world.stage(one_in=2)  # The delta changes rows of the same ids, and removes some of them.
     for each in (0, 1 << first, 1 << second, mask):
         assert same_rows(world, each) > 0
         assert same_rows(world, each, padding=16) > 0

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Scorer(torch.nn.Module):
-    """Scores from a dense group, a pooled user and an unpooled history."""
+    """Model that computes scores from a dense group, a pooled user and an unpooled history."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ FEATURES = (LookupSpec("user", "user", "mean"), LookupSpec("history", "item", "n
 
 
 class Model:
-    """The parts of a version, made from a seed, and the raw requests with the module's scores."""
+    """Makes the parts of a version from a seed, and raw requests with the module's scores."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)

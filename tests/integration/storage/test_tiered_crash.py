@@ -1,4 +1,4 @@
-"""A process that dies at any step of a merge leaves a store at exactly one snapshot, and it says which."""
+"""A process that dies at any step of a merge leaves a store at exactly one snapshot, which the store names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def version() -> Rows:
 
 
 def held_by(generation: int) -> dict[int, np.ndarray]:
-    """Every row of a generation carries its number; each adds three ids, and the next removes them."""
+    """Returns the rows of a generation.
+
+    Every row carries the generation's number; each generation adds three ids, and the next removes them.
+    """
     ids = version().content["t"][0]
     if generation:
         ids = np.concatenate([ids, np.arange(COUNT * 2 + generation * 3, COUNT * 2 + generation * 3 + 3)])
@@ -43,7 +46,7 @@ def delta_to(generation: int) -> Delta:
 
 
 def generation_of(store: TieredStore, mask: int = 0) -> int:
-    """Which snapshot the whole store holds; fails when it is a mixture."""
+    """Returns which snapshot the whole store holds; fails when the store holds a mixture."""
     generation = 0 if store.at == version().snapshot else int(store.at, 16)
     if mask:
         generation += mask.bit_count()
@@ -94,7 +97,7 @@ def reopened(folder: Path, budget: int) -> int:
         store.load(version())
         generation = generation_of(store)
         assert store.marker("generation") == (str(generation) if generation else None)
-        # The chain goes on.
+        # The chain continues.
         number = store.stage(delta_to(generation + 1))
         assert generation_of(store, 1 << number) == generation + 1
         store.discard(number)

@@ -1,6 +1,6 @@
-"""What a process does to a store on a disk that fails; each function runs in a process of its own.
+"""Writes to a store on a disk that fails; each function runs in a process of its own.
 
-Every one ends with the disk well again, everything as it should be, and the word "recovered" on standard output.
+Every function ends with the disk well again, everything as it should be, and the word "recovered" on standard output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage.tiers.tiered import TieredStore
 ROOT = Path(__file__).parents[3]
 WORLD = PlantedRows({"item": (16, 12_000), "user": (4, 2_000)}, seed=5)
 FIRST = WORLD.first()
-BUDGET = 40_000  # most rows are on the disk alone
+BUDGET = 40_000  # Most rows are only on the disk.
 FULL = r"No space left|File too large|disk is full|disk full"
 READ_ONLY = r"[Rr]ead-only|Permission denied|Operation not permitted"
 
@@ -36,7 +36,10 @@ STATES = {WORLD.version(FIRST).snapshot: FIRST}
 
 
 def merged(folder: Path, killed: Path | None = None) -> None:
-    """A store with some deltas in it, closed. killed: gets a copy of it as it lay there before."""
+    """Makes a store with some deltas in it, and closes it.
+
+    killed: gets a copy of the store as it was before it was closed.
+    """
     state = FIRST
     with opened(folder) as store:
         for generation in range(1, 4):
@@ -49,7 +52,7 @@ def merged(folder: Path, killed: Path | None = None) -> None:
 
 
 def states() -> None:
-    """Fills STATES with what `merged` goes through."""
+    """Fills STATES with the states that `merged` goes through."""
     state = FIRST
     for generation in range(1, 4):
         state, delta = WORLD.change(state, generation, one_in=(2, 7, 50)[generation % 3])
@@ -57,13 +60,13 @@ def states() -> None:
 
 
 def last_state() -> PlantedState:
-    """What `merged` leaves."""
+    """Returns the state that `merged` leaves."""
     states()
     return list(STATES.values())[-1]
 
 
 def copy_while_open(folder: Path, to: Path) -> None:
-    """Copies a store that is open: a compaction may take files away under the copy, which is then made again."""
+    """Copies a store that is open; when a compaction removes files during the copy, starts over."""
     for _ in range(20):
         try:
             shutil.copytree(folder, to)
@@ -74,7 +77,7 @@ def copy_while_open(folder: Path, to: Path) -> None:
 
 
 def opened(folder: Path) -> TieredStore:
-    # Nothing is kept free: the disk itself is to be full.
+    # No space is kept in reserve: the disk itself has to become full.
     limits = StoreLimits(ssd=SsdOptions(reserve_bytes=0))
     store = TieredStore.open(folder, WORLD.specs(), dram_bytes=BUDGET, limits=limits)
     store.load(WORLD.version(FIRST))
@@ -82,7 +85,7 @@ def opened(folder: Path) -> TieredStore:
 
 
 def check_rows(store: TieredStore, state: PlantedState, mask: int = 0) -> None:
-    """Every id, found or absent, is what the state says."""
+    """Asserts that every id, found or absent, is as the state has it."""
     for name, ids in WORLD.ids.items():
         plan = store.plan([LookupSpec("x", name, "none", 1)])
         result = plan.lookup(len(ids), [Jagged(ids, np.arange(len(ids) + 1))], mask=mask)
@@ -94,12 +97,12 @@ def check_rows(store: TieredStore, state: PlantedState, mask: int = 0) -> None:
 
 
 def goes_wrong_and_recovers(folder: Path, break_it: Callable[[], None], mend_it: Callable[[], None], why: str) -> None:
-    """Writes until the disk refuses, reads on, and goes on writing when the disk is well again."""
+    """Writes until the disk refuses, goes on reading, and goes on writing when the disk is well again."""
     store = opened(folder)
     check_rows(store, FIRST)
     break_it()
     state, at, overlay, refused = FIRST, store.at, -1, ""
-    # Staged in memory, staged on the disk, merged, recorded: each is refused at some time, or done.
+    # Staging in memory, staging on the disk, merging, recording: each is refused at some time, or succeeds.
     for generation in range(1, 60):
         after, delta = WORLD.change(state, generation, one_in=2)
         try:
@@ -120,7 +123,7 @@ def goes_wrong_and_recovers(folder: Path, break_it: Callable[[], None], mend_it:
     assert str(folder) in refused, f"the error does not say where: {refused}"
     print("refused:", refused)
     if overlay >= 0 and at != delta.snapshot:
-        check_rows(store, after, 1 << overlay)  # what is staged is still there
+        check_rows(store, after, 1 << overlay)  # The staged rows are still there.
     mend_it()
     if at != delta.snapshot:
         if overlay < 0:
@@ -140,7 +143,7 @@ def goes_wrong_and_recovers(folder: Path, break_it: Callable[[], None], mend_it:
 
 
 def disk_full(mount: str) -> None:
-    """A small file system of its own, filled to the last page."""
+    """Fills a small file system of its own to the last page."""
     ballast = Path(mount) / "ballast"
 
     def fill() -> None:
@@ -156,7 +159,7 @@ def disk_full(mount: str) -> None:
 
 
 def file_limit(folder: str) -> None:
-    """No file may grow further than this, which is how a quota feels."""
+    """Limits the size that any file may grow to, which has the effect of a quota."""
 
     def limit(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -165,10 +168,10 @@ def file_limit(folder: str) -> None:
 
 
 def read_only(mount: str) -> None:
-    """The file system is mounted read-only over an open store; files that are open may still be written."""
+    """Mounts the file system read-only over an open store; files that are open may still be written."""
 
     def cover() -> None:
-        # A mount with open files cannot be turned; one that lies over it can.
+        # A mount with open files cannot be made read-only; one that is mounted over it can.
         subprocess.run(["mount", "--bind", mount, mount], check=True)
         subprocess.run(["mount", "-o", "remount,bind,ro", mount], check=True)
 
@@ -179,7 +182,7 @@ def read_only(mount: str) -> None:
 
 
 def read_only_from_the_start(mount: str) -> None:
-    """A store that cannot be written at all is refused when it is opened."""
+    """Checks that a store that cannot be written at all is refused when it is opened."""
     folder = Path(mount) / "store"
     opened(folder).close()
     subprocess.run(["mount", "-o", "remount,bind,ro", mount], check=True)
@@ -192,7 +195,7 @@ def read_only_from_the_start(mount: str) -> None:
 
 
 def permission_lost(folder: str) -> None:
-    """Root made the store, somebody else opens it."""
+    """Opens, as another user, a store that root has made."""
     refused_to_open(Path(folder), READ_ONLY)
     print("recovered")
 
@@ -205,7 +208,7 @@ def refused_to_open(folder: Path, why: str) -> None:
 
 
 def outcome(call: Callable[[], None], kind: type[StoreError] = StoreError) -> str:
-    """The text of the StoreError that it raises, or nothing."""
+    """Returns the text of the StoreError that the call raises, or "" without one."""
     try:
         call()
     except kind as error:
@@ -214,7 +217,7 @@ def outcome(call: Callable[[], None], kind: type[StoreError] = StoreError) -> st
 
 
 def few_descriptors(folder: str) -> None:
-    """What a process with too few descriptors cannot open is not called damaged, and opens with enough of them."""
+    """Opening a store with too few descriptors does not report damage, and succeeds with enough of them."""
     merged(Path(folder))
     refused = 0
     for more in range(40):
@@ -234,7 +237,7 @@ def few_descriptors(folder: str) -> None:
 
 
 def damaged(folder: Path) -> None:
-    """Opens and reads a damaged store. Says what it gives; ends by a signal only when the native code is wrong."""
+    """Opens and reads a damaged store, and prints the result; a signal ends it only when the native code is wrong."""
 
     def read() -> None:
         store = TieredStore.open(folder, WORLD.specs(), dram_bytes=BUDGET)
@@ -242,7 +245,7 @@ def damaged(folder: Path) -> None:
             at = store.at
             store.load(WORLD.version(FIRST))
             assert at in (store.at, "")
-            # It may have lost what was last, but then it says so, and is that snapshot throughout.
+            # The latest changes may be lost; the store reports that, and holds one earlier snapshot throughout.
             check_rows(store, STATES[store.at])
         finally:
             store.close()
@@ -253,7 +256,7 @@ def damaged(folder: Path) -> None:
 
 
 def damaged_one_by_one(scratch: str, sound: str) -> None:
-    """Every file of a sound store, damaged in every way, one at a time."""
+    """Damages every file of a sound store in every way, one at a time."""
     states()
     for path in sorted(path for path in Path(sound).rglob("*") if path.is_file()):
         name = path.relative_to(sound)
@@ -306,7 +309,11 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 def run(
     name: str, *arguments: str, before: str = "", unshared: bool = False, module: str = __name__
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a function of a module in a process of its own. before: shell commands. unshared: in a mount namespace."""
+    """Runs a function of a module in a process of its own.
+
+    before: shell commands to run first.
+    unshared: run in a mount namespace.
+    """
     code = f"from {module} import {name}; {name}(*{list(arguments)!r})"
     command = [sys.executable, "-c", code]
     if unshared:
@@ -317,7 +324,7 @@ def run(
 
 
 def cannot_unshare() -> str:
-    """Why this machine cannot give a process mounts of its own; empty where it can."""
+    """Returns why this machine cannot give a process a mount namespace; empty where it can."""
     users = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     try:
         done = subprocess.run(

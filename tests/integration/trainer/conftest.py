@@ -1,4 +1,4 @@
-"""The click log of the unit tests."""
+"""Fixtures with the click log of the unit tests, and trainings on it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ one_thread = _MODULE.one_thread
 
 @pytest.fixture(scope="session")
 def clicks_config() -> Callable[..., TrainConfig]:
-    """As `config_of`, for fixtures of a wider scope."""
+    """Makes configurations as `config_of` does, for fixtures of a wider scope."""
     return _MODULE.clicks_config
 
 
@@ -45,7 +45,7 @@ def click_table() -> Callable[[int, int], pa.Table]:
 
 @pytest.fixture(scope="session")
 def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with version 1 of the model `m`, and its line of snapshots; not to be changed."""
+    """Publishes version 1 of the model `m` with its lineage; the repository must not be changed."""
     folder = tmp_path_factory.mktemp("published")
     publish_first(folder)
     return folder
@@ -53,13 +53,13 @@ def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def models(published_once: Path, tmp_path: Path) -> Path:
-    """A copy of `published_once` to publish deltas into."""
+    """Copies `published_once`, to publish deltas into."""
     return Path(shutil.copytree(published_once, tmp_path / "models"))
 
 
 @pytest.fixture(scope="session")
 def newer(tmp_path_factory: pytest.TempPathFactory, click_table: Callable[[int, int], pa.Table]) -> Path:
-    """Rows that came after training, the first of them by users that nobody has seen, who do not come again."""
+    """Writes rows that came after training; the first of them have users that occur in no other rows."""
     table = click_table(NEWER_ROWS, 9)
     users = table.column("user").to_numpy().copy()
     users[:400:5] += 1_000_000
@@ -70,7 +70,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory, click_table: Callable[[int, 
 
 @pytest.fixture(scope="session")
 def config(clicks_config: Callable[..., TrainConfig]) -> TrainConfig:
-    """One epoch; a user's row leaves at the second publish without a click of theirs."""
+    """Configures one epoch; a user's row is removed at the second publish without a click of that user."""
     plain = clicks_config(epochs="1", batch_size="128", checkpoint_every_steps="3")
     tables = tuple(
         table.model_copy(update={"expire_after_publishes": 2}) if table.name == "users" else table
@@ -81,7 +81,7 @@ def config(clicks_config: Callable[..., TrainConfig]) -> TrainConfig:
 
 @pytest.fixture(scope="session")
 def finished(clicks: Path, config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `run`, a finished training, and `models`, into which it was published."""
+    """Makes a folder with `run`, a finished training, and `models`, into which it was published."""
     folder = tmp_path_factory.mktemp("finished")
     plain = config.model_copy(update={"publish": PublishConfig(keep_states=32)})
     train(plain, clicks, output=folder / "run", repository=folder / "models", limit=2000, progress=False)
@@ -91,7 +91,7 @@ def finished(clicks: Path, config: TrainConfig, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def place(finished: Path, tmp_path: Path) -> Path:
-    """A copy of the finished training to go on from."""
+    """Copies the finished training, to continue from it."""
     shutil.copytree(finished, tmp_path / "place")
     return tmp_path / "place"
 
@@ -100,7 +100,7 @@ def place(finished: Path, tmp_path: Path) -> Path:
 def whole(
     finished: Path, newer: Path, fresh_clicks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, UpdateReport]:
-    """An update that nothing interrupted."""
+    """Runs an update that nothing interrupts."""
     place = tmp_path_factory.mktemp("whole") / "place"
     shutil.copytree(finished, place)
     return place, updated(place, newer, valid=fresh_clicks)

@@ -1,4 +1,4 @@
-"""A model that trains a step at a time, and a follower that has what its repository says, in dicts."""
+"""Trains a model one step at a time, and follows its repository with a reference that keeps rows in dicts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Row = tuple[int, Sequence[int], Sequence[str], float]
 
 
 class Model(nn.Module):
-    """Bags, a sequence, a dense column; weights, a buffer that is saved and one that is not."""
+    """Model with bags, a sequence, a dense column, weights, a buffer that is saved and one that is not."""
 
     recent: Tensor
 
@@ -71,7 +71,7 @@ class Model(nn.Module):
 
 
 def columns(rows: Sequence[Row]) -> dict[str, Column]:
-    """Raw columns of rows."""
+    """Returns rows as raw columns."""
     return {
         "user": column_from_numpy("INT64", np.array([row[0] for row in rows], np.int64)),
         "tags": column_from_lists("INT64", [list(row[1]) for row in rows]),
@@ -81,7 +81,7 @@ def columns(rows: Sequence[Row]) -> dict[str, Column]:
 
 
 def some_rows(count: int, seed: int, *, low: int = 0, high: int = 200) -> list[Row]:
-    """Rows of users low to high, and of tags and words."""
+    """Makes rows of the users from low to high, with tags and words."""
     rng = np.random.default_rng(seed)
     return [
         (
@@ -95,7 +95,7 @@ def some_rows(count: int, seed: int, *, low: int = 0, high: int = 200) -> list[R
 
 
 class Training:
-    """A model and its optimizers. One step a call."""
+    """Trains a model with its optimizers, one step a call."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -122,7 +122,7 @@ class Training:
         return raw
 
     def tables(self) -> dict[str, dict[int, bytes]]:
-        """All rows: table -> id -> the row's bytes."""
+        """Returns all rows: table -> id -> the row's bytes."""
         return {
             name: as_dict(table.export_rows()[0], table.export_rows()[1]) for name, table in self.model.tables.items()
         }
@@ -133,7 +133,7 @@ def as_dict(ids: np.ndarray, rows: np.ndarray) -> dict[int, bytes]:
 
 
 class Follower:
-    """What a server that takes every snapshot has: rows and dense weights of one snapshot."""
+    """Reference for a server that takes every snapshot: rows and dense weights of one snapshot."""
 
     def __init__(self, version: Path) -> None:
         opened = open_version(version)
@@ -145,13 +145,13 @@ class Follower:
         self.weights = opened.graph().weights()
 
     def copy(self) -> Follower:
-        """Another one at the same snapshot."""
+        """Returns an independent copy at the same snapshot."""
         other = copy(self)
         other.rows = {name: dict(rows) for name, rows in self.rows.items()}
         return other
 
     def apply(self, delta: PublishedDelta) -> None:
-        """As a server does: only where it says that it applies."""
+        """Applies a delta as a server does: only to a snapshot that the delta applies to."""
         assert self.snapshot in delta.applies_to
         for spec in delta.tables:
             for shard in delta.shards(spec.name):
@@ -162,7 +162,7 @@ class Follower:
         self.snapshot = delta.snapshot
 
     def agrees(self, training: Training) -> bool:
-        """Whether rows and weights are the trainer's, to the bit."""
+        """Returns whether rows and weights equal the trainer's, bit for bit."""
         model = training.model
         live = {f"state.container.module.{name}": value for name, value in model.state_dict().items()}
         live["constant.container.module.recent"] = model.recent
@@ -173,31 +173,37 @@ class Follower:
 def publisher_of(
     training: Training, folder: Path, policy: DeltaPolicy = CHAIN, lineage: Lineage | None = None
 ) -> Publisher:
-    """A publisher into `folder`, fresh or as a resumed run has it."""
+    """Returns a publisher into `folder`, fresh or as a resumed run has it."""
     return Publisher(
         training.model, columns(some_rows(300, 1)), folder, name="m", spec=SPEC, policy=policy, lineage=lineage
     )
 
 
 def publish_first(folder: Path) -> None:
-    """Publishes version 1, after one step, and keeps the line: exporting a graph takes long, so tests share it."""
+    """Publishes version 1 after one step, and saves the lineage.
+
+    Exporting a graph takes long, so tests share the result.
+    """
     publisher = publisher_of(first_step(), folder)
     publisher.publish()
     (folder / "lineage.json").write_text(json.dumps(publisher.lineage.to_json_value()))
 
 
 def first_step() -> Training:
-    """A training after the one step that version 1 is made of."""
+    """Returns a training after the one step that version 1 is made of."""
     training = Training()
     training.step(some_rows(300, 1))
     return training
 
 
 def go_on(folder: Path, policy: DeltaPolicy = CHAIN) -> tuple[Training, Publisher]:
-    """A training and a publisher behind version 1 in `folder`, a copy of what publish_first made."""
+    """Returns a training and a publisher that continue after version 1 in `folder`.
+
+    folder: a copy of what publish_first made.
+    """
     training = first_step()
     for table in training.model.tables.values():
-        table.advance()  # as publishing did
+        table.advance()  # Publishing does the same.
     lineage = Lineage.from_json_value(json.loads((folder / "lineage.json").read_text()))
     return training, publisher_of(training, folder, policy, lineage)
 
@@ -207,7 +213,10 @@ def deltas_of(version: Path) -> list[PublishedDelta]:
 
 
 def scores(version: Path, follower: Follower, raw: dict[str, Column], count: int) -> np.ndarray:
-    """Scores from a follower's rows alone: dicts, float64 sums, the version's graph on the follower's weights."""
+    """Computes scores from a follower's rows alone.
+
+    Uses dicts, float64 sums, and the version's graph on the follower's weights.
+    """
     from storage.features import FeatureEngine
 
     opened = open_version(version)

@@ -61,7 +61,7 @@ def config_of(model: str, sparse: str) -> TrainConfig:
 
 
 def rows_of(count: int, seed: int) -> pa.Table:
-    """Clicks of users and items, some of both much more often than others."""
+    """Makes clicks of users and items, some of both much more frequent than others."""
     rng = np.random.default_rng(seed)
     user = (rng.beta(0.6, 2.5, count) * USERS).astype(np.int64) * 7919 - 10_000
     item = (rng.beta(0.5, 2.0, count) * ITEMS).astype(np.int64)
@@ -81,7 +81,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def a_tenth(report: TrainReport) -> int:
-    """Bytes that hold a tenth of the rows of a training: values, optimizer values, and what a row takes beside them."""
+    """Returns the bytes that hold a tenth of the rows of a training.
+
+    A row counts with its values, its optimizer values, and its overhead.
+    """
     return sum(table.rows * (4 * 16 + 112) for table in report.tables) // 10
 
 
@@ -113,7 +116,7 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, str]:
 def both(
     kind: tuple[str, str], data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[TrainConfig, Path, TrainReport, Path, TrainReport]:
-    """A training with all rows in DRAM, and one with a tenth of them."""
+    """Runs a training with all rows in DRAM, and one with a tenth of them."""
     config = config_of(*kind)
     whole, part = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("part")
     reference = trained(config, data, whole)

@@ -1,4 +1,4 @@
-"""Publishing modules that know nothing of ours: what is derived from the sample, and that both halves agree."""
+"""Publishes modules that use none of our layers: checks what is derived from the sample, and that both halves agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ B = 6
 
 
 def served(version: PublishedVersion, columns: Mapping[str, Any], rows: int) -> dict[str, np.ndarray]:
-    """Scores from the published files alone: dictionaries of rows, float64 sums, the loaded graph."""
+    """Computes scores from the published files alone: dictionaries of rows, float64 sums, the loaded graph."""
     features = FeatureEngine(version.spec).run(columns, rows)
     rows_of: dict[str, dict[int, np.ndarray]] = {}
     for table in version.manifest.tables:
@@ -68,7 +68,10 @@ def replay(folder: Path) -> PublishedVersion:
 
 
 class Ctr(nn.Module):
-    """The usual: columns of an id matrix, a shared table, bags with offsets, a padded history, dropout, batch norm."""
+    """Module with the usual parts.
+
+    It has columns of an id matrix, a shared table, bags with offsets, a padded history, dropout and batch norm.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +145,7 @@ def test_the_scores_of_a_plain_module_are_its_own(tmp_path: Path) -> None:
 
 
 class Dlrm(nn.Module):
-    """As DLRM's reference code calls its bags: a list of id tensors, and a matrix with their offsets."""
+    """Calls its bags as DLRM's reference code does: with a list of id tensors, and a matrix of their offsets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +173,7 @@ def test_lists_of_bags_with_rows_of_an_offsets_matrix_are_published(tmp_path: Pa
 
 
 class TwoTowers(nn.Module):
-    """One mapping as the argument, one table for both sides, called twice."""
+    """Takes one mapping as its argument, and has one table for both sides, called twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +186,7 @@ class TwoTowers(nn.Module):
 def test_a_layer_called_twice_is_two_features_on_one_table_and_padding_adds_nothing(tmp_path: Path) -> None:
     module = TwoTowers()
     with torch.no_grad():
-        module.embedding.weight[0] = 5.0  # a padding row that is not zero: it must stay out all the same
+        module.embedding.weight[0] = 5.0  # The padding row is not zero; it must be left out all the same.
     sample = {"left": torch.randint(0, 40, (B, 3)), "right": torch.randint(1, 40, (B, 2))}
     sample["left"][0] = torch.tensor([0, 7, 0])
     version = replay(publish(module, sample, tmp_path, name="towers"))
@@ -192,7 +195,7 @@ def test_a_layer_called_twice_is_two_features_on_one_table_and_padding_adds_noth
 
 
 class Ours(nn.Module):
-    """Our layers in a user's own module: bags, and an attention over a sequence."""
+    """Uses our layers in a user's own module: bags, and an attention over a sequence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +222,7 @@ def test_our_layers_in_a_module_of_the_users_own_are_published_with_frequencies(
     version = replay(publish(module, sample, tmp_path, name="ours"))
     shard = next(iter(version.shards("words")))
     counts = dict(zip(shard.ids.tolist(), shard.freq.tolist(), strict=True))
-    # The fourth word of the first row lies behind length 3, so 2 was seen twice.
+    # The fourth word of the first row is beyond length 3, so 2 was seen twice.
     assert counts == {-1: 1, 1: 2, 2: 2, 4: 1, 5: 1, 9: 1}
 
 
@@ -249,7 +252,7 @@ def test_golden_requests_hold_absent_ids_and_empty_bags_and_no_nulls(tmp_path: P
 
 def test_golden_requests_are_made_even_when_the_sample_misses_a_table(tmp_path: Path) -> None:
     module = TwoTowers()
-    zeros = torch.zeros(2, 2).long()  # the padding id alone: no row of the table
+    zeros = torch.zeros(2, 2).long()  # The padding id alone: the table has no rows.
     version = replay(publish(module, {"left": zeros, "right": zeros}, tmp_path, name="m"))
     assert np.abs(version.golden().outputs["score"]).max() > 0
 

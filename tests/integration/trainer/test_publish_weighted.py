@@ -39,7 +39,7 @@ SPEC = FeatureSpec.parse(
 
 
 class Plain(nn.Module):
-    """Bags with offsets, and columns of a matrix, both with weights; the weights of the latter are dense too."""
+    """Model of bags with offsets and columns of a matrix, both weighted; the latter's weights are dense, too."""
 
     def __init__(self) -> None:
         super().__init__()

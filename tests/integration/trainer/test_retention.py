@@ -1,4 +1,4 @@
-"""What stays in a repository while a trainer publishes: what is kept can be reached, and no more than that is kept."""
+"""While a trainer publishes, a repository keeps what must stay reachable, and no more than that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_old_deltas_and_versions_go_and_what_stays_leads_to_the_newest(tmp_path:
     sample = training.step(some_rows(300, 1))
     publisher = Publisher(training.model, sample, tmp_path, name="m", spec=SPEC, policy=policy)
     version = publisher.publish()
-    # Not ours, or not whole: neither is touched.
+    # Neither is touched: one is not ours, the other is not whole.
     shutil.copytree(version, tmp_path / "m" / "77")
     unfinished = version / "deltas" / ".publish-of-somebody"
     unfinished.mkdir(parents=True)
@@ -42,7 +42,7 @@ def test_old_deltas_and_versions_go_and_what_stays_leads_to_the_newest(tmp_path:
             if follower.snapshot in delta.applies_to:
                 follower.apply(delta)
         assert follower.agrees(training)
-    # Deltas 3 and 6 are cumulative: what they stand in for goes, but nothing goes at other times.
+    # Deltas 3 and 6 are cumulative: the deltas that they replace are removed, and nothing is removed at other times.
     assert kept == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [3, 4, 5, 6], [3, 4, 5, 6, 7]]
     assert unfinished.is_dir()
     assert not abandoned.exists()

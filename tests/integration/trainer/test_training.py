@@ -30,7 +30,10 @@ def quiet(config: TrainConfig, data: Path, output: Path, **options: object) -> T
 
 
 def content(config: TrainConfig, folder: Path) -> dict[str, object]:
-    """Everything that a commit leads to but the wall-clock time. Stamps count commits: they are not compared."""
+    """Returns everything that a commit leads to but the wall-clock time.
+
+    Stamps are left out, because they count commits.
+    """
     tables = build_tables(config)
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, tables)
@@ -48,7 +51,7 @@ def content(config: TrainConfig, folder: Path) -> dict[str, object]:
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
-    """Lets `action` happen in the middle of training step `step`."""
+    """Runs `action` in the middle of training step `step`."""
     real = TrainingLoop._step
 
     def stepping(loop: TrainingLoop, batch: object) -> float:

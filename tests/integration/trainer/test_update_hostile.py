@@ -28,7 +28,7 @@ ClickTable = Callable[[int, int], pa.Table]
 
 
 def edit_config(place: Path, *path: str | int, value: object) -> None:
-    """Changes one entry of the configuration that lies in the run."""
+    """Changes one entry of the configuration in the run's folder."""
     file = place / "run" / "config.json"
     content = json.loads(file.read_text())
     inner = content
@@ -39,7 +39,7 @@ def edit_config(place: Path, *path: str | int, value: object) -> None:
 
 
 def other_items(table: pa.Table, prefix: str) -> pa.Table:
-    """The rows with items that nobody has seen."""
+    """Replaces the items of the rows by items that the training has not seen."""
     codes = [prefix + code for code in table.column("item_code").to_pylist()]
     histories = [row and [prefix + code for code in row] for row in table.column("history").to_pylist()]
     table = table.set_column(table.schema.get_field_index("item_code"), "item_code", pa.array(codes))
@@ -177,7 +177,7 @@ def test_files_that_are_not_ours_are_named(place: Path, newer: Path) -> None:
 
 @contextmanager
 def files_no_longer_than(size: int) -> Iterator[None]:
-    """A disk on which files cannot grow past `size` bytes."""
+    """Simulates a disk on which files cannot grow past `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -34,7 +34,7 @@ Killed = Callable[..., None]
 
 
 def dying(place: Path, data: Path, step: str, times: int, *arguments: str) -> None:
-    """Goes on with an update, or with a training when a configuration is given, and dies at a step of it."""
+    """Continues an update, or a training when a configuration is given, and dies at one of its steps."""
     left = [times]
 
     def reached(name: str) -> None:
@@ -165,7 +165,7 @@ def trainings(clicks: Path, config: TrainConfig, tmp_path_factory: pytest.TempPa
 
 
 def trained(trainings: Path, place: Path, data: Path, *, models: bool = True) -> TrainReport:
-    """Begins a training in `place`, or goes on with it."""
+    """Begins a training in `place`, or continues it."""
     repository = place / "models" if models else None
     resume = (place / "run").exists()
     config = trainings / "config.yaml"

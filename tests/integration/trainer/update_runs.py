@@ -36,12 +36,12 @@ def updated(place: Path, newer: Path, **options: object) -> UpdateReport:
 
 
 def goldens(models: Path) -> list[bytes]:
-    """The golden requests of every version and delta of the repository, as they lie there."""
+    """Returns the golden requests of every version and delta in the repository, unchanged."""
     return [path.read_bytes() for path in sorted((models / "clicks").rglob("golden.safetensors"))]
 
 
 def snapshots(models: Path) -> dict[str, Content]:
-    """Every snapshot of the repository by its id: each version, and each delta applied to what it applies to."""
+    """Returns every snapshot by its id: each version, and each delta applied to what it applies to."""
     found: dict[str, Content] = {}
     for folder in sorted((models / "clicks").glob("[0-9]*"), key=lambda path: int(path.name)):
         version = open_version(folder)
@@ -105,7 +105,7 @@ def restored(config: TrainConfig, folder: Path) -> tuple[dict[str, object], Cont
 
 
 def check_published(place: Path, config: TrainConfig) -> list[str]:
-    """Every snapshot that lies in the repository is, bit for bit, a commit. Returns their ids, oldest first."""
+    """Asserts that every snapshot in the repository is, bit for bit, a commit. Returns their ids, oldest first."""
     lying = snapshots(place / "models")
     commits = {
         snapshot: folder for folder in checkpoints(place / "run") for snapshot in read_commit(folder).state.snapshots
@@ -120,7 +120,7 @@ def check_published(place: Path, config: TrainConfig) -> list[str]:
 
 @contextmanager
 def ctrl_c_at(batch: int) -> Iterator[None]:
-    """In the block, Ctrl-C comes in a step of the pass, and what trains there is interrupted."""
+    """Sends Ctrl-C at step `batch` of a pass within the `with` block, which interrupts what trains there."""
     real = TrainingLoop._step
 
     def stepping(loop: TrainingLoop, rows: Batch) -> float:

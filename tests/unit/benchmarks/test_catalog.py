@@ -57,7 +57,7 @@ def test_options_are_checked_before_anything_is_measured(options: dict[str, obje
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, measure: object) -> None:
-    """Makes `planted` a benchmark."""
+    """Registers `planted` as a benchmark."""
     module = ModuleType("benchmarks.planted")
     module.measure = measure  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "benchmarks.planted", module)

@@ -1,4 +1,4 @@
-"""What is brought to a bare machine with a GPU, what is run there, and how it is judged."""
+"""Tests what is copied to a bare machine with a GPU, what is run there, and how the results are judged."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.gpu.measured import measured, read_results
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "gpu"
-# They are the machine's own, and nothing may bring another one.
+# These belong to the machine; no dependency may install another version.
 NEVER = {"torch", "numpy", "cupy-cuda12x", "cupy-cuda13x"}
 
 
 def script(name: str) -> ModuleType:
-    """One of the scripts, which find each other in their own folder."""
+    """Imports one of the scripts, which import each other from their own folder."""
     sys.path.insert(0, str(SCRIPTS))
     try:
         return importlib.import_module(name)
@@ -65,7 +65,7 @@ def native() -> ModuleType:
 
 
 def needed(name: str, extras: frozenset[str], found: set[str], wheels: ModuleType) -> None:
-    """All that a distribution brings along, by what is installed here."""
+    """Collects everything that a distribution requires, by what is installed here."""
     for text in importlib.metadata.distribution(name).requires or ():
         requirement = Requirement(text)
         given = [
@@ -192,7 +192,7 @@ def test_what_fails_hangs_or_crashes_is_reported_at_once_and_the_rest_goes_on(
     assert part.verdicts[1].detail == "1 passed; SIGSEGV in test_two"
     lost = "1 passed, 1 failed; the GPU is lost to this process, the tests after it are left out"
     assert part.verdicts[2].detail == lost
-    # The failure before its verdict, and the stack of the hang with the line that waits.
+    # The output shows the failure before its verdict, and the stack of the hang with the line that waits.
     failure, stack, verdict = (
         told.index(what) for what in ("! FAILED ", "Timeout (0:00:02)!", "hanging            HANGS")
     )
@@ -249,7 +249,7 @@ def test_the_tests_that_run_under_the_sanitizer_are_there(parts: ModuleType) -> 
             text += (ROOT / "tests" / "support" / "hbm" / "behaviour.py").read_text(encoding="utf-8")
         for name in names.split(" or "):
             assert name in text, f"no test of {path} is called so any more: {name}"
-            # Where torch keeps no memory, no capture can allocate.
+            # Where torch caches no memory, no capture can allocate.
             assert "captur" not in name
     for path, _ in parts.FILES.values():
         assert (ROOT / path).exists()

@@ -38,7 +38,7 @@ STANDS_FOR = {
 
 
 def imported_names() -> Iterator[tuple[str, str]]:
-    """The file, and the module that it imports by a name in quotes."""
+    """Yields each file, and the module that it imports by a name in quotes."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -81,7 +81,7 @@ def test_what_is_used_of_torch_below_its_documentation_is_there() -> None:
 
 
 class Module:
-    """Stands for the driver of CUDA, which is not here; it is given what a GPU would be given."""
+    """Stands in for the CUDA driver, which is not installed here; it receives what a GPU would receive."""
 
     def __init__(self) -> None:
         self.loaded: list[bytes] = []
@@ -102,7 +102,7 @@ class Module:
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Module:
-    """In the place of the attribute of CuPy that production imports; everything else is CuPy's own."""
+    """Replaces the attribute of CuPy that production imports; everything else is CuPy's own."""
     cuda = pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
     made = Module()
     monkeypatch.setattr(cuda, "driver", made)

@@ -11,7 +11,7 @@ from benchmarks.measure import Samples, interleave, median, per_second, together
 
 
 class ScriptedGauge(CpuGauge):
-    """Says what it is notified, one figure a round; the round that warms up included."""
+    """Returns the figures that it was given, one for each round, including the warm-up round."""
 
     def __init__(self, cores: list[float]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`emberline doctor` says what the native module itself says, and what to do about what is missing."""
+"""`emberline doctor` reports what the native module reports, and what to do about what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a stranger meets it: help, wrong words, wrong files. Each in a process of its own."""
+"""Tests the command line as a newcomer meets it: help, wrong words, wrong files. Each runs in a process of its own."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 class Listener(http.server.BaseHTTPRequestHandler):
-    """Keeps what it was shown; /moved sends elsewhere."""
+    """Records the tokens that it was sent; /moved redirects elsewhere."""
 
     def do_POST(self) -> None:
         self.server.shown.append(self.headers.get("Authorization"))  # type: ignore[attr-defined]
@@ -136,7 +136,7 @@ class Listener(http.server.BaseHTTPRequestHandler):
 
 
 class Served:
-    """A server at a port, and the Authorization of every request."""
+    """Port of a running server, and the Authorization header of every request."""
 
     def __init__(self, port: int, shown: list[str | None]) -> None:
         self.port = port

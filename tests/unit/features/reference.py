@@ -54,7 +54,11 @@ def to_id(hashed: int, buckets: int | None) -> int:
 def run_reference(
     spec: dict[str, Any], rows: dict[str, list[Any]], batch: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """dense: group -> rows of floats (doubles, before float32). ids: feature -> rows of ids, or of (id, weight)."""
+    """Computes the features of a request.
+
+    Returns dense: group -> rows of floats (doubles, before float32), and ids: feature -> rows of ids, or of (id,
+    weight).
+    """
     inputs = {entry["name"]: entry for entry in spec["inputs"]}
     dense: dict[str, Any] = {}
     ids: dict[str, Any] = {}
@@ -79,7 +83,10 @@ def run_reference(
 def weighted(
     feature: dict[str, Any], entry: dict[str, Any], rows: dict[str, list[Any]], row: int, weights: list[Any]
 ) -> list[tuple[Any, float]]:
-    """(id, weight) of a row: every transform is run on a single pair at a time, or moves pairs as wholes."""
+    """Returns the (id, weight) pairs of a row.
+
+    Every transform is run on a single pair at a time, or moves pairs as a whole.
+    """
     pairs = list(zip(row_values(entry, rows.get(entry["name"]), row), weights, strict=True))
     for op in feature.get("transforms", []):
         if op["op"] in ("select", "slice", "truncate"):

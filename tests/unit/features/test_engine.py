@@ -1,4 +1,4 @@
-"""What a run promises beyond its values: broadcasting, refusals with a field, threads, memory."""
+"""Tests properties of a run other than its values: broadcasting, refusals that name a field, threads, memory."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_many_threads_share_one_engine() -> None:
 
 
 def test_a_run_lets_other_threads_work() -> None:
-    """With the GIL held, this thread stands still for the whole of the other's run, however often it is tried.
+    """If a run held the GIL, this thread would stand still during the whole of the other's run, in every try.
 
     On a busy machine it may stand still for other reasons, so one try of five is enough.
     """

@@ -89,7 +89,7 @@ def rows_of(draw: st.DrawFn, entry: dict[str, Any], batch: int) -> list[Any] | N
 
 @st.composite
 def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str) -> list[dict[str, Any]]:
-    """Transforms that fit the input and end in what the output needs."""
+    """Draws transforms that fit the input and end in what the output needs."""
     ops: list[dict[str, Any]] = []
     kind = {"BYTES": "bytes", "FP32": "float", "FP64": "float"}.get(entry["dtype"], "int64")
     fixed, width = entry["kind"] == "fixed", entry.get("width", 0)
@@ -226,7 +226,7 @@ def test_both_engines_agree(case: tuple[dict[str, Any], dict[str, Any], int]) ->
 
 
 def as_stored(data: dict[str, Any], rows: dict[str, Any]) -> dict[str, Any]:
-    """Rows with FP32 values rounded as the column holds them."""
+    """Returns rows with FP32 values rounded as the column holds them."""
     single = {entry["name"] for entry in data["inputs"] if entry["dtype"] == "FP32"}
 
     def rounded(value: Any) -> Any:
@@ -244,7 +244,7 @@ def test_the_hash_of_integers_is_the_documented_one(value: int) -> None:
 
 
 def test_the_hash_of_known_values_never_changes() -> None:
-    """Published versions depend on these numbers: they may never change."""
+    """Asserts values on which published versions depend: they may never change."""
     assert hashed("INT64", [0, 1, -1], {}) == KNOWN_INTS
     assert hashed("BYTES", [b"", b"a", b"12345678", b"123456789"], {"seed": 1, "salt": "s"}) == KNOWN_BYTES
     assert hashed("BYTES", [b"a", b"b"], {"buckets": 1000}) == KNOWN_BUCKETS

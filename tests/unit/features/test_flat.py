@@ -70,7 +70,7 @@ NUMBERS = [entry for entry in SPEC.inputs if entry.dtype != "BYTES" and entry.ki
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[dict[str, Column], int]:
-    """Some inputs in any order, with nulls or without, users in one row or in all."""
+    """Draws some inputs in any order, with nulls or without, users in one row or in all."""
     batch = draw(st.integers(0, 4))
     columns = {}
     for entry in draw(st.lists(st.sampled_from(SPEC.inputs), min_size=1, max_size=6, unique_by=lambda each: each.name)):
@@ -92,7 +92,7 @@ def sent(columns: Mapping[str, Column], batch: int) -> FlatColumns:
 
 
 def parts(column: Column) -> list[Any]:
-    """A column's content as what can be compared, NaN by its bits."""
+    """Returns a column's content in a form that can be compared, NaN by its bits."""
     values = column.values.tolist() if isinstance(column.values, BytesValues) else column.values.tobytes()
     offsets = None if column.offsets is None else column.offsets.tolist()
     valid = None if column.valid is None else column.valid.astype(bool).tolist()

@@ -29,7 +29,10 @@ FEATURE = {"name": "f", "inputs": ["ids"], "output": "ids", "table": "t", "pooli
 
 
 def spec_of(**changes: Any) -> FeatureSpec:
-    """changes: keys of ids (`ids_kind`), of weights (`w_dtype`), of the feature (the others)."""
+    """Makes a spec with one weighted feature.
+
+    changes: keys of ids (`ids_kind`), of weights (`w_dtype`), and of the feature (all others).
+    """
     ids = IDS | {key.removeprefix("ids_"): value for key, value in changes.items() if key.startswith("ids_")}
     weights = WEIGHTS | {key.removeprefix("w_"): value for key, value in changes.items() if key.startswith("w_")}
     feature = FEATURE | {key: value for key, value in changes.items() if not key.startswith(("ids_", "w_"))}

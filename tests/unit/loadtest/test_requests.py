@@ -1,4 +1,4 @@
-"""What the load test sends: drawn from Parquet, the same in all three forms."""
+"""Requests of the load test are drawn from Parquet, and are the same in all three forms."""
 
 from __future__ import annotations
 

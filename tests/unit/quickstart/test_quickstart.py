@@ -38,7 +38,7 @@ SPEC = FeatureSpec.parse(
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Labels that depend on the item, on the history and on x."""
+    """Makes labels that depend on the item, on the history and on x."""
     folder, rng, found = tmp_path_factory.mktemp("parts"), np.random.default_rng(1), {}
     for part, rows in (("train", 6000), ("valid", 2000), ("test", 2000)):
         item, x = rng.integers(0, 20, rows), rng.standard_normal(rows)

@@ -1,4 +1,4 @@
-"""What the fuzzers found, each as the smallest input that shows it."""
+"""Cases that the fuzzers found, each as the smallest input that shows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from storage.errors import InvalidInput
 
 @pytest.mark.parametrize("text", [b'[NaN, "\\ud800"]', b'{"\\uDFFF": Infinity}', b'[-Infinity, "a\\uD83Db"]'])
 def test_half_of_a_pair_is_no_text_beside_a_number_that_is_none_either(text: bytes) -> None:
-    # Python's own parser takes it, and an error's text that repeats it cannot be sent: the request had no answer.
+    # Python's own parser takes it, but an error text that repeats it cannot be sent: the request had no answer.
     with pytest.raises(InvalidInput, match="not valid JSON"):
         parse_json(text, what="the request")
 
@@ -42,7 +42,7 @@ def test_a_float_that_fp32_does_not_hold_is_infinite_without_a_warning() -> None
 
 
 class Room:
-    """As of a request that may have a mebibyte."""
+    """Stands in for the memory of a request that may take one MiB."""
 
     max_body = 1 << 20
 
@@ -60,4 +60,4 @@ def test_a_body_of_many_empty_gzip_members_takes_no_time() -> None:
     for bomb in (body + empty * 50_000, empty * 50_000):
         with pytest.raises(InvalidInput, match="members"):
             asyncio.run(decompress(bomb, b"gzip", Room()))
-    assert time.process_time() - began < 2.0  # it was the square of the length: 8 MB took 38 s
+    assert time.process_time() - began < 2.0  # The time used to grow with the square of the length: 8 MB took 38 s.

@@ -1,4 +1,4 @@
-"""Where sessions are: instance groups on machines with and without GPUs."""
+"""Tests on which devices sessions run: instance groups on machines with and without GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.errors import ConfigError
 
 @dataclass
 class Gpus:
-    """GPUs that nobody uses."""
+    """Stands in for GPUs that are not used."""
 
     count: int = 0
     why_none: str = ""
@@ -42,13 +42,13 @@ def config_of(tmp_path: Path, text: str) -> ModelConfig:
     ("text", "gpus", "places"),
     [
         ("", 0, (None,)),
-        ("", 2, (0, 1)),  # a replica on each
+        ("", 2, (0, 1)),  # Each GPU gets a replica.
         ("instance_group { count: 2 }", 0, (None, None)),
         ("instance_group { count: 2 }", 2, (0, 0, 1, 1)),
         ("instance_group { count: 2 kind: KIND_CPU }", 2, (None, None)),
         ("instance_group { count: 3 kind: KIND_GPU gpus: 1 }", 2, (1, 1, 1)),
         ("instance_group { kind: KIND_GPU gpus: [1, 0, 1] }", 2, (1, 0)),
-        ("instance_group { count: 2 gpus: 5 }", 2, (None, None)),  # it may do without
+        ("instance_group { count: 2 gpus: 5 }", 2, (None, None)),  # The group may run without a GPU.
         ("instance_group { kind: KIND_GPU gpus: 0 } instance_group { kind: KIND_CPU count: 2 }", 1, (0, None, None)),
     ],
 )

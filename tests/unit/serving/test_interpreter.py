@@ -8,7 +8,7 @@ from serving.interpreter import SLEEPING_WAITS, wait_without_spinning
 
 
 def test_threads_of_torch_sleep_while_they_wait() -> None:
-    """OpenMP says itself what it took from the environment when torch loaded it."""
+    """Asserts what OpenMP itself reports to have read from the environment when torch loaded it."""
     code = "import os, sys; from serving.interpreter import wait_without_spinning as w; w(os.environ)"
     plain = {name: value for name, value in os.environ.items() if name not in SLEEPING_WAITS}
     done = subprocess.run(

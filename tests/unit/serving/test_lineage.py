@@ -1,4 +1,7 @@
-"""What is taken next: chains, cumulative deltas, holds and their release, versions, in every order of arrival."""
+"""Tests which snapshot is taken next.
+
+Covers chains, cumulative deltas, holds and their release, and versions, in every order of arrival.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ def ident(text: str) -> str:
 
 
 def delta(sequence: int, applies_to: str, version: int = 1, **options: Any) -> Found:
-    """applies_to: names of snapshots, the parent last; its own is "d<sequence>"."""
+    """Makes a delta.
+
+    applies_to: names of snapshots, the parent last; the delta's own name is "d<sequence>".
+    """
     names = [ident(name) for name in applies_to.split()]
     name = options.pop("snapshot", f"d{sequence}")
     return Found(
@@ -165,7 +171,7 @@ def test_an_older_delta_that_was_passed_over_does_not_end_the_hold() -> None:
     decision = decide(catalog(version(1, delta(1, "v1"), delta(2, "v1 d1"))), served("v1", held="d2"))
     assert isinstance(decision.action, Wait)
     assert "1.1 is held" in decision.action.reason
-    # Also when the repository has lost d2.
+    # The same holds when the repository has lost d2.
     situation = served("v1", held="d2", held_sequence=2)
     assert isinstance(decide(catalog(version(1, delta(1, "v1"))), situation).action, Wait)
     there = catalog(version(1, delta(1, "v1"), delta(2, "v1 d1"), delta(3, "v1")))
@@ -287,7 +293,7 @@ def test_a_served_version_whose_folder_has_gone_stays() -> None:
 
 
 def anew(name: str, number: int, **options: Any) -> Situation:
-    """What is served, of a version with the snapshot v<number>, published at 100."""
+    """Returns a situation in which a version with the snapshot v<number>, published at 100, is served."""
     return served(name, number, version_snapshot=ident(f"v{number}"), published_unix_ms=100, **options)
 
 
@@ -338,9 +344,9 @@ def test_a_broken_newer_version_is_refused_and_an_older_one_is_not_looked_at() -
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_what_is_taken_follows_and_never_was_held(data: st.DataObject) -> None:
-    """Random trees of deltas, some cumulative, arriving in any order; a rollback somewhere."""
+    """Draws random trees of deltas, some cumulative, arriving in any order, with a rollback somewhere."""
     count = data.draw(st.integers(1, 10))
-    parents = [data.draw(st.integers(0, n)) for n in range(count)]  # of delta n + 1; 0 is the version
+    parents = [data.draw(st.integers(0, n)) for n in range(count)]  # The parent of delta n + 1; 0 is the version.
     lines: list[list[int]] = [[]]
     deltas = []
     for number, parent in enumerate(parents, 1):

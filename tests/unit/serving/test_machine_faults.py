@@ -1,4 +1,4 @@
-"""Which errors say something about a version or a delta, and which only about the machine."""
+"""Tests which errors concern a version or a delta, and which only the machine."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_an_error_that_hides_its_context_is_judged_by_itself() -> None:
     error = IntegrityError("a file is missing")
     error.__context__ = FileNotFoundError()
     assert is_machine_fault(error)
-    error.__suppress_context__ = True  # raised "from None"
+    error.__suppress_context__ = True  # The error was raised "from None".
     assert not is_machine_fault(error)
 
 
 def test_the_text_for_no_thread_is_still_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread has a stack of an exabyte."""
+    """Asks for a stack of an exabyte, which no thread can have."""
     before = threading.stack_size()
     threading.stack_size(1 << 60)
     try:

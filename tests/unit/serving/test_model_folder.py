@@ -16,7 +16,7 @@ from storage.errors import ReadError, UnsafeArtifact
 
 @pytest.fixture
 def version(tmp_path: Path) -> Path:
-    """A version that cannot be read, which is notified of as long as it is there."""
+    """Makes a version that cannot be read, which is reported as long as it is there."""
     folder = tmp_path / "model" / "1"
     folder.mkdir(parents=True)
     (folder / MANIFEST).write_text("{")

@@ -21,7 +21,7 @@ PREFIXES = ("emberline-test-",)
 
 @pytest.fixture
 def segment() -> Iterator[Path]:
-    """A segment of 64 bytes, 0 to 63."""
+    """Makes a segment of 64 bytes, 0 to 63."""
     path = FOLDER / f"emberline-test-{secrets.token_hex(6)}"
     path.write_bytes(bytes(range(64)))
     yield path

@@ -1,4 +1,4 @@
-"""The state file of a model: what was decided is read as it was written, or nothing is."""
+"""Tests the state file of a model: decisions are read as they were written, or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.checkpoint.signed import digest_of
 from storage.checkpoint.strict_json import canonical_json
 from storage.errors import ReadError, StoreError
 
-# As a server of before wrote it.
+# Written by an earlier server.
 WRITTEN = (
     b'{"abandoned":[],"allowed":{},"budget":null,"canary":null,"default":"1","digest":"ab4383bdbdf8fe7f4c1'
     b'c8dfa9c613c11bf138d89acbc148d1163d6e342a318f1","format":"emberline-state-2","held":["000000000000000'
@@ -46,7 +46,7 @@ def held_state(*held: int) -> ModelState:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a model whose snapshot 2 is held; 3 was held before."""
+    """Makes the folder of a model whose snapshot 2 is held; snapshot 3 was held before."""
     file = StateFile(tmp_path / "model")
     file.write(held_state(3))
     file.write(held_state(2))
@@ -141,7 +141,7 @@ def test_a_state_that_cannot_be_read_now_is_read_at_the_next_try(
 
 
 def _calls(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[int], None]]:
-    """Makes the n-th call of one kind fail, for each kind of step that a write has."""
+    """Returns, for each kind of step of a write, a function that makes its n-th call fail."""
 
     def failing(module: Any, function: str) -> Callable[[int], None]:
         real = getattr(module, function)
@@ -179,7 +179,7 @@ def test_a_write_that_fails_anywhere_leaves_the_state_from_before(
         else:
             expected = held_state()
     assert StateFile(folder).read() == expected
-    (folder / STATE).write_bytes(b"damaged")  # what the copy says is no other decision
+    (folder / STATE).write_bytes(b"damaged")  # The copy holds no other decision.
     try:
         assert StateFile(folder).read() == expected
     except StoreError:
@@ -211,7 +211,7 @@ def test_a_crash_between_the_two_files_leaves_one_state_in_force(folder: Path, m
         with pytest.raises(_Killed):
             StateFile(folder).write(held_state())
     assert StateFile(folder).read() == held_state(2)
-    # That was seen to be in force: the copy, which went further, may not bring its own state back later.
+    # The first file was in force: the copy, which is newer, must not bring its own state back later.
     (folder / STATE).write_bytes(b"damaged")
     with pytest.raises(StoreError, match="damaged"):
         StateFile(folder).read()

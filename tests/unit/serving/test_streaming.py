@@ -12,7 +12,7 @@ from storage.errors import NotFound
 
 
 class Inference:
-    """Answers when it is let."""
+    """Answers a request once `go` is set."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()

@@ -45,7 +45,10 @@ def source(table: dict[int, float], per_shard: int) -> Any:
 def test_the_difference_makes_the_new_rows_of_the_served_ones(
     old: dict[int, float], new: dict[int, float], later: dict[int, float | None], sizes: tuple[int, int]
 ) -> None:
-    """later: what deltas did since the old version; None removed the id."""
+    """Compares the difference with that of two dicts.
+
+    later: what deltas did since the old version; None removed the id.
+    """
     touched = {"t": np.array(sorted(later), np.int64)}
     diff = version_diff(source(old, sizes[0]), source(new, sizes[1]), touched, 1.0)
     served: dict[int, float] = {**old, **{id_: value for id_, value in later.items() if value is not None}}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Attention(torch.nn.Module):
-    """Linear, batch norm, masked attention over a sequence, a buffer, a constant, dropout."""
+    """Module with linear, batch norm, masked attention over a sequence, a buffer, a constant and dropout."""
 
     shift: torch.Tensor
     scratch: torch.Tensor
@@ -190,6 +190,6 @@ def published_once(tmp_path_factory: pytest.TempPathFactory, version_parts: dict
 
 @pytest.fixture
 def copy_version(tmp_path: Path, published_once: Path) -> Callable[[], Path]:
-    """A fresh copy of one published version, to be damaged."""
+    """Copies one published version, to be damaged."""
     counter = itertools.count()
     return lambda: Path(shutil.copytree(published_once, tmp_path / f"copy{next(counter)}" / "1"))

@@ -1,4 +1,4 @@
-"""A cache of several tables beside dictionaries, through every verb, resizes and marks."""
+"""Runs a cache of several tables beside dictionaries, through every verb, resizes and marks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ tables = st.integers(0, TABLES - 1)
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """What is found is what was written last; what is not found was erased, let go or never admitted."""
+    """A row that is found is the last one written; a row that is not found was erased, evicted or never admitted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class CacheMachine(RuleBasedStateMachine):
         return np.stack(columns, axis=1).astype(np.float32)
 
     def held(self, table: int) -> dict[int, float]:
-        """The rows of a table, after checking that each is its owner's latest."""
+        """Returns the rows of a table, after checking that each is the latest of its id."""
         ids = np.arange(-20, 41)
         out = np.empty((len(ids), DIM), np.float32)
         found = np.empty(len(ids), np.uint8)
@@ -50,7 +50,7 @@ class CacheMachine(RuleBasedStateMachine):
         return held
 
     def settle(self) -> None:
-        """What was let go is forgotten here too, and never from a table that says it is complete."""
+        """Forgets evicted rows in the model, too; a table that reports to be complete must not have evicted any."""
         for table in range(TABLES):
             held = self.held(table)
             marked = self.marked[table]
@@ -77,7 +77,7 @@ class CacheMachine(RuleBasedStateMachine):
         fresh = [i for i in ids.tolist() if i not in before]
         assert 0 <= admitted <= len(ids)
         self.written[table].update(dict.fromkeys(fresh, self.generation))
-        # A row may be let go and offered again within one call: either generation is its own then.
+        # A row may be evicted and offered again within one call: either generation is valid then.
         for id_, value in self.latest(table).items():
             if id_ in ids.tolist() and id_ in before:
                 assert value in (self.written[table][id_], self.generation)

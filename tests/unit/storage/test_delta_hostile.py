@@ -36,13 +36,13 @@ def published_delta(version: PublishedVersion) -> Path:
 
 @pytest.fixture
 def make(published_delta: Path, tmp_path: Path) -> Make:
-    """A fresh copy of one published delta, to be damaged."""
+    """Copies one published delta, to be damaged."""
     numbers = iter(range(1000))
     return lambda: Path(shutil.copytree(published_delta, tmp_path / f"copy{next(numbers)}"))
 
 
 def read_all(delta: PublishedDelta, version: PublishedVersion) -> None:
-    """Everything that a server reads of a delta."""
+    """Reads everything that a server reads of a delta."""
     for table in delta.tables:
         list(delta.shards(table.name))
         delta.removed(table.name)
@@ -51,7 +51,7 @@ def read_all(delta: PublishedDelta, version: PublishedVersion) -> None:
 
 
 def read_version(version: PublishedVersion) -> None:
-    """Everything that a server reads of a version."""
+    """Reads everything that a server reads of a version."""
     for table in version.tables:
         list(version.shards(table.name))
     version.golden()

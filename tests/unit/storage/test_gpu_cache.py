@@ -1,4 +1,4 @@
-"""The host's side of a GPU's cache: sets of changes kept up with on a copy, and what is refused by name."""
+"""Tests the host's side of a GPU's cache: sets of changes applied to a copy, and refusals that name the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.examples import examples
 
 ROW_BYTES = 16
 BASE = 2
-TABLES = 6  # the base, and two snapshots beside it
+TABLES = 6  # The base, and two snapshots beside it.
 ASK_HOST = 0xFFFFFFFF
 IDS = np.arange(4, dtype=np.int64)
 ROWS = np.arange(4 * ROW_BYTES, dtype=np.uint8).reshape(4, ROW_BYTES)
@@ -27,7 +27,7 @@ ALL_IDS = np.arange(-20, 41, dtype=np.int64)
 
 
 class Gpu:
-    """What publish.cuh's lists make of a GPU's memory, all of a set at once."""
+    """Copy of a GPU's memory, to which the lists of publish.cuh are applied, a whole set at a time."""
 
     def __init__(self, cache: GpuCache) -> None:
         self.words = np.zeros(cache.bucket_count * 8, np.int64)
@@ -52,7 +52,7 @@ class Gpu:
             self.words[entries[:, 0]] = entries[:, 1]
 
     def owners(self) -> dict[tuple[int, int], int]:
-        """Slots by table and id."""
+        """Returns slots by table and id."""
         buckets = self.words.reshape(-1, 2, 4)
         ids, words = buckets[:, 0].reshape(-1), buckets[:, 1].reshape(-1)
         slots, tables = words & ASK_HOST, words >> 32 & 0xFFFF
@@ -62,7 +62,7 @@ class Gpu:
 
 
 class GpuCacheMachine(RuleBasedStateMachine):
-    """Between sets, the GPU has the rows that the cache was told of last, and none else."""
+    """Between sets, the GPU has exactly the rows that were last written to the cache."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class GpuCacheMachine(RuleBasedStateMachine):
         fresh = np.array([i not in before for i in ids.tolist()])
         assert 0 <= admitted <= len(ids)
         after = self.slots(table)
-        # One that was there may have gone for another of this call, and come again.
+        # A row that was there may have been evicted by another one of this call, and inserted again.
         fresh |= np.array([before.get(i) != after.get(i) for i in ids.tolist()])
         self.wrote(table, ids[fresh], rows[fresh])
 
@@ -280,7 +280,7 @@ def test_wrong_arguments_are_refused_by_name() -> None:
 def test_uses_of_other_parts_are_reported_one_by_one() -> None:
     cache = GpuCache(ROW_BYTES, 600, 6)
     ids = np.arange(100)
-    for table in (1, 3):  # 3 is table 1 of a difference
+    for table in (1, 3):  # Table 3 is table 1 of a difference.
         assert cache.insert(table, ids, np.zeros((100, ROW_BYTES), np.uint8), np.full(100, 2, np.uint8)).all()
     own = GpuCache.parts_of(1, ids, 2) == 1
 
@@ -295,7 +295,7 @@ def test_uses_of_other_parts_are_reported_one_by_one() -> None:
     assert (after[own] > before[own]).all()
     assert (after[~own] == before[~own]).all()
     cache.use(1, np.repeat(ids[~own], 5))
-    cache.use(1, np.array([1000, 1001]))  # are not there
+    cache.use(1, np.array([1000, 1001]))  # These ids are not in the cache.
     assert (counts()[~own] > after[~own]).all()
     assert (counts()[own] == after[own]).all()
     cache.check_integrity()

@@ -1,4 +1,4 @@
-"""How a GPU's memory is divided, who is inside, and which snapshots a view answers for."""
+"""Tests how a GPU's memory is divided, how a publisher waits for readers, and for which snapshots a view answers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_publisher_waits_for_those_who_are_inside_and_for_nobody_else() -> Non
     thread.start()
     time.sleep(0.05)
     assert not done.is_set()
-    outside.begin()  # later than the publisher looked
+    outside.begin()  # This reader begins after the publisher looked.
     inside.end()
     assert done.wait(10)
     thread.join()
@@ -112,7 +112,7 @@ def test_a_view_answers_for_its_base_and_its_differences_and_what_was_merged_doe
         return None if found is None else found[0].chain
 
     assert chain(0b0101) == ()
-    assert chain(0b0100) == ()  # bit 0 was merged
+    assert chain(0b0100) == ()  # Bit 0 was merged.
     assert chain(0b1101) == (2,)
     assert chain(0b1111) == (2,)
     assert chain(0b0001) == ()
@@ -126,7 +126,7 @@ def test_lookups_are_counted_by_table_and_once_for_the_policy() -> None:
 
     counts = TierCounts(3)
     counts.add(np.array([10, 20, 30], np.uint64), np.array([1, 2, 3], np.uint64))
-    assert counts.waiting([0, 2]) == 0  # another GPU's policy may hear of it
+    assert counts.waiting([0, 2]) == 0  # The policy of another GPU may count them instead.
     counts.age(np.array([10, 20, 30], np.uint64), np.array([1, 2, 3], np.uint64))
     assert counts.waiting([0, 2]) == 40
     assert counts.passed([0, 2]) == (40, 36)

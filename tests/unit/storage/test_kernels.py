@@ -27,7 +27,7 @@ GPUS = ("sm_80", "sm_90", "sm_100")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Sources of one small kernel that includes a header."""
+    """Writes the sources of one small kernel that includes a header."""
     folder = tmp_path / "sources"
     folder.mkdir()
     (folder / "small.cu").write_text(KERNEL, encoding="utf-8")
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of what is compiled from now on; nothing is for real."""
+    """Returns the names of what is compiled from now on; nothing is really compiled."""
     names: list[str] = []
 
     def pretend(name: str, arch: str, sources: object, options: object) -> tuple[bytes, str]:
@@ -50,7 +50,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def forgetful() -> Iterator[None]:
-    """CuPy is looked for again, now and afterwards."""
+    """Makes the code look for CuPy again, now and after the test."""
     kernels._compiler.cache_clear()
     yield
     kernels._compiler.cache_clear()
@@ -272,7 +272,10 @@ def test_compiling_loads_no_torch() -> None:
 
 
 class RecordingDriver:
-    """CuPy's binding of the driver, as far as it is used. launches: grid, block, shared bytes, stream, values."""
+    """Stands in for CuPy's binding of the driver, as far as it is used.
+
+    launches: grid, block, shared bytes, stream, values.
+    """
 
     def __init__(self) -> None:
         self.launches: list[tuple[Any, ...]] = []

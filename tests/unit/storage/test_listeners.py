@@ -1,4 +1,4 @@
-"""What a store tells the caches that are plugged into it, and what it asks of them."""
+"""Tests what a store reports to the caches that are plugged into it, and what it asks of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IDS = np.arange(10)
 
 
 class Listener:
-    """Writes down what it learns, with what the store says at that moment."""
+    """Records the events that it receives, with the store's state at that moment."""
 
     def __init__(self, store: TieredStore) -> None:
         self.store = store

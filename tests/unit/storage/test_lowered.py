@@ -81,7 +81,7 @@ def test_a_lowered_graph_is_split_as_the_graph_is() -> None:
 
 
 class Tower(nn.Module):
-    """Products with nothing but a relu and a reshape between them, one of whose results somebody else reads too."""
+    """Products with only a relu and a reshape between them; another node also reads one of their results."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Overlays over a base table beside a dict for each snapshot, driven by hypothesis."""
+"""Runs overlays over a base table beside a dict for each snapshot, driven by hypothesis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def rows_for(ids: list[int], seed: int) -> np.ndarray:
 
 @dataclass
 class Snapshot:
-    """What is seen under a mask, and the delta that leads to it: its overlay, what it says of ids (None: removed)."""
+    """Reference of one snapshot: the rows under its mask, and the delta that leads to it.
+
+    overlay: the delta's overlay.
+    changes: the delta's row of each id; None removes it.
+    """
 
     rows: dict[int, np.ndarray]
     mask: int = 0
@@ -41,8 +45,8 @@ class OverlayMachine(RuleBasedStateMachine):
         self.table = OverlayTable(DIM)
         self.unpooled = Lookup([self.base], [(0, 2, 1)], [self.table])
         self.pooled = Lookup([self.base], [(0, 1, 0)], [self.table])
-        self.chain = [Snapshot({})]  # what the base shows first
-        self.spilled: dict[int, dict[int, np.ndarray]] = {}  # rows that lie elsewhere, by overlay
+        self.chain = [Snapshot({})]  # The first entry is what the base alone shows.
+        self.spilled: dict[int, dict[int, np.ndarray]] = {}  # Rows that are stored elsewhere, by overlay.
 
     @initialize(ids=some_ids, seed=st.integers(0, 2**32 - 1))
     def load(self, ids: set[int], seed: int) -> None:
@@ -89,7 +93,7 @@ class OverlayMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.chain) > 1)
     @rule(seed=st.integers(0, 2**32 - 1), kept=st.integers(1, 5))
     def roll_back_below_a_newer_one(self, seed: int, kept: int) -> None:
-        """A delta that was set aside is dropped after its successor, a child of the snapshot before, was staged."""
+        """Drops a delta that was set aside, after its successor, a child of the snapshot before, was staged."""
         held = self.chain.pop()
         free = next(i for i in range(63) if i != held.overlay and not self.chain[-1].mask >> i & 1)
         self.stage(free, set(EVERY[:kept].tolist()), set(), set(), seed)
@@ -99,7 +103,7 @@ class OverlayMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.chain) > 1)
     @rule(limit=st.integers(1, 4))
     def merge(self, limit: int) -> None:
-        """Into the base, then out of the overlay in slices; every snapshot that is left shows it all the while."""
+        """Merges into the base, then erases from the overlay in slices; all other snapshots stay visible meanwhile."""
         self.chain.pop(0)
         merged = self.chain[0]
         for id_, row in merged.changes.items():
@@ -144,7 +148,7 @@ class OverlayMachine(RuleBasedStateMachine):
             assert self.table.entries(snapshot.overlay) == len(snapshot.changes)
 
     def check(self, snapshot: Snapshot, ids: np.ndarray) -> None:
-        """Both lookups show the snapshot, and nothing but it."""
+        """Checks that both lookups show the snapshot, and nothing else."""
         n = len(ids)
         rows, found = np.empty((n, 1, DIM), np.float32), np.empty((n, 1), np.uint8)
         mean = np.empty((1, DIM), np.float32)
@@ -167,7 +171,10 @@ class OverlayMachine(RuleBasedStateMachine):
         found: np.ndarray | None,
         mask: int,
     ) -> None:
-        """One feature; the base is complete, so that what it lacks is absent, and spilled rows come from beside."""
+        """Looks one feature up.
+
+        The base is complete, so ids that it lacks are absent; spilled rows are supplied from outside.
+        """
         lookup.begin(batch, [ids], [offsets], [out], [found], mask)
         missing, sources = lookup.missing(0).tolist(), lookup.missing_sources(0).tolist()
         supplied, states = np.zeros((len(missing), DIM), np.float32), np.zeros(len(missing), np.uint8)

@@ -41,7 +41,7 @@ def check(rows: np.ndarray, states: np.ndarray) -> None:
 
 
 def opened_and_read(reader: PageReader, path: Path) -> str:
-    """What is wrong with it, or nothing when all is right, to the scan and the search for problems too."""
+    """Returns what is wrong with the file, or "" when reads, the scan and the search for problems find all right."""
     try:
         file = PageFile.open(str(path))
         check(*read(reader, file))
@@ -64,12 +64,12 @@ def test_any_byte_changed_is_found_or_harmless(written: Path) -> None:
             file.put(place, bytes([sound[place] ^ 0x10]))
             said = opened_and_read(reader, written)
             assert not said or str(written) in said
-            # What is not covered by a checksum is what fills a sector up.
+            # The bytes without a checksum are those that pad a sector.
             if not said:
                 assert sound[place] == 0, f"byte {place} may be changed unseen"
             seen[said.partition(": ")[2][:20]] = seen.get(said.partition(": ")[2][:20], 0) + 1
             file.put(place, sound[place : place + 1])
-    assert len(seen) > 4, seen  # header, directory, filters and pages each said so
+    assert len(seen) > 4, seen  # Header, directory, filters and pages each reported damage.
 
 
 def test_any_length_but_its_own_is_refused(written: Path) -> None:
@@ -97,7 +97,7 @@ def test_pages_of_another_place_or_file_are_not_taken(tmp_path: Path, written: P
     reader = PageReader()
     with PageFileWriter(written) as file:
         sound = written.read_bytes()
-        file.put(4096, other.read_bytes()[4096:8192])  # sound in itself, and of the same ids
+        file.put(4096, other.read_bytes()[4096:8192])  # The page is sound in itself, and has the same ids.
         assert "page 0" in opened_and_read(reader, written)
         file.put(4096, sound[8192:12288])
         assert "page 0" in opened_and_read(reader, written)

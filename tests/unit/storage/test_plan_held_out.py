@@ -1,4 +1,4 @@
-"""What a plan says, beside traffic that it has not seen, and beside costs that the lookups do not determine."""
+"""Compares a plan with traffic that it has not seen, and with costs that the lookups do not determine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.tiers.tiered import TieredStore
 
 
 def test_hit_rates_of_other_budgets_are_those_of_other_traffic(tmp_path: Path) -> None:
-    """Three tables of two row sizes; a twentieth of all ids is absent, and no budget can change that."""
+    """Uses three tables of two row sizes; a twentieth of all ids is absent, which no budget can change."""
     version = Version(30_000)
     present = int(sum(row_cost(spec) * spec.rows for spec in version.tables) * SHARE)
     with TieredStore.open(tmp_path, version.tables, dram_bytes=present) as store:

@@ -1,4 +1,4 @@
-"""A file that cannot be read now says nothing about what was published: it is no error of the content."""
+"""A file that cannot be read now proves nothing about what was published, and is no error of the content."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_delta_that_cannot_be_looked_at_is_not_left_out(
 def test_a_file_that_is_replaced_while_its_folder_is_read_is_looked_at_again(
     version: PublishedVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As rsync does: a name that was listed a moment ago is another one."""
+    """Renames a file between the listing and the read, as rsync does."""
     hidden = version.path / ".dense.pt2.Xy12Zw"
     hidden.write_bytes(b"")
     real = os.scandir

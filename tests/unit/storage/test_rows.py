@@ -27,7 +27,7 @@ ROWS = st.tuples(st.integers(0, 6), st.sampled_from(DIMS)).flatmap(
 
 
 def expected(row_type: str, rows: np.ndarray) -> np.ndarray:
-    """The encoded bytes, row by row, from the definition."""
+    """Returns the encoded bytes, row by row, by the definition."""
     stored = []
     for row in rows:
         if row_type == "fp32":

@@ -1,4 +1,4 @@
-"""The SSD tier: exact rows for every int64 id, durable markers, errors that say what happened."""
+"""Tests the SSD tier: exact rows for every int64 id, durable markers, errors that explain what happened."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ssd(tmp_path: Path) -> Iterator[SsdTier]:
 
 def rows_of(ids: np.ndarray, seed: int = 0) -> np.ndarray:
     rows = np.random.default_rng(seed).standard_normal((len(ids), DIM)).astype(np.float32)
-    rows[::3] = 0  # rows that end in zero bytes must keep them
+    rows[::3] = 0  # Rows that end in zero bytes must keep those bytes.
     return rows
 
 
@@ -199,7 +199,7 @@ def test_corrupt_changes_are_an_error_and_never_rows(tmp_path: Path) -> None:
     data[2000] ^= 1
     table.write_bytes(data)
     with pytest.raises(StoreError, match="the store is damaged"):
-        SsdTier.open(tmp_path / "s")  # a change that is not seen would bring an old row back
+        SsdTier.open(tmp_path / "s")  # A change that is not seen would bring an old row back.
 
 
 def test_rows_of_another_size_are_refused(ssd: SsdTier) -> None:
@@ -241,7 +241,7 @@ def test_changes_are_visible_all_at_once_or_never(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("storage.tiers.ssd.tier._INGEST_BYTES", 8000)
     with ssd.changes(UNHURRIED) as changes:
         write(changes)
-        assert len(list((tmp_path / "s" / "ingest").iterdir())) > 5  # several files, one step
+        assert len(list((tmp_path / "s" / "ingest").iterdir())) > 5  # Several files become visible in one step.
     assert list((tmp_path / "s" / "ingest").iterdir()) == []
     assert find(ssd, 0, ids)[1].tolist() == [1, 0] * 1500
     assert (ssd.marker("at"), ssd.marker("word")) == ("old", "old")
@@ -257,7 +257,7 @@ def test_changes_are_visible_all_at_once_or_never(tmp_path: Path, monkeypatch: p
     ssd.set_markers({"at": "newer"})
     assert ssd.marker("at") == "newer"
     with ssd.changes(UNHURRIED) as changes:
-        changes.ingest()  # none: nothing happens
+        changes.ingest()  # Without changes, nothing happens.
     ssd.close()
 
 
@@ -275,7 +275,7 @@ IDS = st.lists(st.sampled_from(EDGE_IDS.tolist()), min_size=1, max_size=6, uniqu
 
 
 class SsdMachine(RuleBasedStateMachine):
-    """Any sequence of calls, beside a dict."""
+    """Makes any sequence of calls beside a dict."""
 
     path: Path
 

@@ -1,4 +1,4 @@
-"""Changes become part of a new page file while others read and write; a crash at any step loses nothing."""
+"""Compacts changes into a new page file while others read and write; a crash at any step loses nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EDGES = np.array([-(2**63), -1, 2**63 - 1])
 
 
 def planted(ids: np.ndarray, generation: int) -> np.ndarray:
-    """Rows that say whose they are and of which generation."""
+    """Makes rows that hold their id and their generation."""
     rows = np.empty((len(ids), WORDS), np.int64)
     rows[:, 0::2] = ids[:, None]
     rows[:, 1::2] = generation
@@ -34,7 +34,7 @@ def planted(ids: np.ndarray, generation: int) -> np.ndarray:
 
 
 def generations(rows: np.ndarray, found: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Of each row, -1 where there is none; fails for a row of another id or of two generations."""
+    """Returns each row's generation, -1 where there is none; fails for a row of another id or of two generations."""
     words = rows.view(np.int64)
     hits = found == 1
     assert (words[hits][:, 0::2] == ids[hits, None]).all()
@@ -57,7 +57,7 @@ def made(path: Path, limits: SsdOptions | None = None) -> SsdTier:
 
 
 def changed(ssd: SsdTier) -> dict[int, int]:
-    """Some rows changed, some added, some removed; what must be there then."""
+    """Changes, adds and removes some rows; returns the generation that each id has afterwards."""
     model = dict.fromkeys(BASE.tolist(), 0)
     news = np.array([-(2**63), 3, 6, 7, 2998])
     gone = np.array([9, 12, 2**63 - 1, 13])
@@ -162,7 +162,7 @@ def test_killed_at_each_step_of_a_compaction(tmp_path: Path, step: str) -> None:
     for _ in range(2):
         ssd = SsdTier.open(folder)
         check(ssd, model)
-        ssd.settle()  # a compaction that was begun is ended
+        ssd.settle()  # Completes a compaction that was begun.
         check(ssd, model)
         assert len(page_files(folder)) == 1
         assert ssd.stats().changed_rows == 0
@@ -228,7 +228,7 @@ def test_a_background_compaction_that_fails_says_why(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("step", COMPACTION_STEPS[:3])
 def test_a_table_is_cleared_while_it_is_compacted(tmp_path: Path, step: str) -> None:
-    """The clearing waits until the compaction has given way, or has ended."""
+    """Clearing waits until the compaction has given way or has ended."""
     ssd = made(tmp_path / "s")
     changed(ssd)
     reached, go_on = threading.Event(), threading.Event()
@@ -257,7 +257,7 @@ def test_a_table_is_cleared_while_it_is_compacted(tmp_path: Path, step: str) -> 
 def test_closed_in_the_middle_of_a_compaction_it_is_ended_next_time(tmp_path: Path) -> None:
     ssd = made(tmp_path / "s")
     model = changed(ssd)
-    # Frozen, and nothing more: as a process leaves it that is closed while the new file is written.
+    # The state is frozen, and nothing more: a process leaves this when it is closed while the new file is written.
     with ssd.changes(UNHURRIED) as changes:
         state = ssd.book.state(0).frozen()
         changes.write([marker_key("pages.0")], [state.text().encode()])
@@ -274,7 +274,7 @@ def test_closed_in_the_middle_of_a_compaction_it_is_ended_next_time(tmp_path: Pa
 
 
 class Forced:
-    """A compaction that runs through between what a reader saw and what it does next."""
+    """Runs a whole compaction between what a reader saw and what the reader does next."""
 
     def __init__(self, ssd: SsdTier, then: Callable[[], object]) -> None:
         self.ssd, self.then, self.real = ssd, then, ssd.database.get
@@ -305,7 +305,7 @@ def test_a_reader_that_chose_its_source_before_a_compaction_gets_the_row_after_i
 
     forced = Forced(ssd, then)
     ssd.database.get = forced.get  # type: ignore[method-assign]
-    asked = np.array([3, 9, 7, -(2**63), 13])  # all of them in the generation that goes
+    asked = np.array([3, 9, 7, -(2**63), 13])  # All of these are in the generation that is removed.
     got = state_of(ssd, asked)
     assert got == [model.get(i, -1) for i in asked.tolist()]
     ssd.close()
@@ -314,7 +314,7 @@ def test_a_reader_that_chose_its_source_before_a_compaction_gets_the_row_after_i
 @pytest.mark.slow
 @pytest.mark.parametrize("io", ["auto", "threads"])
 def test_readers_never_see_a_row_go_back_while_compactions_run(tmp_path: Path, io: str) -> None:
-    """Each write raises the generation of some ids; whoever reads afterwards sees at least that one."""
+    """Each write raises the generation of some ids; every later read sees at least that generation."""
     ssd = made(tmp_path / "s", SsdOptions(io=io))
     committed = np.zeros(len(BASE), np.int64)
     failures: list[BaseException] = []

@@ -24,7 +24,7 @@ def mixed(i: int) -> int:
 
 
 def read_as_described(data: bytes) -> tuple[dict[str, int | bytes], dict[int, bytes]]:
-    """Header and rows of a page file, every promise of the page checked."""
+    """Reads header and rows of a page file, and checks every promise of the page."""
     assert data[:8] == b"EMBPAGES"
     version, page_bytes, row_bytes, per_page, table, filter_bytes = struct.unpack_from("<6I", data, 8)
     (row_type,) = struct.unpack_from("16s", data, 32)

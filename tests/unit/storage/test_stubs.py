@@ -1,4 +1,4 @@
-"""The committed stubs say what the built modules offer."""
+"""The committed stubs declare what the built modules offer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = (_table.Table, _table.OverlayTable, _table.Lookup, _table.TrainingTable
 
 
 def normal(text: str) -> str:
-    """Formatting and comments aside."""
+    """Returns the source without its formatting and comments."""
     return ast.unparse(ast.parse(text))
 
 

@@ -1,4 +1,4 @@
-"""What changed after a stamp, against a dict that remembers every change."""
+"""Compares what changed after a stamp with a dict that remembers every change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make(admit_after: int) -> TrainingTable:
 
 
 class Tracking(RuleBasedStateMachine):
-    """The table beside its history: rows -> stamp, removed -> stamp, waiting -> count and stamp."""
+    """Runs the table beside its history: rows -> stamp, removed -> stamp, waiting -> count and stamp."""
 
     @initialize(admit_after=st.integers(1, 3))
     def begin(self, admit_after: int) -> None:
@@ -79,7 +79,7 @@ class Tracking(RuleBasedStateMachine):
 
     @rule(since=st.integers(0, 40))
     def restored(self, since: int) -> None:
-        """A copy from an older export and what changed since is the table."""
+        """Restores a copy from an older export and the changes since, which must equal the table."""
         copy = make(self.admit_after)
         copy.set_stamp(self.stamp)
         old = np.array(sorted(n for n, stamp in self.rows.items() if stamp <= since), np.int64)
@@ -130,7 +130,7 @@ def test_old_entries_are_dropped_and_none_is_lost() -> None:
         table.advance()
     for after in (0, 100, 190, 198):
         assert table.changed_since(after).tolist() == sorted(n for n, stamp in latest.items() if stamp > after)
-    assert table.memory_bytes() < 1 << 20  # 79,600 changes are remembered as 600
+    assert table.memory_bytes() < 1 << 20  # 79,600 changes are remembered as 600.
 
 
 def test_what_cannot_be_is_refused_by_name() -> None:

@@ -29,7 +29,7 @@ def random_rows(n: int, dim: int) -> np.ndarray:
 
 
 def expected(row_type: str, rows: np.ndarray) -> np.ndarray:
-    """The values that a row stands for, by numpy alone."""
+    """Returns the values that a row stands for, by numpy alone."""
     if row_type == "fp32":
         return rows
     if row_type == "fp16":

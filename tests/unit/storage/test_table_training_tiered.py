@@ -1,4 +1,4 @@
-"""A training table with a part of its rows on SSD beside one that has all of them in DRAM: the same, to the bit."""
+"""Compares a training table with a part of its rows on SSD with one that has all in DRAM: they agree to the bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.examples import examples
 F32 = np.float32
 DIM = 3
 EDGES = [-(2**63), -1, 0, 1, 2**63 - 1]
-# A batch fits into the budget; all ids do not.
+# A batch fits into the budget; all ids together do not.
 IDS = st.lists(st.sampled_from(EDGES) | st.integers(-20, 60), min_size=1, max_size=6)
 ROWS_IN_DRAM = 12
 
@@ -48,7 +48,7 @@ def same(one: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> bool:
 
 
 class Beside(RuleBasedStateMachine):
-    """Every verb on both tables, in any order."""
+    """Runs every verb on both tables, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Beside(RuleBasedStateMachine):
 
     @rule(ids=IDS, more=IDS)
     def batch(self, ids: list[int], more: list[int]) -> None:
-        """As the loop does it: the next batch's rows are read while this one trains."""
+        """Trains a batch as the loop does: the next batch's rows are read meanwhile."""
         now, following = np.array(ids), np.array(more)
         self.tiered.hold(now)
         reading = threading.Thread(target=self.tiered.stage, args=(following,))
@@ -112,7 +112,7 @@ class Beside(RuleBasedStateMachine):
 
     @rule(ids=st.lists(st.sampled_from(EDGES) | st.integers(-30, 70), max_size=60))
     def evaluate(self, ids: list[int]) -> None:
-        """Changes nothing and moves nothing, also for more ids than the budget holds."""
+        """Looks up without changing or moving rows, also for more ids than the budget holds."""
         before = self.tiered.native.size(), self.tiered.native.row_ids().tobytes(), self.tiered.rows_outside
         self.looked(np.array(ids, np.int64), False)
         assert before == (
@@ -150,7 +150,7 @@ class Beside(RuleBasedStateMachine):
     @precondition(lambda self: self.plain.size() > 0)
     @rule(since=st.integers(0, 20))
     def restart(self, since: int) -> None:
-        """What a commit and an increment on it hold, put into tables that are new, is the same tables."""
+        """Restores new tables from a commit and an increment on it, which must equal the old ones."""
         old = self.plain.expired(since)
         new = self.plain.changed_since(since)
         parts = [(ids, *self.tiered.export_ids(ids)) for ids in (old, new)]
@@ -173,7 +173,7 @@ class Beside(RuleBasedStateMachine):
     @precondition(lambda self: self.plain.size() > 0)
     @rule(number=st.integers(0, 50))
     def rows_from_outside(self, number: int) -> None:
-        """Rows over rows that are there, wherever they are, and new ones."""
+        """Inserts rows over existing rows, wherever those are, and new ones."""
         ids = np.ascontiguousarray(self.plain.export_rows()[0][number % 7 :: 5])
         rows, slots, counts, stamps = self.plain.export_ids(ids)
         fresh = np.arange(1000 + number, 1000 + number + len(ids))
@@ -208,7 +208,10 @@ TestBeside.settings = settings(
 
 
 def test_what_is_forgotten_at_the_open_stamp_does_not_come_back_with_rows_that_move() -> None:
-    """Looking for it on the disk brought ids back, which sent others out: with what should have been forgotten."""
+    """Rows that moved must not bring back what was forgotten.
+
+    Looking for it on the disk brought ids back, which evicted others: among them those that should have been forgotten.
+    """
     least, most = -(2**63), 2**63 - 1
     state: Any = Beside()
     state.begin(adagrad=True, admit_after=1)
@@ -251,7 +254,7 @@ def test_a_batch_that_the_budget_cannot_hold_is_refused_by_name(table: TieredTra
     with pytest.raises(ConfigError, match=r"table 'items' may take .* one batch has 101 ids") as refused:
         look(table, np.arange(500, 601))
     assert refused.value.field == "training.dram_bytes"
-    assert table.size() == 100  # nothing was lost
+    assert table.size() == 100  # No row was lost.
     assert len(table.export_rows()[0]) == 100
 
 
@@ -267,7 +270,7 @@ def test_rows_that_are_used_stay_and_rows_that_are_not_leave(table: TieredTraini
 def test_a_row_that_was_only_read_ahead_leaves_without_a_write(table: TieredTrainingTable) -> None:
     look(table, np.arange(80))
     look(table, np.arange(100, 180))
-    table.hold(np.arange(80))  # brought, and not trained
+    table.hold(np.arange(80))  # The rows are read, and not trained.
     brought = table.traffic.fetched_late
     table.hold(np.arange(300, 399))
     assert brought > 50
@@ -276,7 +279,7 @@ def test_a_row_that_was_only_read_ahead_leaves_without_a_write(table: TieredTrai
 
 
 def test_what_was_read_ahead_is_not_used_when_it_is_old(table: TieredTrainingTable) -> None:
-    """A row that comes, is trained and leaves between the reading and the batch is read again."""
+    """A row that comes, is trained and leaves between the read-ahead and the batch is read again."""
     reference = TrainingTable(DIM, **options(1, True))
     ids, others = np.arange(10), np.arange(100, 195)
     for batch in (ids, others):
@@ -298,7 +301,7 @@ def test_what_was_read_ahead_is_not_used_when_it_is_old(table: TieredTrainingTab
 def test_what_leaves_when_a_batch_begins_was_read_ahead_too_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A count that is in the store for a moment is read there, comes back, grows, and goes again for the batch."""
+    """A count that is in the store for a moment is read there, returns, grows, and leaves again for the batch."""
     table = tiered(tmp_path, admit_after=4)
     ids = np.arange(4, dtype=np.int64)
     look(table, ids)
@@ -333,7 +336,7 @@ def test_what_is_erased_while_it_is_read_ahead_does_not_come_back(
     monkeypatch.undo()
     table.hold(ids)
     assert table.size() == 95
-    assert look(table, ids).tobytes() == first.tobytes()  # as new
+    assert look(table, ids).tobytes() == first.tobytes()  # The rows are like new ones.
 
 
 def test_large_groups_of_rows_are_ingested_and_large_answers_are_files(tmp_path: Path) -> None:
@@ -353,10 +356,10 @@ def test_large_groups_of_rows_are_ingested_and_large_answers_are_files(tmp_path:
 
 
 def test_memory_stays_within_the_budget_while_rows_come_and_go(tmp_path: Path) -> None:
-    """Rows, ids that wait for one and ids that were erased; three times as many as fit."""
+    """Uses rows, ids that wait for a row, and ids that were erased; three times as many as fit."""
     table = tiered(tmp_path / "rows", admit_after=2, rows=20_000)
     rng = np.random.default_rng(2)
-    beside = 300 << 10  # what a table takes with nothing in it
+    beside = 300 << 10  # A table without rows takes this much.
     for step in range(120):
         ids = rng.integers(0, 60_000, 2000)
         table.hold(ids)
@@ -371,7 +374,7 @@ def test_memory_stays_within_the_budget_while_rows_come_and_go(tmp_path: Path) -
 
 
 def test_a_full_disk_is_an_error_and_no_row_is_lost(table: TieredTrainingTable) -> None:
-    """A file that may not grow is what a full disk is to RocksDB."""
+    """Limits the size of files, which has the effect of a full disk on RocksDB."""
     reference = TrainingTable(DIM, **options(1, True))
 
     def train_until_it_is_full() -> None:

@@ -1,4 +1,4 @@
-"""How a DRAM budget becomes bytes of row sizes, and those rows of caches."""
+"""Tests how a DRAM budget is divided into bytes by row size, and these into rows of caches."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_bytes_move_step_by_step_to_where_the_hits_are_and_stay_there() -> None:
     assert rates == sorted(rates)
     assert slabs.all[0].dram_bytes > 2 * before
     assert rates[-1] > forecast.hit_rate(total) - 0.02
-    slabs.give(total // 2)  # the proportions are kept
+    slabs.give(total // 2)  # The proportions are kept.
     assert slabs.all[0].dram_bytes == pytest.approx(now[0] / 2, rel=0.2)
     flat = Forecast((curve(16, 50_000, 0, 0.3), curve(256, 50_000, 0, 0.3)))
     assert not slabs.balance(flat)

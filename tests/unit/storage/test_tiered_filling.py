@@ -31,7 +31,7 @@ DIMS = {"user": 4, "item": 8}
 
 
 class Held(Rows):
-    """A version whose rows nobody may read, and whose use counts wait for a word."""
+    """A version whose rows nobody is allowed to read, and whose use counts wait for an event."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows.content, shard_rows=rows.shard_rows)
@@ -48,7 +48,7 @@ class Held(Rows):
 
 
 def reopened(folder: Path, rows: Rows, budget: int | None) -> tuple[TieredStore, Held]:
-    """A store that has the rows on SSD, opened again; DRAM is not filled yet."""
+    """Opens a store again that has its rows on SSD; DRAM is not filled yet."""
     with open_store(folder, rows, budget):
         pass
     version = Held(rows)

@@ -42,7 +42,7 @@ SEEDS = st.integers(0, 10_000)
 
 
 def copy_as_it_is(folder: Path, to: Path) -> None:
-    """Copies a folder whose owner is still at work, as of one moment: what a kill would leave."""
+    """Copies a folder while its owner is at work, as of one moment: what a kill would leave."""
 
     def listing() -> dict[Path, tuple[int, int]]:
         found = {}
@@ -74,7 +74,10 @@ class Staged:
 
 
 class OverlayMachine(RuleBasedStateMachine):
-    """`kept` are the snapshots that may still be looked at; the served one is among them."""
+    """Runs the stores beside a dict.
+
+    `kept` are the snapshots that may still be read; the served one is among them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +94,7 @@ class OverlayMachine(RuleBasedStateMachine):
         self.at = self.version.snapshot
         self.served = Staged(self.base, {})
         self.kept = [self.served]
-        self.merged = 0  # numbers that masks may still show
+        self.merged = 0  # Numbers that masks may still contain.
         self.stores = {}
         self._start()
 
@@ -126,7 +129,7 @@ class OverlayMachine(RuleBasedStateMachine):
 
     @rule(seed=SEEDS, timeout_ms=st.sampled_from([0.0, 0.05, 1.0]), which=st.integers(0, 100))
     def lookup_in_a_hurry(self, seed: int, timeout_ms: float, which: int) -> None:
-        """What did not come in time is counted and zero; everything else is right."""
+        """Rows that did not come in time are counted and zero; all others are right."""
         snapshot = self.kept[which % len(self.kept)]
         rng = np.random.default_rng(seed)
         for table, plans in (("user", self.hurried["user"]), ("item", self.hurried["item"])):
@@ -150,7 +153,10 @@ class OverlayMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["all", "a tenth", "nothing"]), share=st.sampled_from([None, 0.0, 0.02, 0.3, 1.2]))
     def another_budget(self, name: str, share: float | None) -> None:
-        """Live: the plans stay. The store keeps its name and its other budget until it is opened again."""
+        """Changes the budget of an open store, which keeps its plans.
+
+        The store keeps its name and the new budget until it is opened again.
+        """
         budget = None if share is None else int(share * self.version.bytes())
         self.stores[name].set_dram_bytes(budget)
         assert self.stores[name].dram_bytes == budget
@@ -177,7 +183,7 @@ class OverlayMachine(RuleBasedStateMachine):
     def stage(self, seed: int, spill: bool, shown: bool) -> None:
         delta = make_delta(self.served.tables, DIMS, np.random.default_rng(seed))
         (number,) = {store.stage(delta, spill=spill) for store in self.stores.values()}
-        if not shown:  # refused by a gate
+        if not shown:  # As if validation had refused the delta.
             for store in self.stores.values():
                 store.discard(number)
             return
@@ -192,7 +198,7 @@ class OverlayMachine(RuleBasedStateMachine):
     @rule(interrupted=st.sampled_from(["", "merge_file", "merge_ingest", "merge_dram"]))
     def merge(self, interrupted: str) -> None:
         oldest = next(iter(self.served.chain))
-        # What does not stand on it cannot be served any more.
+        # Snapshots without this overlay in their chain cannot be served any more.
         self._keep([snapshot for snapshot in self.kept if oldest in snapshot.chain])
         delta = self.served.chain[oldest]
 
@@ -228,7 +234,7 @@ class OverlayMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.served.chain)
     @rule()
     def adopt(self) -> None:
-        """The trainer publishes a version of the rows that the base is at."""
+        """Publishes a version of the rows that the base has, as a trainer would."""
         self._keep([self.served])
         version = rows_of(self.base, DIMS)
         version.equals = self.at
@@ -245,7 +251,7 @@ class OverlayMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The process is gone: the folders as they are on the disk are all that is left."""
+        """Ends the process: only the folders remain, as they are on the disk."""
         for name, store in self.stores.items():
             self.folders[name], before = self._fresh(name), self.folders[name]
             copy_as_it_is(before, self.folders[name])

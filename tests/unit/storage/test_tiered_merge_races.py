@@ -110,7 +110,10 @@ def test_what_was_read_before_the_ingest_is_not_installed_after_it(
 def test_what_is_read_around_the_ingest_is_put_right_or_dropped(
     store: TieredStore, monkeypatch: pytest.MonkeyPatch, before: bool, late: bool
 ) -> None:
-    """late: it is installed only after the merge."""
+    """Reads rows beside the ingest of a merge, and promotes them.
+
+    late: the promotion is installed only after the merge.
+    """
     ingest, offer = SortedChanges.ingest, store._promoter.offer
     offered: list[Promotion] = []
 
@@ -153,7 +156,7 @@ def test_what_is_read_at_a_step_is_right_in_the_end(store: TieredStore, step: st
 def test_a_merge_between_the_overlays_and_the_read_is_not_noticed(
     store: TieredStore, monkeypatch: pytest.MonkeyPatch, at_read: bool
 ) -> None:
-    """The lookup has been told "missing" or "spilled" and waits; the merge runs through; the lookup goes on."""
+    """Merges after a lookup has been given "missing" or "spilled", and before the lookup continues."""
     plan = store.plan([SPEC])
     owner, place = (ColdReads, "read") if at_read else (DramCache, "is_complete")
     real = getattr(owner, place)
@@ -178,7 +181,7 @@ def test_a_merge_between_the_overlays_and_the_read_is_not_noticed(
 def test_nothing_of_an_overlay_goes_while_a_lookup_is_inside(
     store: TieredStore, monkeypatch: pytest.MonkeyPatch, merged: bool
 ) -> None:
-    """The lookup has translated its mask; the overlay is dropped as far as it can be; the lookup asks the tables."""
+    """Drops an overlay, as far as possible, after a lookup has translated its mask and before it reads tables."""
     plan = store.plan([SPEC])
     native: Any = plan._lookup
     assert native is not None
@@ -234,7 +237,7 @@ def test_spilled_rows_go_only_when_no_mask_shows_them(store: TieredStore, monkey
     ("budget", "spill"), [(None, False), (200_000, False), (20_000, False), (200, False), (20_000, True)]
 )
 def test_planted_rows_show_one_generation_in_every_answer(tmp_path: Path, budget: int | None, spill: bool) -> None:
-    """Every delta changes all rows of the hot ids, and adds and removes some; a batch must see exactly one of them."""
+    """Each delta changes all hot rows, and adds and removes some; a batch must see exactly one generation."""
     hot = np.concatenate([np.arange(0, 300, 7), [-(2**63), -1, 2**63 - 1]])
     hot.sort()
     cold = np.arange(10_000, 12_000)
@@ -277,7 +280,7 @@ def test_planted_rows_show_one_generation_in_every_answer(tmp_path: Path, budget
                 failures.append(error)
 
         def extra(generation: int) -> np.ndarray:
-            """Ids that only one generation has."""
+            """Returns ids that only one generation has."""
             first = 30_000 + generation * 8
             return np.arange(first, first + 8 * (generation > 0))
 

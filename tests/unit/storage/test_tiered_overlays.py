@@ -1,4 +1,4 @@
-"""Overlays over a tiered store: seen by those whose mask shows them, merged without anybody noticing, or dropped."""
+"""Overlays over a tiered store are seen by those whose mask shows them, and are merged invisibly, or dropped."""
 
 from __future__ import annotations
 

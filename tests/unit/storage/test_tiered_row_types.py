@@ -1,4 +1,4 @@
-"""A store whose tables have several row types: at every budget, through deltas, merges, spills and reopenings."""
+"""Tests a store whose tables have several row types: at every budget, through deltas, merges, spills and reopenings."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SPECS = (
     LookupSpec("c", "item", "mean"),
     LookupSpec("d", "user", "weighted"),
 )
-# dim 5 is padded in every type but fp32 and, with int8, by three bytes.
+# A row of dim 5 is padded in every type but fp32 and, with int8, by three bytes.
 DIMS = {"user": 5, "item": 8}
 
 
 class TypedRows(Rows):
-    """Tables in memory that are stored in row types of their own."""
+    """Tables in memory whose stored rows each have a type of their own."""
 
     def __init__(self, rows: Rows, types: dict[str, str]) -> None:
         super().__init__(rows.content, shard_rows=rows.shard_rows)
@@ -48,7 +48,7 @@ class TypedRows(Rows):
             yield Shard(shard.ids, self.codec(table).encode(shard.rows), shard.freq, self.codec(table))
 
     def stored(self) -> Tables:
-        """What the rows decode to."""
+        """Returns the rows as the stored ones decode."""
         return {name: rounded(self.codec(name), known) for name, known in tables_of(self).items()}
 
 
@@ -84,7 +84,7 @@ def delta_of(rows: TypedRows, tables: Tables, rng: np.random.Generator) -> Typed
 
 
 def ask(store: TieredStore, tables: Tables, rng: np.random.Generator, mask: int = 0) -> None:
-    """Every row bit for bit, by plans that pool nothing; pooled ones within rounding."""
+    """Checks every row bit for bit in plans that pool nothing, and pooled rows within rounding."""
     plan = store.plan(SPECS)
     for name in ("user", "item"):
         known = tables[name]

@@ -1,4 +1,4 @@
-"""What masks mean while overlays come and go, and when the memory of a dropped one is used again."""
+"""Tests what masks mean while overlays are added and dropped, and when the memory of a dropped one is reused."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_an_overlay_that_is_not_shown_yet_is_in_no_mask() -> None:
 def test_a_slot_is_free_only_when_no_lookup_is_inside() -> None:
     book = Overlays()
     overlays = [shown(book) for _ in range(MOST_OVERLAYS)]
-    book.turn()  # a plan that looks nothing up is not waited for
+    book.turn()  # A plan that is not in a lookup is not waited for.
     inside = book.turn()
-    inside.inside = True  # its mask was translated by a view with overlay 0
+    inside.inside = True  # Its mask was translated by a view with overlay 0.
     cleared = threading.Event()
 
     def drop() -> None:
@@ -64,10 +64,10 @@ def test_a_slot_is_free_only_when_no_lookup_is_inside() -> None:
     thread = threading.Thread(target=drop, daemon=True)
     thread.start()
     assert not cleared.wait(0.2)
-    assert overlays[0] not in book.view.live  # later lookups are translated without it
+    assert overlays[0] not in book.view.live  # Later lookups are translated without it.
     with pytest.raises(StoreError, match="63 overlays"):
         book.reserve("next")
-    inside.over += 1  # and at once in the next lookup
+    inside.over += 1  # The plan is at once in the next lookup.
     thread.join(30)
     assert cleared.is_set()
     assert book.reserve("next").slot == overlays[0].slot

@@ -50,7 +50,10 @@ MODELS = {
 
 
 def clicks_config(model: str = "deepfm", **replaced: str) -> TrainConfig:
-    """The configuration of a model over the click log; `replaced`: training options as YAML."""
+    """Returns the configuration of a model over the click log.
+
+    replaced: training options as YAML.
+    """
     pooling = "none, length: 4" if model == "din" else "mean"
     text = CLICKS.replace("SEQUENCE", SEQUENCE.replace("POOLING", pooling)).replace("MODEL", MODELS[model])
     if replaced:
@@ -62,7 +65,7 @@ def clicks_config(model: str = "deepfm", **replaced: str) -> TrainConfig:
 
 
 def click_table(rows: int, seed: int) -> pa.Table:
-    """Users and items have hidden tastes; a click is likely where they agree."""
+    """Makes clicks from hidden tastes of users and items; a click is likely where they agree."""
     rng = np.random.default_rng(seed)
     tastes = np.random.default_rng(0).normal(size=(100, 3))
     user, item = rng.integers(0, 40, rows), rng.integers(40, 100, rows)
@@ -86,7 +89,10 @@ def click_table(rows: int, seed: int) -> pa.Table:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """These models are small: on a busy machine, torch's threads would spend their time waiting for each other."""
+    """Limits torch to one thread.
+
+    These models are small: on a busy machine, torch's threads would spend their time waiting for each other.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -95,7 +101,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of two Parquet files with small row groups."""
+    """Writes a folder of two Parquet files with small row groups."""
     folder = tmp_path_factory.mktemp("clicks")
     half = ROWS // 2
     pq.write_table(click_table(half, 1), folder / "a.parquet", row_group_size=700)
@@ -105,7 +111,7 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def fresh_clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows that are not trained on."""
+    """Writes rows that are not trained on."""
     path = tmp_path_factory.mktemp("fresh") / "valid.parquet"
     pq.write_table(click_table(2000, 3), path)
     return path

@@ -31,7 +31,7 @@ CHANCES = [0.23, 0.15, 0.15, 0.05, 0.05, 0.25, 0.06, 0.06]
 
 
 class Run:
-    """Two tables, a dense layer and its optimizer."""
+    """A training with two tables, a dense layer and its optimizer."""
 
     def __init__(self) -> None:
         self.tables = {
@@ -69,7 +69,10 @@ def loaded(folder: Path) -> Run:
 
 
 def content(run: Run) -> dict[str, list[object]]:
-    """Everything that a commit must hold, as plain values. Stamps included: later deltas depend on them."""
+    """Returns everything that a commit must hold, as plain values.
+
+    Stamps are included: later deltas depend on them.
+    """
     found: dict[str, list[object]] = {"dense": [value.tolist() for value in run.model.state_dict().values()]}
     for name, table in run.tables.items():
         arrays: list[np.ndarray] = [*table.export_rows(), *table.export_counts(), *table.removed()]
@@ -79,7 +82,7 @@ def content(run: Run) -> dict[str, list[object]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_loaded_is_the_live_run_after_any_history(tmp_path: Path, seed: int) -> None:
-    """Training, removing, forgetting, saving, restarting and going back, in any order."""
+    """Trains, removes, forgets, saves, restarts and goes back, in any order."""
     rng = np.random.default_rng(seed)
     run, log = Run(), CommitLog(tmp_path).__enter__()
     seen = {"increments": 0, "removed": 0, "back": 0}
@@ -124,7 +127,7 @@ def test_what_is_loaded_is_the_live_run_after_any_history(tmp_path: Path, seed: 
 
 @pytest.fixture
 def grown(tmp_path: Path) -> tuple[Run, CommitLog]:
-    """5,000 rows in one full commit."""
+    """Saves 5,000 rows in one full commit."""
     run = Run()
     run.look("b", list(range(5000)))
     log = CommitLog(tmp_path / "run").__enter__()

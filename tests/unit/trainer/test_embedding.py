@@ -17,7 +17,7 @@ DIM = 5
 
 
 def filled_table(optimizer: Literal["adagrad", "sgd"] = "adagrad") -> tuple[EmbeddingTable, torch.Tensor]:
-    """A table with rows for the ids 0 to IDS - 1, and the same rows as a matrix."""
+    """Makes a table with rows for the ids 0 to IDS - 1, and the same rows as a matrix."""
     table = EmbeddingTable("t", DIM, optimizer=optimizer, seed=3, init_scale=0.5, initial_accumulator=0.1)
     rows = table.lookup(np.arange(IDS, dtype=np.int64), train=True)
     return table, torch.from_numpy(rows.copy())

@@ -1,4 +1,4 @@
-"""The byte that says how hot a published row is."""
+"""Tests the byte that stores how frequent a published row is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainer.publishing.embedding_layers import frequency_byte
 
 
 def value_of(code: int) -> int:
-    """What the DRAM table reads out of the byte."""
+    """Decodes the byte as the DRAM table does."""
     return code if code < 16 else (16 + (code & 15)) << ((code >> 4) - 1)
 
 

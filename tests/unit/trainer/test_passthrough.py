@@ -1,4 +1,4 @@
-"""Where ids can be put into raw requests: what the feature engine makes of them says whether that is true."""
+"""Tests where ids can be put into raw requests, by the ids that the feature engine makes of them."""
 
 from __future__ import annotations
 

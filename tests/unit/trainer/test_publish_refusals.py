@@ -23,7 +23,7 @@ BAGS = (torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 1]))
 
 
 class Single(nn.Module):
-    """One embedding layer and a function over it."""
+    """Model of one embedding layer and a function over it."""
 
     def __init__(self, layer: nn.Module, forward: Callable[..., Tensor]) -> None:
         super().__init__()

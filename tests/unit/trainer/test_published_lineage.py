@@ -1,4 +1,4 @@
-"""The line of published snapshots as a value, what the policy makes of it, and which deltas must stay."""
+"""Tests the line of published snapshots as a value, the policy's decisions on it, and which deltas must stay."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_delta_is_due_by_steps_rows_or_seconds() -> None:
 
 @dataclass(frozen=True)
 class Delta:
-    """What needed_deltas reads of one."""
+    """Stands in for a delta, with the fields that needed_deltas reads."""
 
     sequence: int
     applies_to: tuple[str, ...]
@@ -140,7 +140,7 @@ def cumulative(sequence: int) -> Delta:
         ([*map(chained, range(1, 5)), cumulative(5), chained(6), chained(7)], 1, {5, 6, 7}),
         ([*map(chained, range(1, 5)), cumulative(5), chained(6), chained(7)], 4, {1, 2, 3, 4, 5, 6, 7}),
         ([cumulative(2), chained(3), cumulative(4), chained(5)], 2, {4, 5}),
-        # A re-base: 5 continues 2, and what lies between may go.
+        # Delta 5 is a new base that continues 2, so the deltas between may be removed.
         ([cumulative(1), chained(2), chained(3), chained(4), Delta(5, (snapshot(1, 2),))], 1, {1, 2, 5}),
         ([chained(7)], 3, {7}),
         ([], 3, set()),

@@ -21,7 +21,7 @@ ROWS, DIM = 3000, 5
 
 @pytest.fixture(params=["all in DRAM", "beyond DRAM"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddingTable]:
-    """Rows of three stamps, some of them erased."""
+    """Makes rows of three stamps, some of them erased."""
     ids = np.random.default_rng(1).permutation(ROWS).astype(np.int64) * 7919 - 10_000
     with RowMemory(160_000, tmp_path) as memory:
         made = EmbeddingTable("t", DIM, memory=memory if request.param == "beyond DRAM" else None)

@@ -30,7 +30,7 @@ SPEC = {
 
 
 class Scorer(torch.nn.Module):
-    """sigmoid(scale * (sum of the item's row + price))."""
+    """Model that computes sigmoid(scale * (sum of the item's row + price))."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -42,7 +42,10 @@ class Scorer(torch.nn.Module):
 
 
 class World:
-    """One version on disk. `columns` and `score` speak of raw ids; the price is 0 where it is not given."""
+    """One version on disk.
+
+    `columns` and `score` take raw ids; the price is 0 where it is not given.
+    """
 
     def __init__(self, folder: Path) -> None:
         rng = np.random.default_rng(5)
@@ -85,7 +88,7 @@ class World:
         return Golden(self.columns(self.golden_ids), GOLDEN, {"score": scores}, 1e-5)
 
     def snapshot(self, graph: DenseGraph, sequence: int = 0, scale: float = 1.0) -> Snapshot:
-        """A snapshot with the same rows and another weight."""
+        """Makes a snapshot with the same rows and another weight."""
         name = next(iter(graph.weights()))
         changed = graph.with_weights({name: torch.tensor([scale])})
         identity = f"{sequence:032x}" if sequence else self.published.snapshot
@@ -104,7 +107,7 @@ def graph(world: World) -> DenseGraph:
 
 @pytest.fixture(scope="session")
 def store(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredStore]:
-    """Shared: the tests here leave its base rows as they are."""
+    """Opens a store that all tests share, since they leave its base rows unchanged."""
     with TieredStore.open(tmp_path_factory.mktemp("store"), world.published.tables, dram_bytes=None) as opened:
         opened.load(world.published)
         yield opened
@@ -114,7 +117,7 @@ def store(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ti
 def make_model(
     world: World, store: TieredStore, graph: DenseGraph, tmp_path: Path
 ) -> Iterator[Callable[..., LoadedModel]]:
-    """Makes models with these lines in their config.pbtxt; they are closed at the end."""
+    """Makes models with these lines in their config.pbtxt, and closes them at the end."""
     made: list[LoadedModel] = []
 
     def make(text: str = "", *, first: Snapshot | None = None, gpus: Gpus | None = None) -> LoadedModel:

@@ -1,4 +1,7 @@
-"""Cores shared among models. The clocks are notified, not measured: one slot, entered and left by hand."""
+"""Tests cores shared among models.
+
+Clocks are set by the test, not measured: one slot is entered and left by hand.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ MS = 1_000_000
 
 
 class Room:
-    """One core, and threads that want it for accounts; `order` is who had it."""
+    """One core, and threads that want it for accounts; `order` lists the accounts that had it."""
 
     def __init__(self) -> None:
         self.cores = CoreShares(slots=1)
@@ -23,7 +26,7 @@ class Room:
         self.cores._enter(self.holder)
 
     def want(self, account: CoreAccount, ns: int) -> None:
-        """A thread waits for the core, then has it for `ns`."""
+        """Starts a thread that waits for the core, then holds it for `ns`."""
         before = len(self.cores._waiting)
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""A graph that mixes the rows of a batch: it is found out when it is loaded, and is never filled up with zeros."""
+"""A graph that mixes the rows of a batch is detected when it is loaded, and is never padded with zeros."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = np.random.default_rng(3).standard_normal((50, DIM)).astype(np.float32)
 
 
 class RankInBatch(torch.nn.Module):
-    """Each row's share of the batch: what other rows are in it matters."""
+    """Returns each row's share of the batch, so that a row's output depends on the other rows."""
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"share": torch.softmax(inputs["item"].sum(1, keepdim=True), 0)}

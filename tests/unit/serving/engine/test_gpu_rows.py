@@ -54,7 +54,7 @@ def test_rows_come_from_the_gpu_and_are_counted_there(
     assert stats.rows["hbm"] == stats.tables["item"].rows["hbm"] == 500
     assert 0 < stats.tables["item"].bytes["hbm"] == stats.bytes["hbm"]
     told = gpus_of(store).tiers[0].stats().tables[0]
-    # Neither what sessions warm up with is traffic, nor a replay.
+    # Neither the sessions' warm-up nor a replay counts as traffic.
     assert (told.lookups, told.misses) == (30, 20)
     assert model.close(10.0)
     assert not gpus_of(store).tiers
@@ -102,9 +102,9 @@ def test_versions_over_one_store_share_the_cache(make_model: MakeModel, world: A
 
 
 class TestSharing:
-    """`hbm_placement: shard`: cold rows on one of the GPUs."""
+    """`hbm_placement: shard` keeps each cold row on one of the GPUs."""
 
-    # All rows of the world are some 40 KB on a GPU.
+    # All rows of the world take some 40 KB on a GPU.
     TEXT = GPU % 1 + option("hbm_placement", "shard") + option("hbm_bytes", "26000")
 
     def test_each_gpu_answers_with_the_rows_of_both(
@@ -171,7 +171,7 @@ class TestSharing:
 
 
 class TestFailures:
-    """Of the cache alone: the model stays on the GPU."""
+    """Tests failures of the cache alone: the model stays on the GPU."""
 
     def test_no_memory_for_the_cache(
         self, make_model: MakeModel, world: Any, store: TieredStore, caplog: pytest.LogCaptureFixture
@@ -180,7 +180,7 @@ class TestFailures:
         with caplog.at_level(logging.WARNING, "emberline.serving"):
             model = make_model(GPU % 1 + option("hbm_bytes", "0"), gpus=gpus)
             assert model.close(10.0)
-            gpus.driver(0).fail_allocation(6)  # the program's weights are there
+            gpus.driver(0).fail_allocation(6)  # The allocation after those of the program's weights fails.
             model = make_model(GPU % 1, gpus=gpus)
         assert any("looked up on the host, not on GPU 0" in record.message for record in caplog.records)
         assert on_gpu(model).gpu is None
@@ -228,7 +228,7 @@ class TestFailures:
         assert np.allclose(ask(model, world, ids), world.score(ids), atol=1e-6)
         device = on_gpu(model)
         assert device.gpu is None
-        # The dense part is on the GPU, and in its graphs.
+        # The dense part runs on the GPU, and in its graphs.
         assert (device.given_up, device.counters.on_processor) == ("", 0)
         assert set(device.counters.batches) <= {str(bucket.size) for bucket in device.buckets.all}
         assert device.counters.batches["32"] > 0

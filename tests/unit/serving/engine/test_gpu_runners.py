@@ -1,4 +1,4 @@
-"""How a GPU computes the graph: the fastest that agrees is kept, with its reasons shown."""
+"""Tests how a GPU computes the graph: it keeps the fastest runner that agrees, and reports its reasons."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def quick(module: fx.GraphModule) -> Forward:
 def more_runners(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"eager": slow, "wrong": wrong, "impossible": impossible, "waiting": never_captured, "compile": quick}
     monkeypatch.setattr(runners, "RUNNERS", made)
-    monkeypatch.setattr(runners, "eager", slow)  # what they are compared with
+    monkeypatch.setattr(runners, "eager", slow)  # The reference with which the runners are compared.
     monkeypatch.setattr(options, "RUNNER_NAMES", tuple(made))
     monkeypatch.setattr(options, "GPU_RUNNERS", tuple(made))
 
@@ -100,7 +100,7 @@ def test_without_one_that_agrees_it_is_the_eager_one(make_model: MakeModel, worl
 
 @pytest.mark.slow
 def test_torch_s_compiler_writes_one_program_for_all_sizes(make_model: MakeModel, world: Any) -> None:
-    """Here for the processor, which takes the same calls; on a GPU it writes Triton."""
+    """Compiles for the processor, which takes the same calls; on a GPU the compiler writes Triton."""
     gpus = SimulatedGpus()
     model = make_model(GPU + 'parameters { key: "runners" value { string_value: "compile" } }\n', gpus=gpus)
     assert gpu(model).runner == "compile", gpu(model).candidates

@@ -1,4 +1,4 @@
-"""Sessions on a simulated GPU: the processor's scores, whatever the order in which streams run; what fails, and how."""
+"""Tests sessions on a simulated GPU: the processor's scores in whatever order streams run, and what fails how."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_sessions_share_the_weights_and_nothing_else(
 def storm(
     model: LoadedModel, world: Any, threads: int, requests: int, scales: Callable[[str], float] | None = None
 ) -> None:
-    """Requests from threads; each answer must be of the snapshot that it names."""
+    """Sends requests from threads; each answer must be of the snapshot that it names."""
     wrong: list[object] = []
 
     def run(seed: int) -> None:
@@ -125,10 +125,10 @@ def test_weights_change_under_load_without_a_new_capture(
 
     def switch() -> None:
         for snapshot in snapshots:
-            # As the validation does: the candidate is replayed, and is on the GPU, before it is served.
+            # Validation does the same: the candidate is replayed, and is on the GPU, before it is served.
             model.parts.score([model.parts.features(world.columns(np.arange(9)), 9)], snapshot)
             model.history.switch(snapshot)
-        model.history.switch(snapshots[3])  # and back
+        model.history.switch(snapshots[3])  # Switches back to an earlier snapshot.
         done.set()
 
     switching = threading.Thread(target=switch)
@@ -138,7 +138,7 @@ def test_weights_change_under_load_without_a_new_capture(
     assert done.is_set()
     ids = np.arange(40)
     assert np.allclose(ask(model, world, ids), world.score(ids, 1.4), atol=1e-6)
-    # The replays' own graphs are captured when they are needed; the sessions' were there before.
+    # The replays' own graphs are captured when they are needed; the sessions' graphs existed before.
     replays = driver.counts["capture"] - captured
     assert replays <= len(on_gpu(model).weight_slots.all) * len(on_gpu(model).buckets.all)
     assert_no_mistake(gpus)
@@ -221,7 +221,7 @@ def test_closing_gives_all_memory_back(make_model: MakeModel, world: Any) -> Non
 
 
 class TestFailures:
-    """Each as `on_gpu_failure` says."""
+    """Tests that each failure is handled as `on_gpu_failure` says."""
 
     @pytest.mark.slow
     def test_no_memory_at_the_start(self, make_model: MakeModel, world: Any) -> None:
@@ -238,7 +238,7 @@ class TestFailures:
                 break
             gc.collect()
             assert driver.memory().device == 0, after
-        assert after > 15  # until there is a session, too
+        assert after > 15  # Allocations up to the first session.
         assert driver.counts["device"] + driver.counts["pinned"] - before < after
         driver.fail_allocation(0)
         assert_no_mistake(gpus)
@@ -303,7 +303,7 @@ class TestFailures:
         for _ in range(3):
             assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
         assert on_gpu(model).counters.on_processor == 1
-        assert model.group.counted().sum() == 27  # looked up once for each, however often it was tried
+        assert model.group.counted().sum() == 27  # Each id is looked up once, however often the batch was tried.
 
     @pytest.mark.parametrize("after", range(1, 12))
     def test_a_lost_gpu_answers_nothing_and_says_so(self, make_model: MakeModel, world: Any, after: int) -> None:
@@ -342,7 +342,7 @@ class TestFailures:
                 assert np.allclose(ask(model, world, np.arange(9)), world.score(np.arange(9)), atol=1e-6)
             except DeviceLost:
                 failed += 1
-        assert failed <= 1  # then its session has ended
+        assert failed <= 1  # After one failure its session has ended.
         assert model.trouble == ""
         assert on_gpu(model, 1).counters.batches
 
@@ -385,7 +385,7 @@ class TestFailures:
     def test_one_session_without_memory_leaves_the_gpu_to_the_others(self, make_model: MakeModel, world: Any) -> None:
         gpus = SimulatedGpus()
         model = make_model("instance_group { count: 2 }", gpus=gpus)
-        gpus.driver(0).run_out()  # while the new session captures
+        gpus.driver(0).run_out()  # Memory runs out while the new session captures.
         model.resize(3)
         assert on_gpu(model).given_up == ""
         for _ in range(30):
@@ -416,11 +416,11 @@ def test_each_output_has_a_tolerance_of_its_own(world: Any) -> None:
     }
     golden = replace(world.golden(), outputs=outputs, tolerance=1e-6)
     assert tolerances(golden, "fp32") == {"score": 1e-5, "price": pytest.approx(0.23), "rank": 0.0}
-    assert tolerances(golden, "bf16") == {"score": 1e-6, "price": 1e-6, "rank": 0.0}  # the validation has widened it
+    assert tolerances(golden, "bf16") == {"score": 1e-6, "price": 1e-6, "rank": 0.0}  # validation has widened it
 
 
 def test_an_old_answer_is_never_given(make_model: MakeModel, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU without the kernel's write of the stamp would answer: the results of another batch."""
+    """Without the kernel's write of the stamp, a GPU would answer with the results of another batch."""
     gpus = SimulatedGpus()
     model = make_model(GPU % 1, gpus=gpus)
     ask(model, world, np.arange(9))

@@ -22,7 +22,7 @@ from storage.errors import ConfigError, Unsupported
 
 
 def graph() -> DenseGraph:
-    """y = relu(x @ w)"""
+    """Computes y = relu(x @ w)."""
     made = fx.Graph()
     w, x = made.placeholder("w"), made.placeholder("x")
     product = made.call_function(torch.ops.aten.mm.default, (x, w))

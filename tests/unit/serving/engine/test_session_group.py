@@ -24,7 +24,7 @@ def option(key: str, value: str) -> str:
 
 
 def requests_of(model: LoadedModel) -> list[int]:
-    """Requests that each session has answered."""
+    """Returns how many requests each session has answered."""
     return [session.statistics.requests for session in model.group.sessions if not session.is_over]
 
 

@@ -1,4 +1,7 @@
-"""One user and many items: features, lookup and graph once a user, and the same scores as row by row."""
+"""Tests one user with many items.
+
+Features, lookup and graph run once a user, and the scores are the same as row by row.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,10 @@ class World:
         self.snapshot = Snapshot.of_version(self.published, self.published.graph())
 
     def columns(self, rng: np.random.Generator, rows: int, users: int | None = None) -> dict[str, Column]:
-        """A request. users: 1 for one user-side row for all, None for one each."""
+        """Makes a request.
+
+        users: 1 for one user-side row for all rows, None for one each.
+        """
         users = rows if users is None else users
         lengths = rng.integers(0, 6, users)
         history = [rng.integers(0, IDS + 50, length) for length in lengths]
@@ -122,7 +128,7 @@ class World:
         }
 
     def score(self, columns: dict[str, Column], rows: int) -> np.ndarray:
-        """By the module itself, row by row of features, each bag summed by hand."""
+        """Computes the scores with the module itself, one row of features at a time, each bag summed by hand."""
         features = self.engine.run(columns, rows)
         given = {"who": torch.from_numpy(features.dense["who"]), "what": torch.from_numpy(features.dense["what"])}
         tables = {"user": "user", "history": "item", "item": "item", "pair": "pair"}
@@ -165,7 +171,7 @@ def make_model(tmp_path: Path) -> Iterator[Callable[..., LoadedModel]]:
 
 
 def answers(model: LoadedModel, requests: list[tuple[dict[str, Column], int]]) -> list[InferenceResult]:
-    """All at once, so that they share batches where the model merges."""
+    """Sends all requests at once, so that they share batches where the model merges."""
 
     async def run() -> list[InferenceResult]:
         return await asyncio.gather(*(model.infer(columns, rows) for columns, rows in requests))
@@ -191,7 +197,7 @@ def test_a_user_is_looked_up_once_for_all_rows_and_scores_are_the_same(
     (answer,) = answers(model, [(columns, 200)])
     np.testing.assert_allclose(answer.outputs[0], world.score(columns, 200), atol=1e-6)
     history = int(columns["history"].offsets[-1])  # type: ignore[index]
-    assert looked_up(model) == 1 + history + 2 * 200  # the user, his list; item and pair of each row
+    assert looked_up(model) == 1 + history + 2 * 200  # user, list; item and pair of each row
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -218,7 +224,7 @@ def test_one_wrong_request_of_a_batch_fails_alone(world: World, make_model: Call
     wrong = found.pop(1)
     assert isinstance(wrong, InvalidInput)
     assert wrong.field == "price"
-    assert "row 1" in str(wrong)  # of its own rows
+    assert "row 1" in str(wrong)  # The row number counts the request's own rows.
     del requests[1]
     for (columns, rows), answer in zip(requests, found, strict=True):
         assert isinstance(answer, InferenceResult)
@@ -254,7 +260,7 @@ def test_requests_of_the_same_user_share_it(world: World, make_model: Callable[.
 def test_no_user_is_without_a_row_whatever_requests_come_together(
     world: World, make_model: Callable[..., LoadedModel]
 ) -> None:
-    # What nobody's row names is looked up by the host and not by a GPU: they would count differently.
+    # Ids that belong to no row would be looked up by the host and not by a GPU, and so counted differently.
     pipeline = make_model(world).group.sessions[0].pipeline
     side = UserSide.of(world.spec, world.published.manifest.graph)
     assert side is not None
@@ -307,7 +313,7 @@ def test_a_graph_that_mixes_rows_is_computed_whole(
         columns = world.columns(np.random.default_rng(5), 20, users=1)
         (answer,) = answers(model, [(columns, 20)])
         np.testing.assert_allclose(answer.outputs[0], world.score(columns, 20), atol=1e-6)
-        # Also a request whose features were made just before it was switched off.
+        # This covers a request whose features were made just before the user side was switched off.
         scored = model.group.sessions[0].pipeline.score([side.run(columns, 20)], world.snapshot)
         np.testing.assert_allclose(scored.outputs[0], world.score(columns, 20), atol=1e-6)
 

@@ -136,7 +136,7 @@ def test_a_replay_is_cut_into_slices(
 
 @dataclass
 class Staged:
-    """A delta on the tiny version, and what its snapshot answers."""
+    """A delta on the tiny version, and the reference answers of its snapshot."""
 
     delta: PublishedDelta
     rows: dict[int, np.ndarray]

@@ -64,7 +64,7 @@ def test_every_error_of_the_tree_gives_the_status_that_it_has_in_one_process(cap
 
 
 class CallersOwn(errors.InvalidInput):
-    """A kind that the other side does not know."""
+    """An error of a kind that the other side does not know."""
 
 
 def test_a_kind_that_the_other_side_does_not_know_crosses_as_the_nearest_that_it_does() -> None:

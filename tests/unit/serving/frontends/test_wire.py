@@ -1,4 +1,4 @@
-"""What front ends and the engine say to each other arrives as it was said, whole, once, and in its order."""
+"""Messages between front ends and the engine arrive unchanged, whole, once, and in order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_longest_request_fits_into_a_packet_and_any_text_travels() -> None:
 def test_answers_arrive_as_they_were_sent(name: bytes, answers: list[tuple[int, int]]) -> None:
     snapshot, arrived = wire.read_answers(wire.encode_answers(name, answers))
     assert snapshot == name
-    # A count that is beyond four bytes stays at the largest.
+    # A count that does not fit into four bytes is sent as the largest that does.
     assert list(arrived) == [(number, min(unresolved, 2**32 - 1)) for number, unresolved in answers]
 
 
@@ -77,7 +77,7 @@ def test_a_call_of_any_length_arrives_once_its_last_packet_does(size: int) -> No
     reader = CallReader()
     assert [reader.add(packet) for packet in packets[:-1]] == [None] * (len(packets) - 1)
     assert reader.add(packets[-1]) == (7, {"a": 1}, body[:size])
-    # The number is free for the next one.
+    # The call number can be used again.
     (again,) = wire.encode_call(7, {}, b"")
     assert reader.add(again) == (7, {}, b"")
 
@@ -95,7 +95,7 @@ def test_calls_whose_packets_are_mixed_are_distinguished(data: st.DataObject) ->
 
 
 class Ends:
-    """Two ends of a line on one loop, and what came out of each."""
+    """Both ends of a connection on one event loop, and what each has received."""
 
     def __init__(self, buffer_bytes: int = 4096) -> None:
         loop = asyncio.get_running_loop()
@@ -121,7 +121,7 @@ def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Within the bound of `on_loop`."""
+    """Waits for the condition; `on_loop` bounds the time."""
     while not holds():
         await asyncio.sleep(0)
 
@@ -136,7 +136,7 @@ async def test_packets_that_find_no_room_wait_and_arrive_in_their_order() -> Non
     ends = Ends()
     sent = [numbered(number) for number in range(3000)]
     for packet in sent[:2000]:
-        ends.own.send(packet)  # the other end does not read yet
+        ends.own.send(packet)  # The other end does not read yet.
     assert not ends.arrived
     ends.other.start()
     await until(lambda: ends.arrived)
@@ -181,7 +181,7 @@ async def test_an_end_learns_once_that_the_other_has_gone_and_after_all_that_it_
     for _ in range(5):
         await asyncio.sleep(0)
     assert ends.closed == ["other"]
-    # Nobody is there any more: nothing is sent, and nothing is raised.
+    # Both ends are closed: nothing is sent, and nothing is raised.
     for end in (ends.own, ends.other):
         end.send(b"late")
         end.send_from_any(b"late")

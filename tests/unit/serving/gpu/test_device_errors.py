@@ -1,4 +1,4 @@
-"""Failures of a GPU by the texts and codes that torch, its libraries and CuPy raise them with."""
+"""Tests failures of a GPU by the texts and codes with which torch, its libraries and CuPy raise them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _AFTER = (
 
 
 def coded(code: int, text: str) -> RuntimeError:
-    """As torch 2.9 and later raise what a call of CUDA's runtime returned."""
+    """Makes an error as torch 2.9 and later raise it for a code that CUDA's runtime returned."""
     error: RuntimeError = torch.AcceleratorError(f"CUDA error: {text}{_AFTER}")
     error.error_code = code  # type: ignore[attr-defined]
     return error
 
 
 class CUDARuntimeError(RuntimeError):
-    """As CuPy's, without CuPy."""
+    """Stands in for CuPy's error of the same name, without CuPy."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 class CUDADriverError(CUDARuntimeError):
-    """As CuPy's, which only a machine with a driver can make."""
+    """Stands in for CuPy's error of the same name, which only a machine with a driver can make."""
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ class CUDADriverError(CUDARuntimeError):
         (coded(900, "operation not permitted when stream is capturing"), "capture"),
         (coded(901, "operation failed due to a previous error during capture"), "capture"),
         (coded(906, "operation would make the legacy stream depend on a capturing blocking stream"), "capture"),
-        # Of the caller, and of a thread that was never made the GPU's: the GPU goes on.
+        # Errors of the caller, or of a thread that was never set up for the GPU: the GPU continues.
         (coded(1, "invalid argument"), None),
         (coded(201, "invalid device context"), None),
         (coded(209, "no kernel image is available for execution on the device"), None),
@@ -71,7 +71,7 @@ class CUDADriverError(CUDARuntimeError):
         (CUDARuntimeError(35, "cudaErrorInsufficientDriver: CUDA driver version is insufficient"), None),
         (CUDADriverError(700, "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"), "lost"),
         (CUDADriverError(1, "CUDA_ERROR_INVALID_VALUE: invalid argument"), None),
-        # Without a code.
+        # These have no code.
         (RuntimeError(f"CUDA error: an illegal memory access was encountered{_AFTER}"), "lost"),
         (
             RuntimeError(
@@ -104,7 +104,7 @@ class CUDADriverError(CUDARuntimeError):
             RuntimeError("The following operation failed.\nRuntimeError: CUDA out of memory. Tried to allocate"),
             "memory",
         ),
-        # Not of a GPU, whatever they say.
+        # These are not of a GPU, whatever their text.
         (RuntimeError("unknown error"), None),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)"), None),
         (ValueError("CUDA error: an illegal memory access was encountered"), None),
@@ -137,7 +137,7 @@ def test_what_torch_itself_refuses_in_a_capture(text: str) -> None:
 
 
 def run(state: GpuState, error: Exception | None, asked: int = 0, *, pinned: bool = False, capturing: str = "") -> None:
-    """A call to a GPU that raises an error, or does not."""
+    """Makes a call to a GPU, which raises the error unless it is None."""
     with Asking(state, asked, pinned=pinned, capturing=capturing):
         if error is not None:
             raise error
@@ -162,7 +162,7 @@ def test_a_message_says_what_was_asked_for_and_what_is_left() -> None:
         run(state, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"))
     with pytest.raises(DeviceOutOfMemory, match=r"2\.0 MiB of the host's memory could not be pinned"):
         run(state, full, 2**21, pinned=True)
-    run(state, None)  # the GPU goes on
+    run(state, None)  # The GPU continues.
 
     def unknown() -> tuple[int, int]:
         raise full

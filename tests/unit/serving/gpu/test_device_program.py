@@ -18,7 +18,7 @@ META = torch.device("meta")
 
 
 def exported(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[fx.GraphModule, list[torch.Tensor]]:
-    """A graph whose weights are arguments, as published ones are, and those weights."""
+    """Returns a graph whose weights are arguments, as published ones are, and those weights."""
     batch = torch.export.Dim("batch", min=1, max=4096)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -28,7 +28,7 @@ def exported(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple
 
 
 class Masked(torch.nn.Module):
-    """Makes tensors of its own: a range, a constant, zeros, one of another dtype."""
+    """Makes tensors in the graph: a range, a constant, zeros, one of another dtype."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def is_device(value: object) -> bool:
 
 
 def attention(graph_module: fx.GraphModule) -> fx.Node:
-    """Its own attention replaced by the one that torch writes into graphs on a processor."""
+    """Returns the attention node of a graph."""
     for node in graph_module.graph.nodes:
         if "scaled_dot_product" in str(node.target):
             return node
@@ -80,7 +80,7 @@ def attention(graph_module: fx.GraphModule) -> fx.Node:
 
 
 def of_processor(arguments: Mapping[str, Any], reads: int = 0) -> fx.GraphModule:
-    """softmax(q k) v of three inputs, by the processor's kernel; output `reads` of it is the graph's."""
+    """Computes softmax(q k) v of three inputs by the processor's kernel; output `reads` of it is the graph's output."""
     graph = fx.Graph()
     query, key, value = (graph.placeholder(name) for name in ("query", "key", "value"))
     target = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

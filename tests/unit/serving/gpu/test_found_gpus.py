@@ -1,4 +1,4 @@
-"""Why no GPU is used, in a sentence for each case, and which are."""
+"""Tests which GPUs are used, and the sentence that explains why none is."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_versions_read_as_people_write_them() -> None:
         ({"dev/nvidiactl": "", "dev/nvidia-uvm": "", "dev/null": ""}, False),
         ({"dev/nvidia0": ""}, True),
         ({"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x030200\n"}, True),
-        # An audio device of NVIDIA's, a display of somebody else's, and one that says nothing.
+        # An audio device of NVIDIA's, a display of another vendor's, and a device without a name.
         ({"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x040300\n"}, False),
         ({"sys/bus/pci/devices/0/vendor": "0x1002\n", "sys/bus/pci/devices/0/class": "0x030000\n"}, False),
         ({"sys/bus/pci/devices/0/vendor": "0x10de\n"}, False),

@@ -23,7 +23,11 @@ GPUS = [
 
 
 class Nvml:
-    """pynvml's functions. energy_mj: of each GPU; refused: functions that a GPU does not have."""
+    """Stands in for pynvml's functions.
+
+    energy_mj: the energy of each GPU.
+    refused: functions that a GPU does not have.
+    """
 
     def __init__(self) -> None:
         self.energy_mj = {"GPU-aa": 1_000_000, "GPU-bb": 5_000}

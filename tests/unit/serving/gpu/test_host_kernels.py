@@ -29,12 +29,15 @@ ABSENT = [1000, -1000]
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """To the bit."""
+    """Returns whether two tensors are equal to the bit."""
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
 def replica(row_type: str, dim: int) -> Replica:
-    """Tables 1 and 2, and differences of table 1: 1 has new rows, 2 others, and entries that ask the host."""
+    """Makes tables 1 and 2, and differences of table 1.
+
+    Difference 1 has new rows; difference 2 has other rows, and entries that ask the host.
+    """
     on = Replica(row_type, dim, 80, seed=dim)
     on.publish(1, IDS[:10])
     on.publish(2, IDS)
@@ -45,7 +48,7 @@ def replica(row_type: str, dim: int) -> Replica:
 
 
 def random_bags(on: Replica, longest: int) -> list[list[int]]:
-    """Repeated ids, absent ones, rows without any."""
+    """Makes bags with repeated ids and absent ones, and rows without any."""
     known = [*IDS.tolist(), *ABSENT]
     return [
         [known[place] for place in on.random.integers(0, len(known), length)]
@@ -54,7 +57,7 @@ def random_bags(on: Replica, longest: int) -> list[list[int]]:
 
 
 def encoded(row: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """Rounded as an output is."""
+    """Returns a row rounded as an output is."""
     return torch.from_numpy(row).to(like.dtype)
 
 

@@ -19,7 +19,7 @@ from tests.support.gpu import model_of_replica
 from tests.support.gpu.beside_host import BesideHost, bytes_of, translated
 from tests.support.gpu.model_of_replica import MEAN, SUM, WEIGHTED, Batch, Feature, Replica
 
-GPUS, OWN, PEER = 3, 1, 2  # GPU 0 has nothing
+GPUS, OWN, PEER = 3, 1, 2  # GPU 0 has no rows.
 TABLE = 1
 IDS = np.array([0, 1, -1, 2**63 - 1, -(2**63), *range(100, 130)])
 ABSENT = (1000, -1000)
@@ -27,7 +27,7 @@ PEER_CHAIN = (2, 1)
 
 
 def replica(ids: np.ndarray, seed: int) -> Replica:
-    """Rows of the base, and two differences of some of them."""
+    """Makes rows of the base, and two differences of some of them."""
     on = Replica("fp16", 8, 160, seed)
     on.publish(TABLE, ids)
     on.publish(TABLE + model_of_replica.TABLES, ids[::3])
@@ -37,7 +37,9 @@ def replica(ids: np.ndarray, seed: int) -> Replica:
 
 
 class LookedUpAcross:
-    """A batch on GPU OWN, which has a third of the ids; PEER has them all, and other rows for them. GPU 0 has none.
+    """Looks a batch up on GPU OWN.
+
+    OWN has a third of the ids; PEER has them all, with other rows; GPU 0 has none.
 
     expected: by feature, its rows (n, 8), or sums, and states.
     """
@@ -73,7 +75,7 @@ class LookedUpAcross:
         self.table = self.beside.bring(self.table_words())
 
     def _pack_chains(self) -> None:
-        """Behind what a batch of one GPU has."""
+        """Appends the peers' chains to the header of a batch of one GPU."""
         chains = np.full((GPUS, PEER_CHAIN_WORDS), 2**40)
         chains[:, 0] = 0
         chains[PEER, : 1 + len(PEER_CHAIN)] = len(PEER_CHAIN), *PEER_CHAIN
@@ -84,7 +86,10 @@ class LookedUpAcross:
         self.header_of_host.view(torch.int64)[PEER_CHAINS_WORD] = self.chains_at
 
     def peer_words(self, **changes: int) -> torch.Tensor:
-        """What OWN knows of the others. changes: of the words for PEER."""
+        """Returns the words by which OWN knows the other GPUs.
+
+        changes: replace words for PEER.
+        """
         buckets, slab, uses = (buffer.data_ptr() for buffer in self.theirs)
         words = {
             "buckets": buckets,
@@ -111,7 +116,7 @@ class LookedUpAcross:
         self.beside.finish()
 
     def set_chain(self, length: int) -> None:
-        """Of PEER; -1: it does not answer."""
+        """Sets the length of PEER's chain; with -1, PEER does not answer."""
         self.header_of_host[self.chains_at :].view(torch.int64)[PEER * PEER_CHAIN_WORDS] = length
         self.write(self.header, self.header_of_host)
 
@@ -143,7 +148,10 @@ class LookedUpAcross:
         self.beside.finish()
 
     def find(self, id_: int, *, answers: bool = True) -> tuple[int, np.ndarray | None]:
-        """The GPU that has a row, and the row. answers: whether PEER does."""
+        """Returns the GPU that has a row, and the row.
+
+        answers: whether PEER answers.
+        """
         for table in (TABLE + model_of_replica.TABLES, TABLE):
             if (table, id_) in self.on.rows:
                 return OWN, self.on.rows[table, id_]
@@ -151,7 +159,7 @@ class LookedUpAcross:
         return PEER, self.at_peer.find(TABLE, id_, PEER_CHAIN) if part == PEER and answers else None
 
     def check(self, *, answers: bool = True) -> int:
-        """Outputs, misses and marks; how many rows came from PEER."""
+        """Checks outputs, misses and marks; returns how many rows came from PEER."""
         misses = 0
         found: list[set[int]] = [set() for _ in range(GPUS)]
         for feature, output in zip(self.features, self.outputs[::2], strict=True):
@@ -182,7 +190,7 @@ class LookedUpAcross:
 
 @pytest.fixture
 def gpus() -> SimulatedGpus:
-    # One stream at a time, which is waited for after each launch: every schedule is the same one.
+    # One stream runs at a time and is waited for after each launch, so every schedule is the same.
     return SimulatedGpus(GPUS, schedule="lazy")
 
 
@@ -209,7 +217,7 @@ def test_a_gpu_that_does_not_answer_is_not_read(gpus: SimulatedGpus, pooled: boo
     on.run()
     on.theirs = (kept,) * 3
     assert on.check(answers=False) == 0
-    # Nor is one that the table says has nothing.
+    # A GPU that has nothing by the table is not read either.
     on.set_chain(0)
     on.write(on.peers, on.peer_words(buckets=0))
     on.run()
@@ -243,7 +251,7 @@ def test_memory_of_another_gpu_that_went_is_not_read(gpus: SimulatedGpus, pooled
 
 def test_a_gpu_that_was_never_reached_is_not_read(gpus: SimulatedGpus, pooled: bool) -> None:
     on = LookedUpAcross(gpus, pooled=pooled, reach=False)
-    on.driver.reach(gpus.driver(0))  # another one does not help
+    on.driver.reach(gpus.driver(0))  # Reaching another GPU does not help.
     with pytest.raises(LifetimeError, match=r"the index of feature 0 on GPU 2, .* lives on a GPU which it reaches"):
         on.run()
     on.driver.reach(on.other)

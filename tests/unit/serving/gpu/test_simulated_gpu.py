@@ -40,7 +40,7 @@ def doubled(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 class Parts:
-    """A small program's streams and memory."""
+    """The streams and the memory of a small program."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self.driver = driver
@@ -57,7 +57,7 @@ class Parts:
         )
 
     def run(self, value: int, *, waits: bool = True, synchronizes: bool = True) -> torch.Tensor:
-        """In on one stream, computed and out on the other."""
+        """Copies the input in on one stream, then computes and copies out on the other."""
         driver = self.driver
         self.host_in.fill_(value)
         driver.copy(self.inside, self.host_in, self.one)
@@ -298,7 +298,7 @@ def test_work_that_holds_what_it_does_not_name(hold: Callable[[torch.Tensor], ob
 
 
 class Holder:
-    """An object is not looked into."""
+    """Hides a tensor in an object that strict checks do not look into."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor

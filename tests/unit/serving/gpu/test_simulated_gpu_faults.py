@@ -1,4 +1,4 @@
-"""What tests ask of the simulated GPU: faults, threads, GPUs."""
+"""Tests what other tests need from the simulated GPU: faults, threads, several GPUs."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_gpu_is_lost(after: int) -> None:
     for again in (driver.memory, driver.enter_thread, lambda: driver.device(8)):
         with pytest.raises(DeviceLost):
             again()
-    # Nobody can wait for it any more, so whoever drops its memory does no wrong.
+    # No thread can wait for the GPU any more, so dropping its memory is no mistake.
     assert driver.live_bytes == {"pinned": 0, "device": 0}
     assert not driver.waiting
     driver.finish()
@@ -204,7 +204,7 @@ def test_handles_belong_to_their_driver() -> None:
 
 
 def handed_over(driver: SimulatedDriver) -> None:
-    """Another thread waits for a copy, then tells this one, which reuses the buffer."""
+    """Waits for a copy on another thread, which then notifies this thread, which reuses the buffer."""
     one, two, event = driver.new_stream("one"), driver.new_stream("two"), driver.new_event()
     host, other, buffer = driver.pinned(SIZE), driver.pinned(SIZE), driver.device(SIZE)
     driver.copy(buffer, host, one)

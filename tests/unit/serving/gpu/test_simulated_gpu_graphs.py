@@ -27,7 +27,7 @@ def driver(request: pytest.FixtureRequest) -> SimulatedDriver:
 
 
 class Context:
-    """A stream, and a graph that doubles what comes in and copies it back."""
+    """Captures on a stream a graph that doubles its input and copies it back."""
 
     def __init__(self, driver: SimulatedDriver, pool: Any) -> None:
         self.driver = driver

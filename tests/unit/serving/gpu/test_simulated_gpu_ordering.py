@@ -12,7 +12,7 @@ SIZE, STREAMS = 20, 3
 
 
 class Touched:
-    """Every access, one after the other."""
+    """Remembers every access, one after the other."""
 
     def __init__(self) -> None:
         self.accesses: list[tuple[int, int, bool, Operation]] = []

@@ -23,9 +23,11 @@ Range = tuple[str, int, int, int]  # kind of the buffer, its number, begin, end
 
 @dataclass(frozen=True)
 class Act:
-    """One thing that a program does: "in", "out", "mix", "launch", "read", "write"; or "record", "wait", "sync".
+    """One step of a program.
 
-    first, second: places. stream: that it is put on; of "record" and "wait" too.
+    kind: "in", "out", "mix", "launch", "read", "write"; or "record", "wait", "sync".
+    first, second: places in the buffers.
+    stream: the stream that the act is put on, also for "record" and "wait".
     """
 
     kind: str
@@ -39,11 +41,11 @@ class Act:
     event: int = 0
 
     def steps(self, graph: list[Act]) -> list[Act]:
-        """What runs on the device."""
+        """Returns the steps that run on the device."""
         return graph if self.kind == "launch" else [self] if self.kind in ("in", "out", "mix") else []
 
     def reads(self) -> list[Range]:
-        """Of one step, or of the host."""
+        """Returns the ranges that one step, or the host, reads."""
         first = (self.first, self.first + self.size)
         kind = {"in": "pinned", "read": "pinned", "out": "device", "mix": "device"}.get(self.kind)
         if kind is None:
@@ -52,7 +54,7 @@ class Act:
         return [(kind, self.source, *first), *also]
 
     def writes(self) -> list[Range]:
-        """Of one step, or of the host."""
+        """Returns the ranges that one step, or the host, writes."""
         kind = {"in": "device", "mix": "device", "out": "pinned", "write": "pinned"}.get(self.kind)
         return [] if kind is None else [(kind, self.target, self.second, self.second + self.size)]
 
@@ -76,7 +78,10 @@ def meet(one: list[Range], other: list[Range]) -> bool:
 
 
 class Order:
-    """What comes before what, by sets: bits are the places of acts in the program that runs on the device."""
+    """Tracks which acts come before which others, as bit sets.
+
+    A bit is the place of an act among those that were put on the device.
+    """
 
     def __init__(self, graph: list[Act]) -> None:
         self.graph = graph
@@ -86,7 +91,7 @@ class Order:
         self.put: list[Act] = []
 
     def unordered(self, act: Act) -> list[int]:
-        """Earlier acts on the device that this one conflicts with, and that do not come before it."""
+        """Returns earlier acts on the device that this one conflicts with, and that do not come before it."""
         before = self.host
         if act.kind not in ("read", "write"):
             before |= self.streams[act.stream]
@@ -104,7 +109,7 @@ class Order:
         return found
 
     def do(self, act: Act) -> None:
-        """It happens."""
+        """Records that an act happens."""
         if act.kind == "record":
             self.events[act.event] = self.streams[act.stream] | self.host
         elif act.kind == "wait":
@@ -117,7 +122,7 @@ class Order:
 
 
 def with_events(program: list[Act], graph: list[Act]) -> list[Act]:
-    """The program with the events that it needs, and hardly more."""
+    """Returns the program with the events that it needs, and hardly more."""
     order = Order(graph)
     whole: list[Act] = []
     event = 0
@@ -136,7 +141,7 @@ def with_events(program: list[Act], graph: list[Act]) -> list[Act]:
 
 
 def first_race(program: list[Act], graph: list[Act]) -> int | None:
-    """The place of the first act that something needed does not come before."""
+    """Returns the place of the first act that does not come after everything it needs; None without one."""
     order = Order(graph)
     for place, act in enumerate(program):
         if act.kind not in ("record", "wait", "sync") and order.unordered(act):
@@ -150,12 +155,12 @@ def mixed(target: torch.Tensor, one: torch.Tensor, value: int) -> None:
 
 
 def written(before: np.ndarray, value: int) -> np.ndarray:
-    """Differs from what was there in every byte."""
+    """Returns bytes that all differ from those before."""
     return ((before.astype(np.int64) + value) % _MODULUS).astype(np.uint8)
 
 
 class Reference:
-    """One thing after the other."""
+    """Runs a program one act after the other."""
 
     def __init__(self, graph: list[Act]) -> None:
         self.graph = graph
@@ -179,7 +184,7 @@ class Reference:
 
 
 class Simulation:
-    """The same on the simulated GPU."""
+    """Runs a program on the simulated GPU."""
 
     def __init__(self, graph: list[Act], schedule: str, seed: int) -> None:
         self.driver = driver = SimulatedGpus(schedule=schedule, seed=seed, strict=True).driver(0)
@@ -207,7 +212,7 @@ class Simulation:
             self.driver.copy(target, source, stream)
 
     def do(self, act: Act) -> np.ndarray | None:
-        """What the host reads."""
+        """Performs an act; returns what the host reads."""
         driver, stream = self.driver, self.streams[act.stream]
         if act.kind == "record":
             driver.record(self.events[act.event], stream)
@@ -269,7 +274,7 @@ def test_a_program_without_one_of_its_events_fails_where_it_is_needed(
 
 
 def check_race(rest: list[Act], reference: Reference, simulation: Simulation) -> None:
-    """The first of the rest is wrong."""
+    """Asserts that the simulation reports the first act of the rest as a race."""
     driver, act = simulation.driver, rest[0]
     if act.kind == "read":
         read = simulation.do(act)
@@ -288,7 +293,7 @@ def check_race(rest: list[Act], reference: Reference, simulation: Simulation) ->
 
 
 class Session:
-    """A thread's own stream and memory, as a session of a server has them; weights are shared."""
+    """A thread with its own stream and memory, as a session of a server has them; weights are shared."""
 
     def __init__(self, driver: SimulatedDriver, weight_slots: WeightSlots, number: int) -> None:
         self.driver = driver
@@ -327,7 +332,10 @@ class Session:
 
 
 class WeightSlots:
-    """Two sets of weights. One is replaced while nobody has pinned it, which host threads tell each other by a lock."""
+    """Two slots of weights.
+
+    A slot is replaced only while no thread has pinned it; host threads agree on that by a lock.
+    """
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self.driver = driver

@@ -54,7 +54,7 @@ def finish(driver: SimulatedDriver, *streams: Any) -> None:
 
 
 class Published:
-    """A slab of three slots, a list of one row for it, and a stream."""
+    """Makes a slab of three slots, a list of one row for it, and a stream."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self.driver = driver
@@ -64,7 +64,7 @@ class Published:
         self.list = driver.device(64)
 
     def send(self, slot: int = 2, row: int = 0, count: int = 1, value: int = 5) -> None:
-        """A count at 0, an entry at 16, a row at 32."""
+        """Sends a count at 0, an entry at 16 and a row at 32."""
         words = self.host.numpy()[:32].view(np.int64)
         words[:] = count, 0, slot, row
         self.host.numpy()[32:] = value
@@ -84,12 +84,12 @@ class Published:
         return lookup_kernels.publish_rows(**(arguments | changes))
 
     def run(self, call: KernelCall) -> None:
-        """To its end."""
+        """Launches a kernel and waits until it has finished."""
         self.driver.kernel(call, self.stream)
         finish(self.driver, self.stream)
 
     def fetch(self) -> list[int]:
-        """The first byte of each slot."""
+        """Returns the first byte of each slot."""
         host = self.driver.pinned(self.slab.nbytes)
         self.driver.copy(host, self.slab, self.stream)
         finish(self.driver, self.stream)
@@ -214,7 +214,10 @@ def test_shared_buffers_stay_until_the_kernel_is_known_to_be_complete(driver: Si
 
 
 class LookedUp:
-    """A batch of the host, and the same on a GPU, to be looked up there. outputs: the GPU's."""
+    """Looks up a batch of the host on a GPU, too.
+
+    outputs: the outputs on the GPU.
+    """
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self.driver, self.beside = driver, BesideHost(driver)
@@ -231,7 +234,7 @@ class LookedUp:
         self.renew()
 
     def renew(self) -> None:
-        """Another replica with the same rows; the one before is kept by nobody."""
+        """Makes another replica with the same rows; no reference to the previous one is kept."""
         self.shared = tuple(self.beside.bring(tensor) for tensor in self.on.shared)
         own, gpu = (*self.on.shared, *self.batch.outputs), (*self.shared, *self.outputs)
         at = {tensor.data_ptr(): there for tensor, there in zip(own, gpu, strict=True)}

@@ -25,7 +25,7 @@ HALF = 56_000
 
 
 class Shared:
-    """A world on two GPUs; a pipeline on each."""
+    """Makes a world on two GPUs, with a pipeline on each."""
 
     def __init__(self, folder: Path, schedule: str, seed: int, *, strict: bool = False) -> None:
         self.gpus = SimulatedGpus(2, schedule=schedule, seed=seed, strict=strict)

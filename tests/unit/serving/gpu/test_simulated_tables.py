@@ -1,4 +1,4 @@
-"""Caches of several stores on the same GPUs: who waits for whom while one of them is opened or closed."""
+"""Tests which store waits for which, when several have caches on the same GPUs and one of them is opened or closed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.gpu.simulated_world import ModelWorld
 
 ALL = 4 << 20
 _LONG_S = 60.0
-# Who does not wait is through in a small part of it.
+# A thread that does not wait finishes within a small part of this time.
 _STILL_S = 0.2
 
 
 @pytest.fixture
 def worlds(tmp_path: Path) -> Iterator[tuple[ModelWorld, ModelWorld]]:
-    """Two stores."""
+    """Makes two stores."""
     both = ModelWorld(tmp_path / "one"), ModelWorld(tmp_path / "two")
     yield both
     for world in both:
@@ -40,7 +40,7 @@ def gpus() -> Iterator[SimulatedGpus]:
 
 
 class Barrier:
-    """What only the first who comes cannot pass, until it is opened."""
+    """Blocks its first caller until it is opened, and no other caller."""
 
     def __init__(self) -> None:
         self.reached, self._open = threading.Event(), threading.Event()
@@ -56,13 +56,13 @@ class Barrier:
 
 @contextmanager
 def beside(work: Callable[[], object]) -> Iterator[threading.Thread]:
-    """Runs on another thread, which has ended behind this. Raises what it raises."""
+    """Runs the work on another thread, which has ended when the block ends. Raises what the work raises."""
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # told below
+        except BaseException as error:  # Raised again below.
             errors.append(error)
 
     thread = threading.Thread(target=run)
@@ -75,7 +75,7 @@ def beside(work: Callable[[], object]) -> Iterator[threading.Thread]:
 
 
 def through(work: Callable[[], object]) -> None:
-    """It ends, on another thread."""
+    """Asserts that the work ends, on another thread."""
     with beside(work) as thread:
         thread.join(_LONG_S / 4)
         assert not thread.is_alive(), "it waits for another store"
@@ -118,7 +118,7 @@ def test_a_cache_that_is_being_opened_hinders_no_other_gpu_and_what_is_free_is_d
         finally:
             barrier.open()
     tiers = one.tier(), two.tier()
-    # The second one has its share of what the first one left.
+    # The second store gets a share of what the first has left.
     assert tiers[1].hbm_bytes < tiers[0].hbm_bytes
     for model in made:
         model.close()

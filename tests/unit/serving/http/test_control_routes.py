@@ -24,7 +24,10 @@ NAMES = sorted({part for each in TABLE.operations for part in each.path.split("/
 
 
 class Repository:
-    """Knows one model; a question for all of them meets a fault, and one for any other is refused."""
+    """Stands in for the control of a server.
+
+    It knows one model; a request for all of them meets a fault, and one for any other is refused.
+    """
 
     @property
     def names(self) -> list[str]:
@@ -60,7 +63,7 @@ def test_every_operation_with_a_handler_is_mounted() -> None:
 
 @pytest.mark.parametrize("operation", MOUNTED, ids=lambda each: each.id)
 def test_the_application_picks_what_the_gate_picks(operation: Operation) -> None:
-    """Else a request would be let in by one role, and answered by another operation."""
+    """Otherwise, a request would be admitted by one role and answered by another operation."""
     for name in [*NAMES, "a b", "ü", "..", "%2F", "a?b", "a:b", ":predict"]:
         path = re.sub(r"{\w+}", name, operation.path)
         scope = {"type": "http", "method": operation.method, "path": path, "root_path": ""}

@@ -19,7 +19,7 @@ LARGE = bytes(range(256)) * (3 * SLICE_BYTES // 256 + 5)
 
 
 class Room:
-    """Counts what is held, and its height."""
+    """Counts the bytes that are held, and their maximum."""
 
     def __init__(self, max_body: int = 64 << 20, inflight: int = 1 << 40) -> None:
         self.max_body, self.inflight = max_body, inflight

@@ -1,4 +1,4 @@
-"""HTTP as clients meet it that are slow, early, hostile or gone."""
+"""Tests HTTP with clients that are slow, early, hostile or gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from storage.errors import NotFound
 
 
 class App:
-    """Answers with what it was sent; /slow waits until `go`, /none is refused before its body."""
+    """Answers with what it was sent; /slow waits until `go`, /none is refused before its body is read."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -107,7 +107,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the other end has closed, or was torn off."""
+    """Returns whether the other end has closed or reset the connection."""
     try:
         return await reader.read() == b""
     except ConnectionError:
@@ -115,7 +115,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 
 async def response(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
-    """Status, head and content of the next one."""
+    """Returns status, head and content of the next response."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
     return int(head[9:12]), head, await reader.readexactly(length)
@@ -211,7 +211,7 @@ def test_a_head_that_is_too_long_is_refused(trickled: bool) -> None:
                     await writer.drain()
                     await asyncio.sleep(0.002)
             writer.write(b"\r\n")
-        with contextlib.suppress(ConnectionError):  # what it still sends resets the connection
+        with contextlib.suppress(ConnectionError):  # Bytes that are still being sent reset the connection.
             assert (await response(reader))[0] == 431
 
     run(test)
@@ -224,7 +224,7 @@ def test_a_body_that_does_not_come_is_given_up() -> None:
         assert status == 400
         assert b"did not arrive within 0.05 s" in content
         assert await reader.read() == b""
-        # A head that is never finished, and one behind a request that is worked on and is answered first.
+        # A head that is never finished, and one behind a request that is still being processed and is answered first.
         reader, _ = await served.connect(b"POST /a HT")
         assert b"did not arrive" in await reader.read()
         reader, _ = await served.connect(post("/slow", b"1") + b"POST /a")

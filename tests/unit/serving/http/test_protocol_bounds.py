@@ -1,4 +1,4 @@
-"""What a connection may take: heads, headers, requests ahead of their answers, time, and its place beside others."""
+"""Tests a connection's bounds: heads, headers, requests ahead of their answers, time, and its share beside others."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from serving.http.limits import NEVER, HttpLimits
 from tests.unit.serving.http.test_protocol import App, Served, ended, post, response, run, until
 
 HEAD = b"GET /a HTTP/1.1\r\nHost: h\r\n"
-# What the parser counts of it: target, names and values, and four bytes a header.
+# Bytes that the parser counts: target, names and values, and four bytes a header.
 HEAD_BYTES = 2 + 4 + 1 + 4
 
 
 def padded(size: int) -> bytes:
-    """A head of so many bytes."""
+    """Returns a head of that many bytes."""
     rest = size - HEAD_BYTES
     lines = []
     while rest > 0:
@@ -91,7 +91,7 @@ def test_what_follows_a_head_and_is_no_body_is_cut_off(begin: bytes, more: bytes
     async def test(served: Served) -> None:
         reader, writer = await served.connect(CHUNKED + begin)
         await until(lambda: any(each.idle_since == NEVER for each in served.limits._connections))
-        # Not a byte past the bound, for one that nobody reads would tear the answer off.
+        # Not a byte more than the bound is sent: unread bytes would reset the connection and lose the answer.
         rest = b"".join(more % count for count in range(MAX_HEADER_BYTES // 8))
         writer.write(rest[: MAX_HEADER_BYTES + 1])
         status, head, content = await response(reader)
@@ -291,7 +291,7 @@ def test_a_body_behind_requests_that_wait_is_no_late_one(monkeypatch: pytest.Mon
         assert [(await response(reader))[0] for _ in range(4)] == [200] * 4
         content = (await response(reader))[2]
         assert content == b"/a||" + body
-        # And one whose rest does not come is still ended.
+        # A body whose rest does not come is still ended.
         writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 30 + post("/a", b"abc")[:-1])
         for _ in range(30):
             assert (await response(reader))[0] == 200
@@ -355,7 +355,7 @@ def test_one_that_does_not_read_the_last_answer_is_ended(monkeypatch: pytest.Mon
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written until `read`."""
+    """Keeps what is written until `read` is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -397,7 +397,7 @@ def test_one_that_reads_slowly_but_on_has_more_time() -> None:
 
 
 def test_what_answers_keeps_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request and its exchange hold each other while it is answered, and not a moment longer."""
+    """A request and its exchange reference each other while the request is answered, and no longer."""
     kept: list[Exchange] = []
     begin = protocol_module.HttpProtocol._start
 
@@ -430,7 +430,7 @@ def test_small_chunks_take_the_memory_that_is_counted(size: int) -> None:
         await until(lambda: served.limits._held == len(body))
         taken, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert taken < 1.3 * len(body) + (1 << 20)  # the rest: buffers of both ends
+        assert taken < 1.3 * len(body) + (1 << 20)  # The rest is buffers of both ends.
         writer.write(b"0\r\n\r\n")
         assert (await response(reader))[2] == b"/a||" + body
         assert served.limits._held == 0

@@ -1,4 +1,4 @@
-"""How many connections a port takes, and which give way to others."""
+"""Tests how many connections a port takes, and which of them are closed in favour of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serving.http.limits import NEVER
 from tests.unit.serving.http.test_protocol import Served, ended, post, response, run, until
 
 HEAD = b"GET /a HTTP/1.1\r\nHost: h\r\n"
-# What the parser counts of it: target, names and values, and four bytes a header.
+# Bytes that the parser counts: target, names and values, and four bytes a header.
 HEAD_BYTES = 2 + 4 + 1 + 4
 
 
@@ -25,7 +25,7 @@ def test_connections_that_would_take_the_last_files_are_refused_with_an_answer()
         begun = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1"
         ends = [await served.connect(begun) for _ in range(4)]
         await until(lambda: [each.idle_since for each in served.limits._connections] == [NEVER] * 4)
-        gc.collect()  # so that nothing below it falls free later
+        gc.collect()  # Ensures that no descriptor below it becomes free later.
         following = os.dup(0)
         os.close(following)
         usual, served.limits._last_descriptor = served.limits._last_descriptor, following
@@ -127,7 +127,7 @@ def test_one_whose_requests_came_together_is_idle_when_they_are_answered(sent: b
             for _ in range(answers):
                 assert (await response(reader))[0] in (200, 404)
         await until(lambda: all(each.due < NEVER for each in served.limits._connections))
-        # It gives way to another, and would end after a while in any case.
+        # It is closed in favour of another, and would end after a while in any case.
         reader, _ = await served.connect(get("/a"))
         assert (await response(reader))[0] == 200
 
@@ -164,7 +164,7 @@ def test_one_address_may_have_a_part_of_the_connections_only() -> None:
         served.app.go.set()
         for reader, _ in busy:
             assert (await response(reader))[0] == 200
-        # Idle ones of its own give way to the next, and nobody else's.
+        # Idle connections of the same client are closed for its next one, and no other client's are.
         for _ in range(5):
             reader, _ = await served.connect(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
             assert (await response(reader))[0] == 200
@@ -186,7 +186,7 @@ def test_half_of_the_connections_are_for_one_address_unless_somebody_says_otherw
 
 
 def test_thousands_of_connections_stop_nobody() -> None:
-    """Twenty times as many as the server takes: most give way to later ones."""
+    """Opens twenty times as many as the server takes: most are closed in favour of later ones."""
 
     async def test(served: Served) -> None:
         ends: list[socket.socket] = []

@@ -23,7 +23,7 @@ SIZE = 24 << 20
 
 
 class World:
-    """A certificate, and who believes it."""
+    """A certificate, and the client context that trusts it."""
 
     def __init__(self, folder: Path) -> None:
         self.ca: Certificate = make_ca(folder)
@@ -58,7 +58,10 @@ def run(request: pytest.FixtureRequest, world: World) -> Callable[..., None]:
 
 
 def content_of(end: ssl.SSLSocket, text: bytes = b"") -> int:
-    """Bytes of the answer's content; as many as come before the connection ends. text: what was read before."""
+    """Returns the number of bytes of the answer's content that come before the connection ends.
+
+    text: what was read before.
+    """
     while b"\r\n\r\n" not in text:
         text += end.recv(4096)
     head, _, content = text.partition(b"\r\n\r\n")

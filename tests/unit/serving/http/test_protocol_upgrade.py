@@ -37,7 +37,7 @@ class Post {
 
 
 def framed(body: bytes, framing: str) -> tuple[str, bytes]:
-    """The header that frames a body, and its bytes."""
+    """Returns the header that frames a body, and the bytes of the body."""
     if framing == "length":
         return f"Content-Length: {len(body)}\r\n", body
     if framing == "chunked":

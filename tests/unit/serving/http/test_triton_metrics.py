@@ -101,7 +101,7 @@ def test_the_text_format_has_counters_of_any_name(accept: str) -> None:
 
 
 def test_openmetrics_has_the_same_names() -> None:
-    """Also where a counter may not be called so there; the ends of buckets are floats."""
+    """Names stay the same where OpenMetrics allows no counter of such a name; the ends of buckets are floats."""
     page, content_type = encode(triton_families, OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     families = list(parse_openmetrics(page.decode()))

@@ -1,4 +1,4 @@
-"""Where requests end in the bytes of a connection, however reads divide them."""
+"""Requests end at the right byte of a connection, however reads divide them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def limits() -> HttpLimits:
 
 
 def ends(unread: Unread, data: bytes) -> list[int]:
-    """Where the pieces of one read end."""
+    """Returns where the pieces of one read end."""
     found, at = [], 0
     while at < len(data):
         at = unread.piece_end(data, at, 0)

@@ -1,4 +1,4 @@
-"""Who a caller is, from one file to the next."""
+"""Tests how a caller is identified, also when the access file changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bearer(token: str) -> bytes:
 
 @pytest.fixture
 def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call looks whether the file has changed."""
+    """Makes each call check whether the file has changed."""
     monkeypatch.setattr(access_module, "_LOOK_S", 0.0)
 
 
@@ -120,7 +120,7 @@ def test_a_changed_file_counts_from_the_next_look(tmp_path: Path) -> None:
     write(path, entry("two", "other"))
     assert access.find(bearer("two")).name == "other"
     with pytest.raises(Unauthenticated):
-        access.find(bearer("one"))  # also the header that was known
+        access.find(bearer("one"))  # The header that was accepted before is refused, too.
 
 
 @pytest.mark.usefixtures("looks_always")
@@ -144,7 +144,7 @@ def test_a_bad_file_changes_nothing_and_is_reported_once(tmp_path: Path, caplog:
 
 @pytest.mark.usefixtures("looks_always")
 def test_a_folder_that_is_exchanged_by_a_link_is_a_changed_file(tmp_path: Path) -> None:
-    """As Kubernetes does it with secrets."""
+    """Exchanges the folder as Kubernetes does it with secrets."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         write(tmp_path / name / "a.yaml", entry(name))

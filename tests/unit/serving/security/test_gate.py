@@ -1,4 +1,4 @@
-"""The gate: role, scope and rate, and who learns which refusal."""
+"""Tests the gate: role, scope and rate, and which caller gets which refusal."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_certificate_counts_only_where_one_is_asked_for(tmp_path: Path) -> Non
         ask(made, INFER, "m", "unknown", caller=job)
     with pytest.raises(Unauthenticated):
         ask(made, INFER, "m", caller=Connection("192.0.2.7", "stranger"))
-    made.begin(INFER, None)  # the certificate is not known yet
+    made.begin(INFER, None)  # The certificate is not known yet.
     with pytest.raises(Unauthenticated):
         made.begin(INFER, b"Bearer unknown")
 
@@ -233,7 +233,7 @@ def test_a_web_page_may_look(tmp_path: Path) -> None:
 
 
 class Call:
-    """Of a gRPC client, on this side."""
+    """Stands in for the call of a gRPC client."""
 
     def peer(self) -> str:
         return "ipv4:192.0.2.7:5000"

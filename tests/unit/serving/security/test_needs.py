@@ -1,4 +1,4 @@
-"""Every operation and every method says what it needs, and what has no entry is not told to strangers."""
+"""Every operation and every method declares what it needs; strangers learn nothing of one without an entry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_operation_stands_in_the_table_once() -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.id)
 def test_a_path_finds_its_own_entry(operation: Operation) -> None:
-    """Filled in with any names, also with those of other routes."""
+    """Fills the path in with any names, also with those of other routes."""
     for name in ("ranker", "versions", "infer", "a b", "ü", "..", "status"):
         filled = re.sub(r"{[^}]*}", name, operation.path)
         found, values = TABLE.find(operation.method, filled)

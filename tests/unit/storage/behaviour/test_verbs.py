@@ -1,4 +1,4 @@
-"""One meaning for each verb, whichever tier is asked and whatever its budget."""
+"""Tests that each verb means the same in every tier, whatever its budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE = np.empty(0, np.int64)
 
 @pytest.fixture(params=MAKERS)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Opens fresh tiers of one kind, each in a folder of its own; whoever opens one closes it."""
+    """Opens fresh tiers of one kind, each in a folder of its own; the caller closes what it opens."""
     numbers = itertools.count()
 
     def opened() -> Face:
@@ -42,7 +42,7 @@ def tier(make: Open) -> Iterator[Face]:
 
 
 def asks(*verbs: str) -> pytest.MarkDecorator:
-    """For the tiers that have these verbs."""
+    """Runs a test on the tiers that have these verbs."""
     with tempfile.TemporaryDirectory() as folder:
         names = []
         for number, (name, maker) in enumerate(MAKERS.items()):
@@ -55,7 +55,10 @@ def asks(*verbs: str) -> pytest.MarkDecorator:
 
 
 def rows_for(ids: np.ndarray, seed: int) -> np.ndarray:
-    """Whole numbers that every row type holds; a third of the rows end in zeros, and some are zero throughout."""
+    """Returns whole numbers that every row type holds.
+
+    A third of the rows end in zeros, and some are zero throughout.
+    """
     rng = np.random.default_rng([seed, len(ids)])
     rows = rng.integers(-127, 128, (len(ids), DIM)).astype(np.float32)
     rows[:, 0] = 127
@@ -87,7 +90,7 @@ def test_an_empty_tier_finds_nothing(tier: Face) -> None:
 
 def test_every_edge_of_the_id_range_is_an_id_like_any_other(tier: Face) -> None:
     model: dict[int, np.ndarray] = {}
-    for i in EDGE_IDS:  # one at a time: none may take the place of another
+    for i in EDGE_IDS:  # Inserted one at a time: none may replace another.
         ids = np.array([i], np.int64)
         tier.insert_or_assign(ids, rows_for(ids, i % 97))
         entered(model, ids, rows_for(ids, i % 97))
@@ -190,7 +193,7 @@ def test_assign_replaces_what_is_there_and_nothing_else(tier: Face) -> None:
     asked = np.array([7, 8, -(2**63), 2**63 - 1, 7], np.int64)
     rows = rows_for(asked, 10)
     rows[:, :2] = [[127, turn] for turn in range(5)]
-    assert tier.assign(asked, rows) == 3  # an id counts as often as it is named
+    assert tier.assign(asked, rows) == 3  # An id counts as often as it occurs.
     for i, row in zip(asked.tolist(), rows, strict=True):
         if i in model:
             model[i] = row
