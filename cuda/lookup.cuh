@@ -3,11 +3,20 @@
 //
 // Features, (features, 16) int64, written once (a graph is captured over them); what a batch really has is in its
 // header:
-//   0 buckets (64 bytes each, cache_bucket.cuh)   1 their number, from 2 on     2 slab: row of slot s at slab + s *
-//   stride 3 highest slot     4 stride, a multiple of 4; of 16 for loads of 16 bytes   5 row type (row_decode.cuh)   6
-//   dim 7 table            8 use marks, a byte for each slot, or 0                 9 base tables: how many there are, T
-//   10 bound: most ids of a batch; where id i goes to row i, the rows of the output 11, 12 of GPUs that share rows
-//   (lookup_across.cuh), or 0 13 pooling, or the length of an unpooled feature (lookup_gather.cuh) 14 output
+//   0 buckets (64 bytes each, cache_bucket.cuh)
+//   1 their number, from 2 on
+//   2 slab: row of slot s at slab + s * stride
+//   3 highest slot
+//   4 stride, a multiple of 4; of 16 for loads of 16 bytes
+//   5 row type (row_decode.cuh)
+//   6 dim
+//   7 table
+//   8 use marks, a byte for each slot, or 0
+//   9 base tables: how many there are, T
+//   10 bound: most ids of a batch; where id i goes to row i, the rows of the output
+//   11, 12 of GPUs that share rows (lookup_across.cuh), or 0
+//   13 pooling, or the length of an unpooled feature (lookup_gather.cuh)
+//   14 output
 //   15 a byte for each row of the output, or 0
 // Tables of several caches, row types and widths may stand side by side, so that one launch does for all features of a
 // batch.

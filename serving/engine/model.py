@@ -76,6 +76,7 @@ class LoadedModel(Endpoint):
         # Weak: otherwise every version that was ever loaded would stay, each held by the one before it.
         self._successor: weakref.ref[LoadedModel] | None = None
         self._by_default = True
+        self._is_leaving = False
         self._tables: dict[str, TableEndpoint] = {}
         self._opening = threading.Lock()
         self._closed = False
@@ -133,7 +134,8 @@ class LoadedModel(Endpoint):
 
     def answers(self, version: str) -> bool:
         """See Endpoint."""
-        return self._successor is None and not self._closed and (self._by_default or version != "")
+        is_served = self._successor is None and not self._is_leaving and not self._closed
+        return is_served and (self._by_default or version != "")
 
     def store_stats(self) -> StoreStats:
         """Returns hits by tier of this version's own requests without replays, and sizes of the whole store.
@@ -209,6 +211,7 @@ class LoadedModel(Endpoint):
         elif self.history.canary is not None:
             self.history.set_canary(None)
         self._by_default = by_default
+        self._is_leaving = False
         if self._successor is not None:
             self._successor = None
             self.history.reopen()
@@ -219,6 +222,10 @@ class LoadedModel(Endpoint):
         if self.history.canary is not None:
             self.history.set_canary(None)
         self.hand_over(successor)
+
+    def leave(self) -> None:
+        """Lets requests whose model was found at their admission find it again: this version is about to be closed."""
+        self._is_leaving = True
 
     def hand_over(self, successor: LoadedModel) -> None:
         """Sends requests that come too late for this version, or wait for a newer one, to `successor` from now on."""

@@ -50,7 +50,8 @@ class SessionSharing:
         size = 8 * PEER_WORDS * MOST_GPUS * packing.feature_count
         self._host_peers, self._peers = device.pinned(size), device.device(size)
         self._chance = np.random.default_rng()
-        self._bound: SharedVisibleSnapshot | None = None
+        # Of what was bound last, and no more: a snapshot would keep the replicas of all GPUs alive.
+        self._peer_count, self._part = 0, 0
         self._generations: tuple[int, ...] | None = None
 
     def put_chains(self, form: GpuForm, visible: VisibleSnapshot) -> None:
@@ -65,7 +66,8 @@ class SessionSharing:
 
         Returns False, without a copy, where it has not changed: then the words of the features are the same, too.
         """
-        shared = self._bound = _shared(visible)
+        shared = _shared(visible)
+        self._peer_count, self._part = len(shared.peers), shared.part
         if shared.generations == self._generations:
             return False
         words = [word for table in self._packing.table_of.tolist() for word in shared.peer_words(table)]
@@ -78,11 +80,10 @@ class SessionSharing:
         """Returns the words 11 and 12 of a feature, by its number among all of them (cuda/lookup.cuh). Call `bind`
         first.
         """
-        shared = self._bound
-        if shared is None or not shared.peers:
+        count = self._peer_count
+        if count == 0:
             return 0, 0
-        count = len(shared.peers)
-        return self._peers.data_ptr() + 8 * PEER_WORDS * count * number, count | shared.part << 32
+        return self._peers.data_ptr() + 8 * PEER_WORDS * count * number, count | self._part << 32
 
     def launched(self, call: KernelCall) -> KernelCall:
         """Returns the lookup to launch in place of one that looks on this GPU alone."""

@@ -15,6 +15,10 @@ Labels = dict[str, str]
 
 # Triton's counters do not end in _total, but prometheus_client writes every counter with it.
 _TRITON = "nv_"
+# What is written without an exponent, and whole numbers without a fraction: Triton's perf_analyzer reads no exponents, and old parsers of lines no fractions.
+_LARGE_OR_WHOLE = re.compile(rb"(?<= )(\d+\.0|\d(?:\.\d+)?e\+\d+)$", re.MULTILINE)
+# Parts of Accept that choose how names are escaped; all of these names are plain.
+_ESCAPING = re.compile(r";\s*escaping=[^;,]*", re.IGNORECASE)
 _TRITON_HEADS = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)
 
 
@@ -60,9 +64,16 @@ def _with_float_end(sample: Sample) -> Sample:
 def encode(families: Callable[[], Iterable[Metric]], accept: str) -> tuple[bytes, str]:
     """Returns the page and its content type. accept: the request's Accept header."""
     try:
-        encoder, content_type = choose_encoder(accept)
+        encoder, content_type = choose_encoder(_ESCAPING.sub("", accept))
     except (TypeError, ValueError):  # the header has a malformed version
         encoder, content_type = generate_latest, CONTENT_TYPE_PLAIN_0_0_4
     is_openmetrics = content_type.startswith("application/openmetrics-text")
     page = encoder(Families(families, is_openmetrics=is_openmetrics))
-    return (page if is_openmetrics else _TRITON_HEADS.sub(rb"\1 ", page)), content_type
+    if is_openmetrics:
+        return page, content_type
+    return _LARGE_OR_WHOLE.sub(_plain, _TRITON_HEADS.sub(rb"\1 ", page)), content_type
+
+
+def _plain(found: re.Match[bytes]) -> bytes:
+    value = float(found[1])
+    return b"%d" % value if value.is_integer() else repr(value).encode()

@@ -214,10 +214,10 @@ class LiveModel:
             self._prepare_gpus(facts, views, mounts)
             self.write(facts, views, mounts, default)
             self.step("recorded")
-            self.facts, self.mounts, self.default = facts, mounts, default
+            self.facts, self.default = facts, default
             for mount, view in views.items():
                 mount.view = view
-            self._show()
+            self.replace_mounts(mounts)
             self.step("switched")
         self.merge_wake.set()
 
@@ -353,6 +353,15 @@ class LiveModel:
                 loaded.model.hand_over(successor)
             else:
                 loaded.model.stand_by(newest.snapshot, newest.covers(), successor)
+
+    def replace_mounts(self, mounts: Sequence[MountedStore]) -> None:
+        """Points requests at `mounts` instead; what leaves answers no request that is on its way. Under the lock."""
+        leaving = [mount for mount in self.mounts if mount not in mounts]
+        self.mounts = tuple(mounts)
+        self._show()
+        for mount in leaving:
+            for loaded in mount.loaded_versions.values():
+                loaded.model.leave()
 
     def show(self) -> None:
         """Points requests at the present state, without a change to record."""

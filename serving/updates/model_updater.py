@@ -146,8 +146,8 @@ class ModelUpdater:
         try:
             with model.lock:
                 self._unclosed += model.mounts
-                model.mounts, model.default = (), None
-                model.show()
+                model.default = None
+                model.replace_mounts(())
             # Every mount, also after one that could not be closed.
             self._unclosed = [
                 mount for mount in self._unclosed if not unmount(model, mount, max(0.0, deadline - time.monotonic()))
