@@ -1,4 +1,4 @@
-"""The arrays that the tiers take and give. n ids, D values of a row."""
+"""Names the types of the arrays that the tiers take and return. n ids, D values of a row."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Slab:
         return slab_bytes(self.row_bytes, capacity, len(self.members)) / capacity
 
     def curve(self, counts: np.ndarray) -> SlabCurve:
-        """Returns its present miss-ratio curve. counts: (T, 4), its tables' DRAM, SSD, absent and unresolved lookups."""
+        """Returns its present miss-ratio curve. counts: (T, 4), by table, of DRAM, SSD, absent, unresolved lookups."""
         rows, hits, parts = self.cache.curve_parts()
         parts = parts.reshape(_PARTS, len(rows))
         dram, ssd, absent, unresolved = counts.sum(0).tolist()
