@@ -26,7 +26,7 @@ _NONE, _REMOVED, _SPILLED = 0, 2, 3
 
 
 class SnapshotRows:
-    """Rows of the snapshots of one store. Thread-safe; uses are not counted."""
+    """Reads rows of the snapshots of one store. Thread-safe; uses are not counted."""
 
     def __init__(self, store: TieredStore) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class SnapshotRows:
         """
         at, states = np.empty(len(ids), np.int64), np.empty(len(ids), np.uint8)
         turn = self._store.overlays.turn()
-        turn.inside = True  # before the view is read: `storage.tiers.overlays` says why
+        turn.inside = True  # before the view is read: `storage.tiers.overlays` explains why
         try:
             slots = self._store.overlays.view.slots(mask)
             held = self._store.overlay_tables[table]
