@@ -22,7 +22,7 @@ def matched_weights(spec: FeatureSpec, row: dict[str, Any]) -> dict[str, Any]:
             fitting: Any = kept + [1.0] * (count - len(kept))
             same = given is not None and fitting == given
         elif entry.default is not None:
-            continue  # the default is the weight of null
+            continue  # a null has the default as its weight
         else:
             cells = given if isinstance(given, list | tuple) else [given] * entry.width
             fitting = [_number(value) for value in cells] if entry.width > 1 else _number(cells[0])

@@ -62,7 +62,7 @@ class SnapshotRows:
         Returns the ids that were found (m,), their rows in `space` (m, stride), and the ids that were not found. space:
         (n, stride) or more; the bytes behind a row are zeros or keep their value. Raises StoreError.
 
-        Rows that overlays hold in memory are taken as they are: what is encoded was read from rows that encode to it.
+        Rows that overlays hold in memory are copied in their encoded form, which encoding would give again.
         """
         at, states = np.empty(len(ids), np.int64), np.empty(len(ids), np.uint8)
         turn = self._store.overlays.turn()

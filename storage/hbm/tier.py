@@ -219,7 +219,7 @@ class HbmTier:
         return True
 
     def prepare_asked(self) -> bool:
-        """Prepares the snapshot that a session last asked for in vain."""
+        """Prepares the snapshot that a session last asked for and did not get."""
         mask, self._asked = self._asked, None
         if mask is None:
             return False
@@ -315,7 +315,7 @@ class HbmTier:
             raise DeviceError(f"{self.device.info}: its cache is closed{': ' * bool(self.trouble)}{self.trouble}")
         with self._changing(passing=True) as view:
             if view is None:
-                return  # just now
+                return  # it was given up just now
             self._generation += 1
             hot = list(view.replica.hot_ids())
             base, tables = view.base or 0, view.replica.tables

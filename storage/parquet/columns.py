@@ -81,7 +81,7 @@ class ColumnCheck:
     def _check_input(self, path: Path, entry: InputSpec, there: Mapping[str, Any]) -> None:
         kind = there[entry.source]
         if self._first is not None and self.found.get(entry.source, (None,))[0] == kind:
-            return  # as in the files before
+            return  # the type is the same as in earlier files
         try:
             column_from_arrow(pa.array([], kind), entry)
         except InvalidInput as error:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 # (n, D)
 Rows = NDArray[np.float32]
-# (n,): 1 or 0, use counts, or states of a read
+# (n,): 1 or 0, use counts, or states of a read.
 Flags = NDArray[np.uint8]
 # (n, row_bytes): rows as they are stored.
 Encoded = NDArray[np.uint8]

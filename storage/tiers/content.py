@@ -27,7 +27,7 @@ from storage.tiers.ssd.keys import MAX_TABLES
 from storage.tiers.ssd.tier import SsdTier
 
 _TABLES, _VERSION, AT = "tables", "version", "at"
-# table, rows done, rows of the table
+# Takes a table, its rows done and all its rows.
 Progress = Callable[[str, int, int], None]
 
 

@@ -254,7 +254,7 @@ class DramCache:
         """Releases the memory; the cache must not be used any more."""
         with self._lock:
             self.generation += 1
-            self.tiers = []  # what is still queued is not installed
+            self.tiers = []  # promotions that are still queued are not installed
             self.slabs = None
             self.negative = []
 

@@ -23,7 +23,7 @@ from storage.tiers.pace import Pace
 from storage.tiers.source import TableSource
 from storage.tiers.warmup import COUNTS, cut
 
-# table, rows done, rows of the table
+# Takes a table, its rows done and all its rows.
 Progress = Callable[[str, int, int], None]
 _WALK_ROWS = 1 << 16
 _READ_IDS = 1 << 14
@@ -104,7 +104,7 @@ class Filler:
             if self._stopping():
                 return
             if fits is None:
-                continue  # a merge came between: the same stretch once more
+                continue  # a merge changed SSD meanwhile: read the same rows again
             if not fits:
                 return
             cursor = following
@@ -113,7 +113,7 @@ class Filler:
                 self._progress(spec.name, done, spec.rows)
         while True:
             generation = cache.generation
-            if self._stopping():  # after the generation was looked at: another version has another list of changes
+            if self._stopping():  # after the generation was read: another version has another list of changes
                 return
             if generation != before and not self._catch_up(index, generation):
                 return
@@ -131,7 +131,7 @@ class Filler:
                 if fits is False or self._stopping():
                     return False
                 if fits is None:
-                    return True  # a merge came between: the table is not complete yet
+                    return True  # a merge changed SSD meanwhile: the table is not complete yet
         return True
 
     def _fill_hot(self, members: Sequence[int], hot: Mapping[str, HotIds]) -> None:

@@ -18,12 +18,12 @@ from storage.tiers.recent_lookups import RecentLookups
 
 # Room for rows that deltas add, beyond a quarter more rows than there are, before a slab has to grow for them.
 _SPARE_ROWS = 1024
-# A slab keeps this share of the budget, whatever its curve says: curves of rows that nobody holds are guesses.
+# A slab keeps this share of the budget, whatever its curve says: curves of rows that are not cached are guesses.
 _LEAST_SHARE = 0.02
 # How much of the budget one step of balancing moves, and how many more hits it must promise.
 _STEP_SHARE = 0.05
 _LEAST_GAIN = 0.001
-# A cache of fewer rows is mostly its fixed parts.
+# In a cache of fewer rows the fixed parts take most of the memory.
 _LEAST_CAPACITY = 256
 _PARTS = 8  # parts into which the cache cuts its sample
 # A curve is scaled to the hits that were counted, by at most _MOST_ANCHORED, when at least _LEAST_FOUND rows were

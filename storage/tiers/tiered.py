@@ -85,7 +85,7 @@ class TieredStore:
         self.overlays = Overlays()
         self.listeners = SnapshotListeners()
         self.overlay_tables: list[OverlayTable] = []
-        self._rows: list[int] = []  # of the base
+        self._rows: list[int] = []  # rows of each table of the base
         self._numbers = {spec.name: index for index, spec in enumerate(self.tables)}
         self._content = Content(ssd, list(self._numbers))
         self._ssd_numbers = [self._content.numbers[name] for name in self._numbers]
@@ -208,7 +208,7 @@ class TieredStore:
         """Puts a delta into an overlay of its own and returns the overlay's number; bit `number` of a mask shows it.
 
         Numbers rise and are never used twice, so a mask, an int of any size, means one thing forever, and it may go on
-        showing overlays that were merged. What is staged later lies above what was staged before.
+        showing overlays that were merged. An overlay that is staged later lies above earlier ones.
         spill: whether rows go to SSD and are served from there; None: when overlay_bytes would be exceeded.
         Raises CheckpointError for tables that are not here and ids that stand twice, StoreError when 63 overlays are
         staged or the disk fails, and whatever the delta raises. Nothing is staged then.
@@ -293,8 +293,8 @@ class TieredStore:
                     f"{version.path}: snapshot {version.snapshot} equals {version.equals}, but the store is at "
                     f"{self.at!r}; load it into a store of its own"
                 )
-            # In this order: what fills DRAM from the files of the version before sees that it is not the one any more,
-            # or that what it read is old, before the list of ids that those files have otherwise is emptied.
+            # The order matters: filling from the earlier version's files must see that the version was replaced, or
+            # that its reads are stale, before the list of the ids in which those files differ from SSD is emptied.
             self._version = version
             self._cache.forget_reads()
             self._content.adopt(version)

@@ -198,7 +198,7 @@ class Compactor:
                 if file is not None:
                     tier.pages.remove(file)
                 raise _StoppedError
-            # If this fails, the marker may be on the disk all the same: the file is left to the next opening.
+            # If this fails, the marker may still be on the disk, so the file is left to the next opening.
             self._set(table, tier.book.state(table).compacted(file))
         on_step("compaction_switch")
         self.compactions += 1

@@ -35,7 +35,7 @@ def disk_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except EmberlineError:
-        raise  # ours already, such as a shard that is not what was published
+        raise  # one of ours, such as for a shard that is not what was published
     except CorruptPageError as error:
         raise CorruptStoreError(f"{doing}: {_DAMAGED} ({error})") from error
     except OSError as error:

@@ -26,7 +26,7 @@ from storage.tiers.ssd.tier import SsdTier
 
 _PAGES = 256
 _MOST_PROBLEMS = 100
-# pages read, pages in all
+# Takes the pages read and all pages.
 CheckProgress = Callable[[int, int], None]
 
 

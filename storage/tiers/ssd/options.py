@@ -72,7 +72,7 @@ def rocks_options(limits: SsdOptions, *, direct: bool = False) -> Any:
     table = rocksdict.BlockBasedOptions()
     table.set_bloom_filter(limits.bloom_bits_per_key, False)
     table.set_block_cache(rocksdict.Cache(limits.block_cache_bytes))
-    # Filters and indexes count against the bound too.
+    # Filters and indexes count against the bound of the block cache too.
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_block_size(4096)

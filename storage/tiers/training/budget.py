@@ -6,7 +6,7 @@ from typing import Protocol
 
 # This share of the budget is divided equally and kept for each table; the rest goes to the tables that ask first.
 _KEPT_SHARE = 0.25
-# A share grows by at least this part of itself, so that a table does not ask with every batch.
+# A table gets this part of its share beyond what it asks for, so that it does not ask with every batch.
 _STEP = 0.25
 
 

@@ -100,7 +100,7 @@ class TieredTrainingTable(TieredRows):
         self.native.forget_removed(upto_stamp)
         if upto_stamp >= self.stamp:
             # Ids may still be erased at the open stamp, so the stamp alone does not say what to forget of it.
-            # What is brought back for that is forgotten before the next part, which may write it to the store again.
+            # Ids that are brought back for that are forgotten before the next part, which may write them out again.
             for _, ids in self.store.removed_at(self.number, self.stamp, upto_stamp):
                 self.know(ids)
                 was_removed = np.isin(ids, here) | np.isin(ids, self.native.removed()[0])

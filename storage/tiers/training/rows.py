@@ -189,7 +189,7 @@ class TieredRows:
             self.native.restore_counts(mine[~has_row], values[~has_row])
             lost = mine[(values == 0) & ~has_row & (self.native.has_row(mine) == 0)]
             if len(lost) and not self.store.is_empty:
-                # A record that is there would bring the count back.
+                # A record that stays in the store would bring the count back.
                 self.store.erase(self.number, lost, np.zeros(len(lost), np.uint32))
                 self._note(lost)
 
@@ -333,7 +333,7 @@ class TieredRows:
         written = self.native.written(inside)
         erased = self.native.erase(inside)
         if not self.store.is_empty:
-            # Also of ids that had no row: a count in the store would come back.
+            # Records of ids without a row are erased too: a count in the store would come back.
             self.store.erase(self.number, inside, written)
         if len(outside):
             found = self.store.read(self.number, outside, self.record_bytes)
