@@ -45,12 +45,12 @@ class RowPlan(LookupPlan):
         super().__init__(store, (), total)
 
     def bind(self) -> None:
-        """See LookupPlan."""
+        """Does what `LookupPlan.bind` does."""
         with self._busy:
             self._of_table = {}
 
     def release(self) -> None:
-        """See LookupPlan."""
+        """Does what `LookupPlan.release` does."""
         with self._busy:
             self._of_table = None
 

@@ -63,7 +63,7 @@ __all__ = [
     "TieredStore",
 ]
 
-# stage ("ssd" or "dram"), table, rows done, rows of the table
+# Takes a stage ("ssd" or "dram"), a table, its rows done and all its rows.
 LoadProgress = Callable[[str, str, int, int], None]
 FILLING = "filling DRAM"
 # Entries of a dropped overlay that are removed in one call.
