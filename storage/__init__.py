@@ -1,4 +1,4 @@
-"""Tables of embeddings, their tiers, and the published format: everything that trainer and server share.
+"""Contains what trainer and server share: embedding tables, their tiers, and the published format.
 
 Importing this package loads neither torch nor RocksDB; each name loads its part when it is first used.
 """

@@ -19,7 +19,7 @@ KERNELS = ("assemble", *SOURCES)
 
 
 def compile_all(archs: Sequence[str], cache: Path) -> int:
-    """Every kernel for every architecture, such as "sm_90". Returns how many there are.
+    """Compiles every kernel for every architecture, such as "sm_90". Returns how many there are.
 
     Raises ConfigError without CuPy or NVRTC, DeviceError for an architecture that NVRTC does not know.
     """
@@ -30,7 +30,7 @@ def compile_all(archs: Sequence[str], cache: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The script."""
+    """Runs the script and returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("archs", nargs="+", metavar="ARCH", help="such as sm_90")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="where they go (default %(default)s)")

@@ -1,4 +1,4 @@
-"""The exception tree of the project, and nothing else.
+"""Defines the exception tree of the project, and nothing else.
 
 EmberlineError
 ├── InvalidInput          the caller sent something wrong; `field` names it        HTTP 400  INVALID_ARGUMENT
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 
 class EmberlineError(Exception):
-    """Root of everything that this project raises on purpose."""
+    """Root of all exceptions that this project raises on purpose."""
 
 
 class InvalidInput(EmberlineError):
@@ -52,7 +52,7 @@ class Unsupported(EmberlineError):
 
 
 class Unavailable(EmberlineError):
-    """Temporarily not able to answer."""
+    """The project is temporarily not able to answer."""
 
 
 class Overloaded(Unavailable):
@@ -67,19 +67,19 @@ class ReadError(Unavailable):
 
 
 class DeviceError(Unavailable):
-    """A GPU did not do what it was asked."""
+    """A GPU failed to do what it was asked."""
 
 
 class DeviceOutOfMemory(DeviceError):
-    """The GPU has no memory left, or the host none that can be pinned; what was there before is still good."""
+    """The GPU has no memory left, or the host none that can be pinned; earlier allocations are still valid."""
 
 
 class DeviceLost(DeviceError):
-    """The GPU failed. Nothing more can be asked of it until the process starts anew."""
+    """The GPU failed. It cannot be used again until the process is restarted."""
 
 
 class CaptureError(DeviceError):
-    """Operators wait for the host or allocate, so that no CUDA graph can hold them; they can run without one."""
+    """Operators wait for the host or allocate memory, so a CUDA graph cannot hold them; they can run without one."""
 
 
 class DeadlineExceeded(EmberlineError):
@@ -135,4 +135,4 @@ class StoreError(EmberlineError):
 
 
 class CorruptStoreError(StoreError):
-    """A store's files are damaged, or some are gone. Repair drops what is damaged, and the next load brings it back."""
+    """A store's files are damaged or missing. Repair drops what is damaged, and the next load restores it."""

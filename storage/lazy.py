@@ -1,4 +1,4 @@
-"""Names of a package whose parts are loaded when they are first used, such as those that need torch."""
+"""Loads the parts of a package when they are first used, such as those that need torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import import_module
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package. homes: name -> the module that has it."""
+    """Returns the `__getattr__` of a package. homes: name -> the module that has it."""
 
     def find(name: str) -> object:
         if name not in homes:

@@ -1,4 +1,4 @@
-"""Work on several items at once, given back in their order."""
+"""Works on several items at once and returns the results in their order."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Memory is taken for each item that is worked on; past this the disk is what is waited for.
+# Each item that is being worked on takes memory; with more threads than this the disk is the limit.
 _MOST_THREADS = 8
 
 
 def load_threads() -> int:
-    """How many threads a load may use: those of the cores of this process, within bounds."""
+    """Returns the number of threads that a load may use: one for each core of this process, within bounds."""
     return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0))))
 
 
 def map_in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """work(item) of each item, in order, at most `threads` of them at once, none further ahead than that.
+    """Yields work(item) of each item in order, working on at most `threads` items at once, and none further ahead.
 
-    An error comes where its result would. With one thread everything happens in the caller's own.
+    An error is raised in place of its result. With one thread everything runs in the caller's own.
     """
     if threads <= 1:
         yield from map(work, items)

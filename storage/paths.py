@@ -1,4 +1,4 @@
-"""Paths that callers give: everything is read from and written to local folders, and a URL is refused by name."""
+"""Checks the paths that callers give: all files are in local folders, and a URL is refused with an error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from storage.errors import ConfigError
 
-# pathlib makes the two slashes of a URL one, so that a Path that was made of one has a single slash.
+# pathlib turns the two slashes of a URL into one, so a Path that was made from a URL has a single slash.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def local_path(path: Path | str, field: str) -> Path:
-    """The path, which must be one of this machine. field: names it in the error.
+    """Returns the path, which must be a local one. field: names it in the error.
 
     Raises ConfigError for a URL such as s3://bucket/models. It would otherwise be a relative path, and a folder `s3:`
-    would be made in the working directory.
+    would be created in the working directory.
     """
     found = _URL.match(str(path))
     if found is None:

@@ -1,4 +1,4 @@
-"""Rows as they are stored: float32 values, encoded. Every tier moves them as so many opaque bytes.
+"""Encodes the float32 values of rows for storage. Every tier moves encoded rows as opaque bytes.
 
     fp32   D float32
     fp16   D IEEE half precision
@@ -21,13 +21,13 @@ from storage.specs import TableSpec, encoded_bytes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Of one piece, in which rows are encoded and looked at, so that a table of any size takes no more memory beside it.
+# The values of one piece in which rows are encoded and checked, so that the extra memory is bounded for any table.
 _CHUNK_VALUES = 1 << 20
 
 
 @dataclass(frozen=True)
 class RowCodec:
-    """Encodes and decodes the rows of one table. Raises ConfigError for an unknown row type or a dim that cannot be."""
+    """Encodes and decodes the rows of one table. Raises ConfigError for an unknown row type or a dim out of range."""
 
     row_type: str
     dim: int
@@ -37,11 +37,14 @@ class RowCodec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of an encoded row."""
+        """The bytes of an encoded row."""
         return encoded_bytes(self.row_type, self.dim)
 
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """rows (n, D) -> (n, row_bytes); of fp32 a view. int8 raises ValueError for a value that is not finite."""
+        """Encodes rows (n, D) to (n, row_bytes); for fp32 a view.
+
+        For int8, raises ValueError for a value that is not finite.
+        """
         rows = np.ascontiguousarray(rows, np.float32)
         if self.row_type == "fp32":
             return rows.reshape(-1).view(np.uint8).reshape(len(rows), self.row_bytes)
@@ -50,7 +53,7 @@ class RowCodec:
         return encode_rows(self.row_type, rows)
 
     def decode(self, encoded: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """encoded (n, row_bytes) -> (n, D); of fp32 a view."""
+        """Decodes encoded rows (n, row_bytes) to (n, D); for fp32 a view."""
         encoded = np.ascontiguousarray(encoded)
         if self.row_type == "fp32":
             return encoded.reshape(-1).view(np.float32).reshape(len(encoded), self.dim)
@@ -59,12 +62,12 @@ class RowCodec:
         return decode_rows(self.row_type, self.dim, encoded)
 
     def pieces(self, rows: int) -> Iterator[slice]:
-        """Slices that cover so many rows, each of bounded size."""
+        """Yields slices that cover so many rows, each of bounded size."""
         step = max(1, _CHUNK_VALUES // self.dim)
         return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
     def first_not_finite(self, encoded: NDArray[np.uint8]) -> int | None:
-        """The index of the first row that holds NaN or infinity, or would when it is decoded; None when none does."""
+        """Returns the index of the first row that decodes to NaN or infinity; None when none does."""
         for piece in self.pieces(len(encoded)):
             finite = np.isfinite(self.decode(encoded[piece])).all(axis=1)
             if not finite.all():
@@ -72,7 +75,10 @@ class RowCodec:
         return None
 
     def first_unusual(self, encoded: NDArray[np.uint8]) -> int | None:
-        """The index of the first row that `encode` never gives: padding, or a scale that does not fit its values."""
+        """Returns the index of the first row that `encode` never gives, or None.
+
+        Such a row has padding that is not zero, or a scale that does not fit its values.
+        """
         if self.row_type == "fp32":
             return None
         for piece in self.pieces(len(encoded)):
@@ -84,14 +90,16 @@ class RowCodec:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What encoding costs in accuracy. largest, mean: absolute errors over all values of the rows."""
+    """The accuracy that encoding loses: absolute errors over all values of the rows."""
 
+    #: The largest absolute error.
     largest: float
+    #: The mean absolute error.
     mean: float
 
     @classmethod
     def of(cls, codec: RowCodec, rows: NDArray[np.float32], encoded: NDArray[np.uint8]) -> Rounding:
-        """rows (n, D) against what they were encoded as."""
+        """Compares rows (n, D) with their encoded form."""
         if codec.row_type == "fp32" or rows.size == 0:
             return cls(0.0, 0.0)
         largest, total = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Specifications of tables and lookups, shared by every tier, the trainer and the server."""
+"""Specifies tables and lookups for every tier, the trainer and the server."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def check_row_type(row_type: str, *, what: str = "rows", field: str = "row_type"
 
 
 def encoded_bytes(row_type: str, dim: int) -> int:
-    """Returns the bytes of a row as it is stored: its values, of int8 with a float32 scale, in whole words of 4
-    bytes.
-    """
+    """Returns the bytes of a stored row: its values, for int8 a float32 scale too, rounded up to a multiple of 4."""
     size = {"fp32": 4 * dim, "fp16": 2 * dim, "bf16": 2 * dim, "int8": 4 + dim}[check_row_type(row_type)]
     return -(-size // 4) * 4
 
@@ -75,7 +73,7 @@ class TableSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row as it is stored."""
+        """The bytes of one row as it is stored."""
         return encoded_bytes(self.row_type, self.dim)
 
 

@@ -1,4 +1,4 @@
-"""Whether the system still gives this process threads, asked before code that ends the process where it does not."""
+"""Checks that this process can still start threads, before code that ends the process when it cannot."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 
 from storage.errors import StoreError
 
-# More than any library of ours starts at once.
+# More threads than any library that we use starts at once.
 ENOUGH = 16
 
 
 def require_threads(doing: str, count: int = ENOUGH) -> None:
-    """Starts so many threads and ends them again. Raises StoreError where they cannot be had.
+    """Starts so many threads and ends them again. Raises StoreError when they cannot be started.
 
     RocksDB and the watching of folders end the whole process when a thread of theirs cannot be started.
     """

@@ -1,4 +1,4 @@
-"""The published checkpoint format: written once, opened only when every byte is what was published.
+"""Writes and opens published checkpoints: written once, opened only when every byte is what was published.
 
 docs/format.md describes the files. Nothing here loads torch until a graph is written or opened.
 """

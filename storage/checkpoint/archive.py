@@ -1,7 +1,7 @@
-"""dense.pt2: a zip with exactly one stored member, the graph's JSON.
+"""Packs a graph's JSON as dense.pt2, a zip with exactly one stored member.
 
-torch's own archives carry pickles beside the graph. Ours cannot: the writer makes one certain sequence of bytes from
-the JSON, and the reader makes it again and compares, so nothing can hide in a zip's many corners.
+torch's own archives carry pickles beside the graph. Ours cannot: the writer makes one determined sequence of bytes from
+the JSON, and the reader makes it again and compares, so the zip cannot hide anything else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_ARCHIVE_BYTES = MAX_GRAPH_BYTES + 1024
 
 
 def pack_graph(document: bytes) -> bytes:
-    """The archive of a graph's JSON; the same JSON gives the same bytes."""
+    """Returns the archive of a graph's JSON; the same JSON gives the same bytes."""
     buffer = io.BytesIO()
     info = zipfile.ZipInfo(MEMBER, date_time=(1980, 1, 1, 0, 0, 0))
     info.create_system = 3
@@ -28,7 +28,7 @@ def pack_graph(document: bytes) -> bytes:
 
 
 def unpack_graph(name: str, data: bytes) -> bytes:
-    """The graph's JSON. Raises UnsafeArtifact naming the file and the member that must not be there."""
+    """Returns the graph's JSON. Raises UnsafeArtifact naming the file and the member that must not be there."""
     if len(data) > MAX_ARCHIVE_BYTES:
         raise UnsafeArtifact(f"{name}: {len(data)} bytes, at most {MAX_ARCHIVE_BYTES} are read")
     try:

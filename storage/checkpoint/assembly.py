@@ -2,7 +2,7 @@
 
 torch's own deserializer would do the same, and import its compiler and sympy for it: two seconds at every start.
 Nothing here evaluates a text of the document: operators are resolved by the list of accepted ones, and sizes that
-depend on the batch stay the texts that they are, which is enough to compare them.
+depend on the batch remain texts, which is enough to compare them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from storage.checkpoint.operators import SYMBOLIC, resolve_operator
 from storage.checkpoint.traces import graph_module
 from storage.errors import CheckpointError
 
-# Numbers of torch's export schema.
+# The dtypes by their numbers in torch's export schema.
 SCALAR_DTYPES = {
     1: torch.uint8,
     2: torch.int8,
@@ -103,7 +103,7 @@ def assemble(document: GraphDocument) -> fx.GraphModule:
 
 
 class _Assembly:
-    """Assembles one graph. done: its nodes by the names of their values in the document."""
+    """Assembles one graph. `done` holds its nodes by the names of their values in the document."""
 
     def __init__(self, given: Graph) -> None:
         self._given = given

@@ -1,4 +1,4 @@
-"""The manifest of a delta: which snapshots it continues, what it changes, and the digest of every file.
+"""The manifest of a delta says which snapshots it continues, what it changes, and the digest of every file.
 
 Its JSON schema is docs/delta-manifest.schema.json.
 """

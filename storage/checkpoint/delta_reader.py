@@ -1,4 +1,4 @@
-"""Opens a published delta: the same checks as for a version, and rows and removed ids that do not contradict."""
+"""Opens a published delta with the checks of a version, and checks that rows and removed ids do not contradict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PublishedDelta(Published[DeltaManifest]):
-    """A delta on disk; `tables` counts its new and changed rows. Made by `open_delta`."""
+    """A delta on disk, which `open_delta` makes; `tables` counts its new and changed rows."""
 
     @property
     def sequence(self) -> int:
@@ -38,7 +38,7 @@ class PublishedDelta(Published[DeltaManifest]):
 
     @property
     def parent(self) -> str:
-        """The snapshot that the trainer went on from."""
+        """The snapshot that the trainer continued from."""
         return self.manifest.parent
 
     @property
@@ -48,11 +48,11 @@ class PublishedDelta(Published[DeltaManifest]):
 
     @property
     def base(self) -> str:
-        """Snapshot of the version that it belongs to."""
+        """The snapshot of the version that it belongs to."""
         return self.manifest.base
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """A table's new and changed rows, shard by shard, in ascending order of ids."""
+        """Yields a table's new and changed rows, shard by shard, in ascending order of ids."""
         entry, removed = self._table(table), self.removed(table)
         for each in read_table(self._folder, self._spec(entry), entry.shards):
             if (both := first_common(each.shard.ids, removed)) is not None:
@@ -60,11 +60,11 @@ class PublishedDelta(Published[DeltaManifest]):
             yield each.shard
 
     def removed(self, table: str) -> np.ndarray:
-        """The ids that are no longer in a table: (m,) int64 ascending, read-only."""
+        """Returns the ids that are no longer in a table: (m,) int64 ascending, read-only."""
         return self._removed[self._table(table).name]
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """All dense weights, by their names in dense.safetensors; `DenseGraph.with_weights` takes them."""
+        """Returns all dense weights, by their names in dense.safetensors; `DenseGraph.with_weights` takes them."""
         from storage.checkpoint.weights import read_weights
 
         return read_weights(self._folder.read(WEIGHTS), finite=LEARNED)

@@ -1,4 +1,4 @@
-"""Publishes a delta: the changes since a snapshot, as a folder of its own beside the version's files."""
+"""Publishes a delta, the changes since a snapshot, as a folder of its own beside the version's files."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from storage.specs import check_row_type
 
 @dataclass(frozen=True)
 class DeltaTable:
-    """Changes that a delta makes to one table.
-
-    ids: (n,) int64 strictly ascending, new or changed; rows: (n, dim) float32, finite; freq: (n,) uint8, logarithmic
-    use count. removed: (m,) int64 strictly ascending, none of `ids`; ids that the server does not have are allowed.
-    row_type: that of the version.
-    """
+    """The changes that a delta makes to one table."""
 
     name: str
     dim: int
+    #: (n,) int64 strictly ascending: the new and changed ids.
     ids: np.ndarray
+    #: (n, dim) float32, finite.
     rows: np.ndarray
+    #: (n,) uint8, logarithmic use counts.
     freq: np.ndarray
+    #: (m,) int64 strictly ascending, none of `ids`; ids that the server does not have are allowed.
     removed: np.ndarray
+    #: The row type of the version.
     row_type: str = "fp32"
 
     def __post_init__(self) -> None:

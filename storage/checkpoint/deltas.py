@@ -14,7 +14,7 @@ _SEQUENCE = re.compile(r"[0-9]{6,19}")
 
 
 def sequence_name(sequence: int) -> str:
-    """The name of a delta's folder: six digits, more when it needs them."""
+    """Returns the name of a delta's folder: six digits, or more when it needs them."""
     return f"{sequence:06d}"
 
 
@@ -26,7 +26,7 @@ def is_sequence(name: str) -> bool:
 def list_deltas(version_dir: Path | str) -> list[int]:
     """Returns the sequences of a version's deltas, ascending. A folder without a manifest is not one, nor is a link.
 
-    Raises OSError for a delta that cannot be examined: it must not be taken for one that is not there.
+    Raises OSError for a delta that cannot be examined, because it must not be treated as missing.
     """
     deltas = local_path(version_dir, "version_dir") / DELTAS
     if deltas.is_symlink():

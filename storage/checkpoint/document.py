@@ -1,4 +1,4 @@
-"""The graph's JSON as a closed set of types: anything not described here does not reach torch.
+"""Describes the graph's JSON as a closed set of types: anything not described here does not reach torch.
 
 It is the part of torch's export schema (major version 8) that a dense graph of pure aten operators needs. Subgraphs,
 custom objects, operators as arguments, call trees, guards and metadata do not exist in it. torch gets text that is

@@ -26,7 +26,7 @@ _BINARY = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _COMPARE = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 
-# Python takes 1_000 for a number; sympy never writes one so.
+# Python reads 1_000 as a number; sympy never writes one like that.
 _GROUPED_DIGITS = re.compile(r"[0-9]_")
 
 

@@ -1,11 +1,11 @@
-"""Fingerprints of rows and weights: computed by the trainer over its tables, compared with what a server staged.
+"""Computes fingerprints of rows and weights, which the trainer takes of its tables and a server of what it staged.
 
 A digest shows that a file is unchanged since it was written; a fingerprint shows that what was written is what the
 trainer has. It is a sum over rows, so parts of a table can be computed anywhere and added modulo 2^64. A row's term is
 a multilinear hash (Lemire and Kaser, "Strongly universal string hashing is fast", 2014) of its bits, keyed by its id
-and then mixed by a bijection: any change within one word (4 bytes) of one row changes the term for certain, any other
-but for one chance in about 2^64. It guards against mistakes and not against an attacker, who could write the manifest
-too.
+and then mixed by a bijection: any change within one word (4 bytes) of one row certainly changes the term, and any other
+change does except with a probability of about 1 in 2^64. It guards against mistakes, not against an attacker, who could
+write the manifest too.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int
 
 
 def agreed_fingerprint(what: str, written: int, trained: int | None) -> str:
-    """The fingerprint of what is about to be written, as a manifest holds it.
+    """Returns the fingerprint of what is about to be written, as a manifest holds it.
 
     written: computed from the arrays of the writer. trained: what the trainer computed from its own tables or module,
     None when it computed nothing. Raises ParityError, naming `what`, when the two differ.

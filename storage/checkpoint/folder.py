@@ -36,7 +36,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class VerifiedFolder:
-    """The files of a published folder, as its manifest names them."""
+    """Reads and checks the files of a published folder, as its manifest names them."""
 
     def __init__(self, path: Path, files: Sequence[FileEntry]) -> None:
         self.path = path
@@ -191,7 +191,7 @@ def check_listing(folder: Path, sizes: dict[str, int], files: Sequence[FileEntry
 
 
 def _read_at_most(file: FileIO, most: int) -> bytes:
-    # A read may end before what was asked for without being the last: some file systems do that.
+    # A read may return less than was asked for without being the last: some file systems do that.
     data = bytearray()
     while len(data) < most and (piece := file.read(most - len(data))):
         data += piece

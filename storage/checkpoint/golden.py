@@ -1,4 +1,4 @@
-"""Golden requests: raw features with the trainer's own scores, replayed by a server before it switches to a version."""
+"""Golden requests are raw features with the trainer's own scores; a server replays them before it switches versions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _OUTPUT = "output."
 
 @dataclass(frozen=True)
 class Golden:
-    """Raw features of `batch` rows and the answers of the trainer's model, within `tolerance` (absolute).
+    """Raw features and the answers of the trainer's model."""
 
-    columns: name -> Column. outputs: name -> array with the shape of the graph's output, batch filled in.
-    """
-
+    #: The raw inputs by name.
     columns: Mapping[str, Column]
+    #: The number of rows.
     batch: int
+    #: Maps each name to an array with the shape of the graph's output, batch filled in.
     outputs: Mapping[str, np.ndarray]
+    #: The absolute difference that an answer may have.
     tolerance: float = 1e-6
 
 
@@ -65,7 +66,7 @@ def read_golden(data: np.ndarray, spec: FeatureSpec, entry: GoldenEntry, graph: 
     try:
         columns = unpack_columns(inputs, spec)
     except (MemoryError, OSError):
-        raise  # no fault of the file
+        raise  # the file is not at fault
     except Exception as error:
         raise UnsafeArtifact(f"{GOLDEN}: the inputs do not fit features.json: {error}") from error
     for name, column in columns.items():

@@ -1,4 +1,4 @@
-"""The dense graph of a published version: checked, assembled, run by many threads on one set of weights."""
+"""Checks and assembles the dense graph of a published version, which many threads run on one set of weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TORCH_DTYPES = {
 
 
 class DenseGraph:
-    """A model without its tables. `inputs` and `outputs` describe the tensors of `run`, in order.
+    """Computes a model without its tables. `inputs` and `outputs` describe the tensors of `run`, in order.
 
     Thread-safe: weights are read only (every operator in the graph is functional) and shared by all callers.
     """
@@ -69,11 +69,11 @@ class DenseGraph:
         return self._slots
 
     def weight_arguments(self) -> dict[int, torch.Tensor]:
-        """The weights as the program takes them, rounded where it wants them so, by argument. Do not write to them."""
+        """The weights by argument as the program takes them, rounded where it needs that. Do not write to them."""
         return {slot: value for slot, value in enumerate(self._arguments) if value is not None}
 
     def weight_bytes(self) -> int:
-        """Bytes of all weights."""
+        """The bytes of all weights."""
         return sum(value.nbytes for value in self._weights.values())
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -122,7 +122,7 @@ class DenseGraph:
     def run_halves(
         self, halves: RunnableHalves, tensors: Sequence[torch.Tensor], rows: torch.Tensor
     ) -> list[torch.Tensor]:
-        """Computes the outputs as `run` does, with the user's side computed once a user.
+        """Computes the outputs as `run` does, with the user's side computed once for each user.
 
         halves: those of `program`. tensors: as for `run`, those of the user's side with U rows, the others with B.
         rows: (B,) int64, each row's user.
@@ -165,7 +165,7 @@ def load_graph(archive: bytes, weights: np.ndarray | bytes, entry: GraphEntry) -
 
 
 def build_graph(document: GraphDocument, weights: dict[str, torch.Tensor], entry: GraphEntry) -> DenseGraph:
-    """Makes the runnable graph out of a checked document and its weights."""
+    """Makes the runnable graph from a checked document and its weights."""
     keys: list[str | None] = []
     positions: dict[str, int] = {}
     unused = set(weights)

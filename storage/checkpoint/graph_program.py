@@ -1,4 +1,4 @@
-"""The computation of a graph, without its weights: one program for all snapshots that have the same graph."""
+"""A program is the computation of a graph without its weights, shared by all snapshots that have the same graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from storage.errors import Unsupported
 
 # Takes a graph's arguments, weights and inputs, in its order; returns its outputs in theirs. Thread-safe.
 Forward = Callable[..., Sequence[Any]]
-# Makes that function from a graph. Raises Unsupported when it cannot.
+# Makes a Forward from a graph. Raises Unsupported when it cannot.
 Runner = Callable[[fx.GraphModule], Forward]
 
 
@@ -31,14 +31,14 @@ class Candidate:
 
 
 def eager(module: fx.GraphModule) -> Forward:
-    """Runs one operator after the other, called from Python: the reference for every other runner."""
+    """Makes the reference for every other runner, which calls one operator after the other from Python."""
     forward: Forward = module.forward
     return forward
 
 
 @dataclass(frozen=True)
 class RunnableHalves:
-    """The two halves as functions; `halves` says which arguments they take."""
+    """The two halves of a graph as functions; `halves` says which arguments they take."""
 
     halves: GraphHalves
     user: Forward
@@ -46,9 +46,10 @@ class RunnableHalves:
 
 
 class GraphProgram:
-    """A graph's computation. Thread-safe. forward: the whole graph, by the runner of the last `use`. runner: its name.
+    """Holds a graph's computation. Thread-safe.
 
-    candidates: the runners that were compared, and how each did; empty as long as none were.
+    `forward` runs the whole graph by the runner of the last `use`, and `runner` is that runner's name. `candidates` are
+    the runners that were compared, and their results; it is empty before a comparison.
     """
 
     def __init__(

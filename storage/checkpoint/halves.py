@@ -1,4 +1,4 @@
-"""Splits a dense graph in two halves: the part that depends on the user's side alone, run once a user, and the rest.
+"""Splits a dense graph in two halves: one that depends on the user's side alone and runs once a user, and the rest.
 
 A request often asks for many items of one user. What the graph computes of the user alone is then the same for every
 row. The first half computes it for U users; the second half takes it for each of the B rows and computes the rest.
@@ -22,16 +22,16 @@ _Kind = Literal["weight", "user", "item", "size"]
 
 @dataclass(frozen=True)
 class GraphHalves:
-    """The halves of a graph.
+    """The halves of a graph."""
 
-    user: takes the arguments `user_slots` of the whole graph, of U rows; returns what the other half needs of them.
-    item: takes (rows, *results of user, *the arguments `item_slots` of the whole graph, of B rows); rows (B,) int64 is
-    each row's user. Returns the whole graph's outputs.
-    """
-
+    #: Takes the arguments `user_slots` of U rows, and returns the values that the other half needs.
     user: fx.GraphModule
+    #: The arguments of the whole graph that `user` takes.
     user_slots: tuple[int, ...]
+    #: Takes (rows, *results of `user`, *arguments `item_slots` of B rows), and returns the whole graph's outputs. rows
+    #: is (B,) int64, each row's user.
     item: fx.GraphModule
+    #: The arguments of the whole graph that `item` takes.
     item_slots: tuple[int, ...]
 
 
@@ -86,7 +86,7 @@ def _batch_symbol(inputs: Sequence[fx.Node]) -> str | None:
 def _kinds(
     nodes: Sequence[fx.Node], users: set[fx.Node], items: set[fx.Node], kept_back: set[fx.Node], batch: str
 ) -> dict[fx.Node, _Kind] | None:
-    """Returns what each node depends on. A size is computed anew in each half, from that half's own batch."""
+    """Returns what each node depends on. A size is computed again in each half, from that half's own batch."""
     kinds: dict[fx.Node, _Kind] = {}
     for node in nodes:
         if node.op == "placeholder":
@@ -129,7 +129,7 @@ def _is_by_rows(node: fx.Node, batch: str) -> bool:
 
 
 class _Copy:
-    """Copies nodes into one half, as they are asked for. size_of: the tensor whose first size is that half's batch."""
+    """Copies nodes into one half, as they are requested. `size_of` is the tensor whose first size is its batch."""
 
     def __init__(self, kinds: dict[fx.Node, _Kind]) -> None:
         self.graph = fx.Graph()

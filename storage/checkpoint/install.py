@@ -1,7 +1,7 @@
-"""Installs a folder atomically: written beside its place, forced to the disk, then one rename.
+"""Installs a folder atomically: writes it beside its place, forces it to the disk, and renames it once.
 
-A reader sees the whole folder or none of it. A crash leaves a folder whose name starts with ".publish-", which no
-reader looks at and which may be deleted. Paths are local; other file systems are not supported yet.
+A reader sees the whole folder or none of it. A crash leaves a folder whose name starts with ".publish-", which readers
+ignore and which may be deleted. Paths are local; other file systems are not supported yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def make_place(parent: Path) -> None:
 
 @contextmanager
 def publishing(parent: Path) -> Iterator[Path]:
-    """Yields a folder in `parent` to be filled and moved; what is left of it at the end is removed.
+    """Yields a folder in `parent` to be filled and moved; removes what is left of it at the end.
 
     Errors of the disk and of a manifest's schema are raised as CheckpointError.
     """
@@ -48,8 +48,8 @@ def publishing(parent: Path) -> Iterator[Path]:
 
 
 def move_into_place(folder: Path, target: Path) -> bool:
-    """Renames a finished folder and forces the rename to the disk; False when the target's name is taken."""
-    # Looked for first, because a rename replaces an empty folder.
+    """Renames a finished folder and forces the rename to the disk; returns False when the target's name is taken."""
+    # Checked first, because a rename replaces an empty folder.
     if os.path.lexists(target):
         return False
     try:

@@ -1,8 +1,8 @@
-"""Lowers a dense graph: its matrix products are computed in bfloat16 or float16, everything else in float32.
+"""Lowers a dense graph: computes its matrix products in bfloat16 or float16, and everything else in float32.
 
-Inputs of a product are rounded, its result is widened again. Weights that only products read are rounded once, when the
-graph gets them; others, each time. An operator between two products that only picks or moves values (a relu, a reshape)
-works on the rounded ones, which gives the same bits without widening and rounding again.
+Inputs of a product are rounded, and its result is widened again. Weights that only products read are rounded once, when
+the graph gets them; others are rounded each time. An operator between two products that only selects or moves values (a
+relu, a reshape) works on the rounded ones, which gives the same bits without widening and rounding again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def lower_products(
 
 
 class _Lowering:
-    """Lowers one graph. done: copies of its nodes. rounded: nodes in `dtype`, by the node that they round."""
+    """Lowers one graph. `done` holds copies of its nodes, `rounded` nodes in `dtype` by the node that they round."""
 
     def __init__(self, module: fx.GraphModule, weights: set[int], dtype: torch.dtype) -> None:
         self._module = module
@@ -92,7 +92,7 @@ class _Lowering:
         return found
 
     def _comes_rounded(self, node: fx.Node) -> bool:
-        """Returns whether the node picks and moves values that exist in `dtype`."""
+        """Returns whether the node only selects and moves values that exist in `dtype`."""
         return node in self._rounded or (
             _is_exact(node) and all(self._comes_rounded(each) for each in node.all_input_nodes if _is_wide(each))
         )

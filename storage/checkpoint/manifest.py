@@ -1,4 +1,4 @@
-"""The manifest of a published version: what it holds, and the size and digest of every file.
+"""The manifest of a published version says what it holds, and gives the size and the digest of every file.
 
 The file is canonical JSON (sorted keys, no spaces, a newline) and carries a digest of itself, so that one changed byte
 anywhere in a version, the manifest included, is noticed. Its JSON schema is docs/manifest.schema.json.
@@ -167,12 +167,12 @@ class Manifest(SignedManifest):
 
     @property
     def published_unix_ms(self) -> int:
-        """Time of publication, milliseconds since 1970; in older versions to the second."""
+        """The time of publication, in milliseconds since 1970; exact to the second in older versions."""
         return self.created_unix_ms or self.created_unix * 1000
 
 
 def shard_paths(table: str, count: int) -> list[str]:
-    """The file names of a table's shards, in order."""
+    """Returns the file names of a table's shards, in order."""
     return [f"tables/{table}.{index:05d}-of-{count:05d}.safetensors" for index in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""The first config.pbtxt of a model: written when a model has none, and never touched again."""
+"""Writes the first config.pbtxt of a model when it has none; the file is never changed again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPES = {
 
 
 def config_text(name: str, spec: FeatureSpec, outputs: Sequence[GraphOutput], max_batch_size: int) -> str:
-    """Triton's ModelConfig in text form: raw inputs with their optional companions, outputs, one CPU session."""
+    """Returns Triton's ModelConfig as text: raw inputs with their optional companions, outputs, one CPU session."""
     inputs = [_tensor(wire.name, _TYPES[wire.dtype], wire.dims, optional=wire.optional) for wire in spec.wire_inputs()]
     results = [_tensor(entry.name, _TYPES[entry.dtype], entry.shape[1:] or (1,)) for entry in outputs]
     return "\n".join(
@@ -44,7 +44,7 @@ def config_text(name: str, spec: FeatureSpec, outputs: Sequence[GraphOutput], ma
 
 
 def write_config_if_absent(model_dir: Path, text: str) -> bool:
-    """Creates config.pbtxt whole, or leaves the one that is there; returns whether it was created."""
+    """Creates config.pbtxt atomically, or leaves an existing one; returns whether it was created."""
     target = model_dir / CONFIG
     if target.exists() or target.is_symlink():
         return False

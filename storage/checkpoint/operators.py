@@ -1,4 +1,4 @@
-"""The operators that a dense graph may use.
+"""Lists the operators that a dense graph may use.
 
 The list follows one rule: a pure function of its tensors. No operator on it draws random numbers, reads or writes a
 file, prints, writes into an argument, or gives a shape that depends on values. Any overload of a listed operator is

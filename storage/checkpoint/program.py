@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # torch's exporter and deserializer keep global state while they work.
 TORCH_LOCK = threading.Lock()
 _RECURRENT = re.compile(r"aten\.(gru|lstm|rnn)_?")
-# numbers of torch's ScalarType in the export schema
+# The numbers of torch's ScalarType in the export schema.
 SCALAR_TYPES = {"FP32": 7, "FP64": 8, "INT64": 5, "INT32": 4, "BOOL": 12}
 
 
@@ -80,7 +80,7 @@ def document_of(
         program = program.run_decompositions({})
         _refuse_operators(program)
         serializer = serialize.ExportedProgramSerializer()
-        # torch 2.11 and 2.12 do not know how to leave out what is not published.
+        # torch 2.11 and 2.12 have no option to leave out what is not published.
         known = inspect.signature(serializer.serialize).parameters
         leave_out = ("serialize_state_dict", "serialize_constants", "serialize_example_inputs")
         serialized = serializer.serialize(program, **{name: False for name in leave_out if name in known})

@@ -1,4 +1,4 @@
-"""The common parts of a published version and a published delta: a folder, its manifest, tables with row counts."""
+"""Holds the common parts of a published version and delta: a folder, its manifest, tables with row counts."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Published(Generic[M]):
 
     @property
     def path(self) -> Path:
-        """Path of its folder."""
+        """The path of its folder."""
         return self._path
 
     @property
     def version(self) -> int:
-        """Number of the version that it is, or belongs to."""
+        """The number of the version that it is, or belongs to."""
         return self.manifest.version
 
     @property
     def snapshot(self) -> str:
-        """Random identity of the snapshot that it is, or leads to."""
+        """The random identity of the snapshot that it is, or leads to."""
         return self.manifest.snapshot
 
     @property

@@ -1,4 +1,4 @@
-"""Opens a published version: the folder is checked before anything in it is parsed, and every byte before it is."""
+"""Opens a published version: checks the folder before anything in it is parsed, and every byte before it is parsed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_FEATURES_BYTES = 64 << 20
 
 
 class PublishedVersion(Published[Manifest]):
-    """A version on disk. Made by `open_version`."""
+    """A version on disk, which `open_version` makes."""
 
     def __init__(self, path: Path, manifest: Manifest, manifest_bytes: int = 0, threads: int = 1) -> None:
         super().__init__(path, manifest, manifest_bytes)
@@ -50,10 +50,10 @@ class PublishedVersion(Published[Manifest]):
             raise CheckpointError(f"{layout.FEATURES}: {error}") from None
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """A table's rows, shard by shard, in ascending order of ids.
+        """Yields a table's rows, shard by shard, in ascending order of ids.
 
         The first time that a table is read to its end, its rows are compared with the trainer's fingerprint of them.
-        Raises ParityError then.
+        Raises ParityError when they differ.
         """
         entry = self._table(table)
         compared = bool(entry.fingerprint) and table not in self._compared
@@ -73,7 +73,7 @@ class PublishedVersion(Published[Manifest]):
         self._compared.add(table)
 
     def uses(self, table: str) -> Iterator[Uses]:
-        """Ids and use counts of a table as hints: their digests are not checked."""
+        """Yields ids and use counts of a table as hints: their digests are not checked."""
         return read_uses(self._path, self._table(table).shards)
 
     @property
@@ -87,7 +87,7 @@ class PublishedVersion(Published[Manifest]):
         return ",".join(digests[path] for path in self._table(table).shards)
 
     def golden(self) -> Golden:
-        """The golden requests and their scores."""
+        """Reads the golden requests and their scores."""
         data = self._folder.read(layout.GOLDEN)
         return read_golden(data, self.spec, self.manifest.golden, self.manifest.graph)
 

@@ -1,4 +1,4 @@
-"""Encoded rows as tensors of a shard, readable by any reader of safetensors where there is a dtype for them.
+"""Converts encoded rows to tensors of a shard, which any safetensors reader can read if it has a dtype for them.
 
 fp32, fp16 and bf16 are tensors (n, dim) of their own dtype, without the padding that rows have in a store; int8 is a
 tensor (n, row_bytes) of bytes, each row its scale, its values and its padding.

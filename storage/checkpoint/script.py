@@ -1,6 +1,6 @@
-"""A dense graph as TorchScript: torch's own interpreter runs it in one call, without the GIL between operators.
+"""Converts a dense graph to TorchScript, which torch's interpreter runs in one call, without the GIL between operators.
 
-The operators are those of the checked graph, one for one; sizes become integers, weights stay arguments.
+The operators are exactly those of the checked graph; sizes become integers, and weights remain arguments.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Writer:
         self._lines: list[str] = []
         self._constants: dict[tuple[str, str], str] = {}
         self._numbers = itertools.count()
-        # The value of a node: a name, or one for each output of an operator that has several.
+        # The name of a node's value, or one name for each output of an operator that has several.
         self._values: dict[fx.Node, str | tuple[str, ...]] = {}
 
     def write(self, module: fx.GraphModule) -> str:
@@ -164,7 +164,7 @@ class _Writer:
             self._lines.append(f"{name} : {of}[] = prim::ListConstruct({', '.join(words)})")
             return name
         if isinstance(value, float) and not math.isfinite(value):
-            # The text of a graph has no literal for it.
+            # The text of a graph has no literal for this value.
             result = self._new()
             self._lines.append(f"{result} : float = aten::Float({self._constant('str', _quoted(str(value)))})")
             return result

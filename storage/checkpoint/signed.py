@@ -1,4 +1,4 @@
-"""The common parts of the manifests of versions and deltas: strict content, canonical bytes, a digest of itself."""
+"""Holds the common parts of manifests of versions and deltas: strict content, canonical bytes, a digest of itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.errors import IntegrityError, UnsafeArtifact
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 16 << 20
 
-# Every path that a version or a delta may hold. No separator but the one behind "tables", no "..", nothing absolute.
+# Every path that a version or a delta may hold: no separator but the one after "tables", no "..", nothing absolute.
 PATH_PATTERN = (
     r"^(dense\.pt2|dense\.safetensors|features\.json|golden\.safetensors|removed\.safetensors"
     r"|tables/[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\.[0-9]{5}-of-[0-9]{5}\.safetensors)$"

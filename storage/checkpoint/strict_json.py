@@ -41,7 +41,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _check_depth(data: bytes, what: str) -> None:
-    # Depth is counted on the bytes, strings taken out: the parser itself must never recurse further than we allow.
+    # Depth is counted on the bytes without strings, because the parser itself must never recurse further than allowed.
     depth = 0
     for bracket in _BRACKET.finditer(_STRING.sub(b"", data)):
         depth += 1 if bracket.group() in b"[{" else -1

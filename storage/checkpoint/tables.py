@@ -1,4 +1,4 @@
-"""Rows of embedding tables in a published version: sorted shards, written and read one at a time.
+"""Writes and reads the rows of embedding tables in a published version as sorted shards, one at a time.
 
 n rows, dim values a row, row_bytes bytes of a row as it is stored (storage.rows).
 """
@@ -30,16 +30,18 @@ SHARD_BYTES = 128 << 20
 class TableData:
     """One table as it is published.
 
-    ids: (n,) int64, strictly ascending. rows: (n, dim) float32, finite, as they were trained. freq: (n,) uint8,
-    logarithmic use count. row_type: how rows are stored; a server has the decoded `encoded`, not `rows`. Raises
-    CheckpointError for arrays that do not fit, or rows that the row type cannot hold.
+    Raises CheckpointError for arrays that do not fit, or rows that the row type cannot hold.
     """
 
     name: str
     dim: int
+    #: (n,) int64, strictly ascending.
     ids: np.ndarray
+    #: (n, dim) float32, finite, as they were trained. A server has the decoded `encoded` instead.
     rows: np.ndarray
+    #: (n,) uint8, logarithmic use counts.
     freq: np.ndarray
+    #: The encoding in which rows are stored.
     row_type: str = "fp32"
 
     def __post_init__(self) -> None:
@@ -84,7 +86,7 @@ class TableData:
 
 
 class Shard:
-    """Some rows of a table. ids: (n,) int64 ascending. freq: (n,) uint8. codec: that of `encoded`.
+    """Holds some rows of a table. ids: (n,) int64 ascending. freq: (n,) uint8. codec: that of `encoded`.
 
     It is made of rows (n, dim) float32, or of encoded rows (n, row_bytes) uint8 and their codec. Arrays are not copied.
     """
@@ -97,11 +99,11 @@ class Shard:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The decoded rows, (n, dim) float32; of fp32 a view of `encoded`."""
+        """The decoded rows, (n, dim) float32; for fp32 a view of `encoded`."""
         return self.codec.decode(self.encoded)
 
     def take(self, which: np.ndarray | slice) -> Shard:
-        """Returns some of its rows: a slice, places or flags."""
+        """Returns some of its rows. which: a slice, positions or flags."""
         return Shard(self.ids[which], self.encoded[which], self.freq[which], self.codec)
 
 

@@ -1,7 +1,7 @@
 """Reads and writes the safetensors layout without copies and without trusting a byte of it.
 
 A file is: u64 little-endian length of the header, the header (JSON: name -> dtype, shape, data_offsets), the data. The
-reader accepts exactly what the writer makes: no `__metadata__`, no duplicate name, no gap, no overlap, no byte behind
+reader accepts exactly what the writer makes: no `__metadata__`, no duplicate name, no gap, no overlap, no byte after
 the end. Files are ordinary safetensors files; any other reader can open them.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from storage.checkpoint.strict_json import parse_json
 from storage.errors import CheckpointError, UnsafeArtifact
 
-# BF16 has no numpy type: its two bytes travel as uint16 and the caller views them.
+# BF16 has no numpy type: its two bytes are passed as uint16, and the caller views them.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "I64": np.dtype("<i8"),
@@ -44,7 +44,7 @@ _WRITE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """Size and digest of a file, taken from the bytes on their way to the disk."""
+    """The size and the digest of a file, computed from the bytes as they are written."""
 
     size: int
     sha256: str
@@ -179,7 +179,7 @@ class TensorPlace:
     shape: tuple[int, ...]
     #: First byte, counted from the end of the header.
     first: int
-    #: The byte behind the last, counted from the end of the header.
+    #: The byte after the last, counted from the end of the header.
     last: int
 
 

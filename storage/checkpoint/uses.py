@@ -19,7 +19,7 @@ from storage.errors import EmberlineError, UnsafeArtifact
 
 logger = logging.getLogger(__name__)
 
-# A pair of ids (n,) int64 and counts (n,) uint8.
+# Ids (n,) int64 and their use counts (n,) uint8.
 Uses = tuple[np.ndarray, np.ndarray]
 
 

@@ -1,4 +1,4 @@
-"""Publishes a version: everything into a folder beside the target, forced to disk, then one rename."""
+"""Publishes a version: writes everything into a folder beside the target, forces it to disk, and renames it once."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _check_parts(spec: FeatureSpec, tables: Sequence[TableData], inputs: Sequenc
 
 
 def _load_once(folder: Path, manifest: Manifest) -> None:
-    # A graph that the loader would refuse must fail here, at the publisher, and not in a server at night.
+    # A graph that the loader would refuse must fail here, at the publisher, and not in a server.
     PublishedVersion(folder, manifest).graph()
 
 

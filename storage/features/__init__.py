@@ -1,4 +1,4 @@
-"""From a raw request to ids and dense features: one spec, one C++ engine, the same in trainer and server."""
+"""Turns raw requests into ids and dense features by one spec and one C++ engine, the same in trainer and server."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ __all__ = [
     "unpack_columns",
 ]
 
-# Loads pyarrow, which a server of HTTP and gRPC requests does without.
+# It loads pyarrow, which a server of HTTP and gRPC requests does not need.
 __getattr__ = lazy_names(__name__, {"column_from_arrow": "storage.features.arrow"})

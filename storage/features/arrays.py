@@ -1,4 +1,4 @@
-"""Columns from numpy arrays: fixed ones, and lists as flat values with offsets."""
+"""Makes columns from numpy arrays: fixed ones, and lists as flat values with offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.features.python_rows import bytes_values
 
 
 def column_from_numpy(dtype: str, array: Array, valid: Array | None = None, *, name: str = "") -> Column:
-    """A fixed column. array: (B,) or (B, W), any dtype that casts safely to `dtype`. valid: the same shape."""
+    """Makes a fixed column. array: (B,) or (B, W), any dtype that casts safely to `dtype`. valid: the same shape."""
     array = np.asarray(array)
     if array.ndim not in (1, 2):
         raise InvalidInput(f"{_of(name)}expected shape [B] or [B, width], got {list(array.shape)}", field=name)
@@ -27,7 +27,7 @@ def column_from_numpy(dtype: str, array: Array, valid: Array | None = None, *, n
 def column_from_jagged(
     dtype: str, values: Values, offsets: Array, valid: Array | None = None, *, name: str = ""
 ) -> Column:
-    """A list column from flat values. values: (n,); offsets: (B + 1,); valid: (B,)."""
+    """Makes a list column from flat values. values: (n,); offsets: (B + 1,); valid: (B,)."""
     if not isinstance(values, BytesValues):
         values = flat_values(dtype, np.asarray(values), name)
     offsets = np.ascontiguousarray(_integers(offsets, "offsets", name))
@@ -38,7 +38,7 @@ def column_from_jagged(
 
 
 def flat_values(dtype: str, array: Array, name: str) -> Values:
-    """An array as the values of a column of `dtype`. Raises InvalidInput when the cast would lose something."""
+    """Returns an array as the values of a column of `dtype`. Raises InvalidInput when the cast would lose something."""
     if dtype not in DTYPES:
         raise InvalidInput(f"{_of(name)}unknown dtype {dtype!r}, expected one of {', '.join(DTYPES)}", field=name)
     if dtype == "BYTES":

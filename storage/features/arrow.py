@@ -1,8 +1,8 @@
-"""Columns from Arrow arrays: the training data's way in, without a copy where the layouts agree.
+"""Makes columns from the Arrow arrays of training data, without a copy where the layouts agree.
 
-Slices, chunks, nulls, dictionaries, and lists of every offset width are understood. Dates, timestamps and integers with
-a declared unit become microseconds (`storage.features.times`). A null inside a list of floats is NaN and keeps its
-place; in other lists it is left out.
+Slices, chunks, nulls, dictionaries, and lists of every offset width are supported. Dates, timestamps and integers with
+a declared unit become microseconds (`storage.features.times`). A null inside a list of floats becomes NaN and keeps its
+position; in other lists it is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def column_from_arrow(array: Any, spec: InputSpec) -> Column:
-    """The column of an input from a pyarrow Array or ChunkedArray, without a copy where the layout allows it.
+    """Makes the column of an input from a pyarrow Array or ChunkedArray, without a copy where the layout allows it.
 
     Raises InvalidInput naming the column when its type cannot feed the input.
     """
@@ -122,7 +122,7 @@ def _matrix(array: Any, spec: InputSpec) -> Column:
     inner = _valid(child)
     if present is None:
         return Column(dtype, rows, width, values, None, inner)
-    # Null rows have no values in the child: spread what is there over the places of the full rows.
+    # Null rows have no values in the child: spread its values over the positions of the other rows.
     places = np.repeat(full, width)
     valid = places.astype(np.uint8)
     if inner is not None:
@@ -141,7 +141,7 @@ def _spread(values: Values, places: Array) -> Values:
 
 
 def _flat(array: Any, spec: InputSpec) -> tuple[str, Values]:
-    """dtype and values of a flat array, nulls as fillers."""
+    """Returns the dtype and the values of a flat array, with fillers for nulls."""
     kind = array.type
     if _is_text(kind):
         _require(spec, kind, spec.dtype == "BYTES")
@@ -163,7 +163,7 @@ def _flat(array: Any, spec: InputSpec) -> tuple[str, Values]:
 
 
 def _times(array: Any, spec: InputSpec) -> Any:
-    """Times, and integers with the unit of `spec`, as int64 microseconds; anything else as it is."""
+    """Converts times, and integers with the unit of `spec`, to int64 microseconds; returns anything else as it is."""
     if is_time(array.type):
         if spec.dtype not in TIME_DTYPES:
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What the feature engine gives: dense groups and jagged ids. B rows, W width of a group, N ids."""
+"""Defines the results of the feature engine: dense groups and jagged ids. B rows, W width of a group, N ids."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(slots=True)
 class Jagged:
-    """Bags of ids. values: (N,) int64; offsets: (B + 1,) int64, bag i is values[offsets[i]:offsets[i + 1]].
+    """The ids of a feature as B bags; bag i is values[offsets[i]:offsets[i + 1]]."""
 
-    weights: (N,) float32, of a feature with pooling weighted; None for any other.
-    """
-
+    #: (N,) int64.
     values: Array
+    #: (B + 1,) int64.
     offsets: Array
+    #: (N,) float32 for a feature with pooling weighted; None for any other.
     weights: Array | None = None
 
     def lengths(self) -> Array:
-        """(B,) int64: ids of each bag."""
+        """Returns the number of ids of each bag, (B,) int64."""
         return np.diff(self.offsets)
 
 
 @dataclass(slots=True)
 class FeatureBatch:
-    """batch: B. dense: group -> (B, W) float32. ids: feature -> Jagged of B bags."""
+    """The features of a batch of rows."""
 
+    #: The number of rows, B.
     batch: int
+    #: Maps each group to (B, W) float32.
     dense: dict[str, Array]
+    #: Maps each feature to its B bags.
     ids: dict[str, Jagged]
 
 
 def concat_batches(batches: Sequence[FeatureBatch]) -> FeatureBatch:
-    """Puts batches of one engine behind each other; a single batch is returned as it is."""
+    """Concatenates batches of one engine; returns a single batch as it is."""
     if not batches:
         raise InvalidInput("concat_batches needs at least one batch")
     first = batches[0]
@@ -54,7 +57,7 @@ def concat_batches(batches: Sequence[FeatureBatch]) -> FeatureBatch:
 
 
 def join_offsets(parts: Sequence[Array]) -> Array:
-    """The offsets of bags that stand behind each other. parts: (n + 1,) int64 each, from 0 on."""
+    """Returns the offsets of concatenated bags. parts: (n + 1,) int64 each, from 0 on."""
     lengths = np.concatenate([np.diff(part) for part in parts])
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])

@@ -1,4 +1,4 @@
-"""How many ids a hash into buckets maps to one id, measured on data."""
+"""Measures on data how many values a hash into buckets maps to the same id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.features.transforms import Cross, Hash
 
 @dataclass(frozen=True, slots=True)
 class CollisionReport:
-    """One feature: distinct values before and after its buckets."""
+    """Counts the distinct values of one feature before and after its buckets."""
 
     feature: str
     buckets: int
@@ -26,7 +26,7 @@ class CollisionReport:
 
     @property
     def rate(self) -> float:
-        """The share of distinct values that lost an id of their own."""
+        """The share of distinct values that have no id of their own."""
         return 0.0 if self.before == 0 else (self.before - self.after) / self.before
 
     @property
@@ -47,15 +47,16 @@ class CollisionReport:
 def collision_report(
     spec: FeatureSpec | FeatureEngine, columns: Mapping[str, Column], batch: int
 ) -> list[CollisionReport]:
-    """One report for each feature with buckets. "Before" counts 63-bit hashes, which do not collide in practice.
+    """Returns one report for each feature with buckets.
 
-    columns: as for FeatureEngine.run, of the whole data or a sample. Raises InvalidInput.
+    `before` counts 63-bit hashes, which do not collide in practice. columns: as for FeatureEngine.run, of the whole
+    data or a sample. Raises InvalidInput.
     """
     engine = spec if isinstance(spec, FeatureEngine) else FeatureEngine(spec)
     with_buckets = [(feature, buckets) for feature in engine.spec.ids_features if (buckets := _buckets(feature))]
     if not with_buckets:
         return []
-    # The same features, cut right behind the hash: once without its buckets, once with them.
+    # The same features, cut directly after the hash: once without its buckets, once with them.
     wide, narrow = ([_upto_hash(feature, keep) for feature, _ in with_buckets] for keep in (False, True))
     before = _distinct(engine.spec, wide, columns, batch)
     after = _distinct(engine.spec, narrow, columns, batch)

@@ -1,4 +1,4 @@
-"""What the values of an Arrow column mean, whatever their width: what is compared between training and later data."""
+"""Finds what the values of an Arrow column mean, whatever their width, to compare training with later data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def column_type_of(kind: Any, spec: InputSpec) -> ColumnType | None:
-    """The type of a column that feeds `spec`; of a list, of its values. None for a column of nulls only.
+    """Returns the type of a column that feeds `spec`, or of a list's values; None for a column of nulls only.
 
     kind: an Arrow type that `column_from_arrow` takes. Integers of an input with a declared unit are timestamps.
     """
@@ -37,10 +37,10 @@ def column_type_of(kind: Any, spec: InputSpec) -> ColumnType | None:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether an Arrow type is one of the list types."""
+    """Returns whether an Arrow type is one of the list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def means_the_same(trained: ColumnType, found: ColumnType) -> bool:
-    """Whether data of the type `found` may follow on training with `trained`: the same, or integers for floats."""
+    """Returns whether data of type `found` fits training with `trained`: the same type, or integers for floats."""
     return found == trained or (trained == "float" and found == "integer")

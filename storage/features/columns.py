@@ -1,4 +1,4 @@
-"""Raw columns: one input of a request or of a training batch, as flat arrays that the C++ engine reads in place.
+"""A column is one raw input of a request or of a training batch, as flat arrays that the C++ engine reads in place.
 
 B rows; W width of a fixed input; L padded length of a list; n elements; m bytes.
 """
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class BytesValues:
-    """n byte strings in one buffer: data[starts[i]:ends[i]]. data: uint8 (m,); starts, ends: int64 (n,)."""
+    """Holds n byte strings in one buffer: data[starts[i]:ends[i]]. data: uint8 (m,); starts, ends: int64 (n,)."""
 
     data: Array
     starts: Array
@@ -31,12 +31,12 @@ class BytesValues:
         return bytes(self.data[self.starts[index] : self.ends[index]])
 
     def tolist(self) -> list[bytes]:
-        """The strings as Python bytes."""
+        """Returns the strings as Python bytes."""
         buffer = self.data.tobytes()
         return [buffer[start:end] for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True)]
 
     def take(self, index: Array | slice) -> BytesValues:
-        """The elements at `index` (a mask, positions or a slice), over the same data."""
+        """Returns the elements at `index` (a mask, positions or a slice), over the same data."""
         starts, ends = self.starts[index], self.ends[index]
         return BytesValues(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(ends))
 
@@ -46,11 +46,11 @@ Values = Array | BytesValues
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One raw input. Arrays are borrowed, C-contiguous, one-dimensional; they must not change while it is in use.
+    """One raw input. Its arrays are borrowed, C-contiguous and one-dimensional; they must not change while it is used.
 
-    fixed: rows * width values, offsets None, valid (rows * width,). list: values jagged by offsets int64 (rows + 1,),
-    width 1, valid (rows,). valid: uint8 or bool, 0 = null; None = no nulls. Raises InvalidInput for arrays of
-    another dtype or rank; lengths and offsets are checked by the engine.
+    A fixed column has rows * width values, offsets None, and valid (rows * width,). A list column has values jagged by
+    offsets int64 (rows + 1,), width 1, and valid (rows,). valid is uint8 or bool, 0 for null; None means no nulls.
+    Raises InvalidInput for arrays of another dtype or rank; the engine checks lengths and offsets.
     """
 
     dtype: str
@@ -80,7 +80,7 @@ class Column:
 
     @property
     def is_list(self) -> bool:
-        """Whether rows have lengths of their own."""
+        """True when each row has a length of its own."""
         return self.offsets is not None
 
     @staticmethod
@@ -96,7 +96,7 @@ class Column:
         return BytesValues(data, starts, ends)
 
     def slice(self, start: int, stop: int) -> Column:
-        """The rows `start` to `stop` (left out), over the same values where they allow it."""
+        """Returns the rows from `start` to before `stop`, over the same values where they allow it."""
         if not 0 <= start <= stop <= self.rows:
             raise InvalidInput(f"column: the rows {start} to {stop} do not lie in {self.rows}")
         if self.offsets is None:

@@ -1,4 +1,4 @@
-"""The dtypes of raw inputs: KServe's names, what numpy calls them, and which may stand in for which."""
+"""Defines the dtypes of raw inputs: KServe's names, numpy's dtypes, and which may replace which."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Literal, get_args
 import numpy as np
 
 Dtype = Literal["INT64", "INT32", "UINT64", "BYTES", "FP32", "FP64", "BOOL"]
-# What a value is inside the engine: every integer is an int64 (UINT64 as two's complement, BOOL as 0 or 1), every
+# The type of a value inside the engine: every integer is an int64 (UINT64 as two's complement, BOOL as 0 or 1), every
 # float a double.
 ElementType = Literal["bytes", "int64", "float"]
-# What the values of a training column mean, whatever their width; of a list, what its values mean.
+# The meaning of the values of a training column, or of the values of its lists, whatever their width.
 ColumnType = Literal["integer", "float", "string", "boolean", "timestamp", "time", "duration"]
-# Those that are times, which requests carry in microseconds.
+# The column types that are times, which requests carry in microseconds.
 TIMES = frozenset({"timestamp", "time", "duration"})
 # The unit of integers that are times. Inside the engine, on the wire and in features every time is in microseconds.
 TimeUnit = Literal["s", "ms", "us", "ns"]
@@ -34,14 +34,14 @@ _WIRE_DTYPES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
 def element_type(dtype: str) -> ElementType:
-    """What a value of this dtype is inside the engine."""
+    """Returns the type that values of this dtype have inside the engine."""
     if dtype == "BYTES":
         return "bytes"
     return "float" if dtype in FLOATS else "int64"
 
 
 def accepts(declared: str, sent: str) -> bool:
-    """Whether an input declared as `declared` takes a tensor of dtype `sent`."""
+    """Returns whether an input declared as `declared` takes a tensor of dtype `sent`."""
     if declared in INTEGERS:
         return sent in INTEGERS
     if declared in FLOATS:
@@ -50,11 +50,11 @@ def accepts(declared: str, sent: str) -> bool:
 
 
 def wire_dtype(dtype: np.dtype[np.generic]) -> str | None:
-    """KServe's name of a numpy dtype, None when no raw input has it."""
+    """Returns KServe's name of a numpy dtype, None when no raw input has it."""
     return _WIRE_DTYPES.get(dtype)
 
 
 def integer_range(dtype: str) -> tuple[int, int]:
-    """Smallest and largest integer that a dtype holds."""
+    """Returns the smallest and the largest integer that a dtype holds."""
     bits = 32 if dtype == "INT32" else 64
     return (0, 2**bits - 1) if dtype == "UINT64" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

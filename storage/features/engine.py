@@ -1,4 +1,4 @@
-"""The feature engine: raw columns to ids and dense features, by the C++ program of a spec."""
+"""The feature engine turns raw columns into ids and dense features by the C++ program of a spec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 
 class FeatureEngine:
-    """Runs a spec. Immutable: one engine serves any number of threads, and a run holds the GIL only at its ends."""
+    """Runs a spec. Thread-safe, because it is immutable. A run holds the GIL only at its beginning and its end."""
 
     def __init__(self, spec: FeatureSpec) -> None:
         self.spec = spec
@@ -32,7 +32,7 @@ class FeatureEngine:
         self._groups = tuple(spec.dense_groups)
 
     def run(self, columns: Mapping[str, Column], batch: int) -> FeatureBatch:
-        """Transforms `batch` rows. Inputs of side "user" may have one row, which stands for all.
+        """Transforms `batch` rows. Inputs of side "user" may have one row, which applies to all rows.
 
         The arrays of the result are new. Raises InvalidInput whose field is the input at fault.
         """
@@ -61,7 +61,7 @@ def _refuse_null(name: str, valid: Array, rows: int) -> None:
 
 
 def bind_column(column: Column) -> BoundColumn:
-    """A column as the C++ engine reads it, over the same memory."""
+    """Returns a column as the C++ engine reads it, over the same memory."""
     values: Any = column.values
     starts = ends = None
     if isinstance(values, BytesValues):

@@ -1,4 +1,4 @@
-"""One input and one feature of a spec, as a user writes them: what each may say by itself."""
+"""Defines the inputs and the features of a spec as a user writes them, and checks each of them by itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from storage.features.transforms import MAX_LENGTH, Length, Transform, finite_nu
 
 
 def plain_scalar(value: Any) -> Any:
-    """A bool, int, float or str as it is. Raises ValueError for anything else, so that no type is guessed."""
+    """Returns a bool, int, float or str as it is. Raises ValueError for anything else, so that no type is guessed."""
     if not isinstance(value, bool | int | float | str):
         raise ValueError(f"expected a value, got {type(value).__name__}")
     return finite_number(value) if isinstance(value, float) else value
 
 
-# What travels beside a tensor on the wire and in golden files: no input may end so.
+# The endings of the tensors that accompany an input's own on the wire and in golden files; no input may end so.
 COMPANIONS = (".lengths", ".valid", ".offsets", ".data", ".ends")
 Scalar = Annotated[bool | int | float | str, BeforeValidator(plain_scalar)]
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]{0,254}[^\s\x00-\x1f\x7f])?")
@@ -27,21 +27,17 @@ _PART_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 
 
 class WireInput(NamedTuple):
-    """A tensor that a request may carry. dims: without the batch, -1 for a length of the client's choice."""
+    """A tensor that a request may carry."""
 
     name: str
     dtype: str
+    #: The shape without the batch; -1 for a length of the client's choice.
     dims: tuple[int, ...]
     optional: bool
 
 
 class InputSpec(StrictModel):
-    """One raw input of a request.
-
-    nulls: whether a value may be null. column: the training column that it comes from, its name by default. unit:
-    integers of that column are times in this unit; requests carry them in microseconds, as they do every time.
-    column_type: what the column's values were in training, kept by the trainer; data of another type is refused.
-    """
+    """One raw input of a request."""
 
     name: str
     dtype: Dtype
@@ -49,12 +45,16 @@ class InputSpec(StrictModel):
     width: Annotated[StrictInt, Field(ge=1, le=65_536)] = 1
     side: Literal["item", "user"] = "item"
     missing: Literal["error", "null"] = "error"
+    #: Whether a value may be null.
     nulls: Literal["allow", "error"] = "allow"
     default: Scalar | tuple[Scalar, ...] | None = None
     empty: Literal["value", "empty", "null"] | None = None
     max_length: Length = 1024
+    #: The training column that the input comes from; its name by default.
     column: str | None = None
+    #: The type of the column's values in training, which the trainer records; data of another type is refused.
     column_type: ColumnType | None = None
+    #: The unit of the integers of that column when they are times. Requests carry every time in microseconds.
     unit: TimeUnit | None = None
 
     @model_validator(mode="after")
@@ -99,16 +99,16 @@ class InputSpec(StrictModel):
 
     @property
     def empty_is_null(self) -> bool:
-        """Whether an empty string (fixed) or an empty list counts as null."""
+        """True when an empty string (fixed) or an empty list counts as null."""
         return self.empty == "null"
 
     @property
     def source(self) -> str:
-        """The training column."""
+        """The name of the training column."""
         return self.column or self.name
 
     def wire_inputs(self) -> list[WireInput]:
-        """The tensor and those of its companions that mean something, as a request may carry them."""
+        """Returns the tensor and those of its companions that have a meaning, as a request may carry them."""
         is_list = self.kind == "list"
         dims = (-1,) if is_list else (self.width,)
         found = [WireInput(self.name, self.dtype, dims, self.missing == "null")]
@@ -120,10 +120,9 @@ class InputSpec(StrictModel):
 
 
 class Feature(StrictModel):
-    """One feature: inputs through transforms to the ids of a table or to columns of a dense group.
+    """One feature turns inputs through transforms into the ids of a table or into columns of a dense group.
 
-    table, pooling, length and weights belong to ids (length: with pooling none only, bags are padded or cut to it;
-    weights: with pooling weighted only, the input that holds a weight for each id); group to dense.
+    `table`, `pooling`, `length` and `weights` belong to ids, `group` to dense features.
     """
 
     name: str
@@ -132,7 +131,9 @@ class Feature(StrictModel):
     output: Literal["ids", "dense"]
     table: str = ""
     pooling: Literal["sum", "mean", "none", "weighted"] = "sum"
+    #: With pooling none only: bags are padded or cut to this length.
     length: Annotated[StrictInt, Field(ge=0, le=MAX_LENGTH)] = 0
+    #: With pooling weighted only: the input that holds a weight for each id.
     weights: str = ""
     group: str = "dense"
 

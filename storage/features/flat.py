@@ -1,8 +1,8 @@
-"""Columns as bytes: how a request's raw inputs travel through shared memory, and are joined without being taken apart.
+"""Encodes columns as bytes: a request's raw inputs pass through shared memory and are joined without being decoded.
 
-A layout says of each column which input it is and in what form; the bytes hold the arrays of the columns one behind the
-other. A plain column has one value array of as many rows as the request; of plain columns only, nothing is padded, so
-that a request of numbers is no more than its tensors.
+A layout says for each column which input it is and in what form; the bytes hold the arrays of the columns one after the
+other. A plain column has one array of values with as many rows as the request. When all columns are plain, nothing is
+padded, so that a request of numbers is no larger than its tensors.
 """
 
 from __future__ import annotations
@@ -29,25 +29,27 @@ _PADDING = bytes(_ALIGNMENT)
 
 @dataclass(frozen=True, slots=True)
 class FlatColumn:
-    """One column of a layout. is_one_row: one row stands for all of the request."""
+    """One column of a layout."""
 
     name: str
     dtype: str
     width: int
     is_list: bool
     has_valid: bool
+    #: True when one row applies to all rows of the request.
     is_one_row: bool
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one array of numbers."""
+        """True when the column is one array of numbers."""
         return self.dtype != "BYTES" and not (self.is_list or self.has_valid or self.is_one_row)
 
 
 class Layout:
-    """What lies in the bytes, in its order. Immutable.
+    """The columns that the bytes hold, in their order. Immutable.
 
-    row_bytes: of a row of each column, of plain columns only; else empty. is_plain: whether all of them are.
+    `is_plain` is true when all columns are plain. `row_bytes` has the bytes of a row of each column then; it is empty
+    otherwise.
     """
 
     def __init__(self, columns: Sequence[FlatColumn]) -> None:
@@ -60,7 +62,7 @@ class Layout:
 
     @classmethod
     def parse(cls, code: bytes, inputs: Sequence[InputSpec]) -> Layout:
-        """The layout that `flatten` described for a model with these inputs. Raises InvalidInput."""
+        """Reads the layout that `flatten` described for a model with these inputs. Raises InvalidInput."""
         if len(code) % _ENTRY.size:
             raise InvalidInput(f"a layout of {len(code)} bytes")
         columns: list[FlatColumn] = []
@@ -83,10 +85,10 @@ class Layout:
 
 
 class FlatColumns(Mapping[str, Column]):
-    """The columns of a request over its bytes; each is made when it is asked for.
+    """Maps names to the columns of a request over its bytes; they are made at the first access.
 
-    data: uint8, exactly what `flatten` gave, unchanged while this is in use. Raises InvalidInput when the bytes are not
-    what layout and batch say; of columns that are not plain, when they are asked for.
+    data: uint8, exactly what `flatten` returned, unchanged while this is in use. Raises InvalidInput when the bytes do
+    not fit layout and batch; when not all columns are plain, at the first access.
     """
 
     def __init__(self, layout: Layout, data: np.ndarray, batch: int) -> None:
@@ -113,7 +115,7 @@ class FlatColumns(Mapping[str, Column]):
 
 
 def join_flat(requests: Sequence[FlatColumns]) -> dict[str, Column]:
-    """The columns of requests of one plain layout, row by row, in new arrays."""
+    """Joins the columns of requests of one plain layout, row by row, in new arrays."""
     layout = requests[0].layout
     rows = sum([request.batch for request in requests])
     joined: dict[str, Column] = {}
@@ -129,7 +131,7 @@ def join_flat(requests: Sequence[FlatColumns]) -> dict[str, Column]:
 
 
 def flatten(columns: Mapping[str, Column], batch: int, places: Mapping[str, int]) -> tuple[bytes, bytes]:
-    """The layout's code, and the bytes. places: of the inputs, by name."""
+    """Encodes columns; returns the layout's code and the bytes. places: the position of each input in the spec."""
     code = bytearray()
     parts: list[Any] = []
     for name, column in columns.items():

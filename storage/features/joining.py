@@ -1,4 +1,4 @@
-"""Columns of several requests behind each other, so that one run of the feature engine serves them all."""
+"""Concatenates the columns of several requests, so that one run of the feature engine serves them all."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from storage.features.flat import FlatColumns, join_flat
 
 
 def is_row_by_row(columns: Mapping[str, Column], batch: int) -> bool:
-    """Whether every column has a row for each row of the request; else one row of a user stands for them all."""
+    """Returns whether every column has a row for each row of the request; else a user's one row applies to them all."""
     if isinstance(columns, FlatColumns) and columns.layout.is_plain:
         return True
     return all(column.rows == batch for column in columns.values())
 
 
 def can_join(first: Mapping[str, Column], other: Mapping[str, Column]) -> bool:
-    """Whether two requests have the same inputs in the same forms."""
+    """Returns whether two requests have the same inputs in the same forms."""
     if isinstance(first, FlatColumns) and isinstance(other, FlatColumns) and first.layout is other.layout:
         return True
     if first.keys() != other.keys():
@@ -33,9 +33,10 @@ def can_join(first: Mapping[str, Column], other: Mapping[str, Column]) -> bool:
 
 
 def join_columns(requests: Sequence[Mapping[str, Column]]) -> Mapping[str, Column]:
-    """The columns of all requests, row by row, in new arrays. Each request `can_join` the first.
+    """Joins the columns of all requests, row by row, in new arrays. `can_join` is true of each request and the first.
 
-    Raises InvalidInput for a column with more or fewer values than it says: the values of others would move.
+    A single request is returned as it is. Raises InvalidInput for a column with more or fewer values than its rows
+    have, because the values of other requests would be shifted.
     """
     first = requests[0]
     flat = [columns for columns in requests if isinstance(columns, FlatColumns) and columns.layout.is_plain]

@@ -1,4 +1,4 @@
-"""Columns as named arrays and back: how golden files keep raw requests.
+"""Converts columns to named arrays and back; golden files store raw requests in this form.
 
 A numeric input is NAME; BYTES are NAME.data (uint8) and NAME.ends (int64); lists add NAME.offsets, nulls NAME.valid.
 A fixed input's NAME or NAME.ends has shape (rows, width), a list's (n,).
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pack_columns(columns: Mapping[str, Column]) -> dict[str, Array]:
-    """Columns as contiguous named arrays. The bytes of strings are packed, so nothing else of a buffer travels."""
+    """Returns columns as contiguous named arrays. Strings are packed, so that no other bytes of a buffer are stored."""
     arrays: dict[str, Array] = {}
     for name, column in columns.items():
         shape = (-1,) if column.is_list else (column.rows, column.width)
@@ -40,7 +40,7 @@ def pack_columns(columns: Mapping[str, Column]) -> dict[str, Array]:
 
 
 def unpack_columns(arrays: Mapping[str, Array], spec: FeatureSpec) -> dict[str, Column]:
-    """The columns of a spec from what pack_columns gave. Raises InvalidInput for arrays that do not fit the spec.
+    """Makes the columns of a spec from pack_columns's result. Raises InvalidInput for arrays that do not fit the spec.
 
     An input whose `missing` is "null" may be left out. Contents are checked by the engine.
     """

@@ -1,4 +1,4 @@
-"""What flows through a feature's transforms: its type, and how many values a row has."""
+"""Traces the type of the values, and their number in a row, through a feature's transforms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS = {"bytes": "BYTES", "int64": "integers", "float": "floats"}
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The values between two transforms: `low` to `high` of them a row."""
+    """The type and the number of the values between two transforms: a row has `low` to `high` of them."""
 
     type: ElementType
     low: int
@@ -36,19 +36,19 @@ class Flow:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every row has the same number of values."""
+        """True when every row has the same number of values."""
         return self.low == self.high
 
 
 def input_flow(spec: InputSpec) -> Flow:
-    """What a raw input gives."""
+    """Returns the flow of a raw input."""
     if spec.kind == "fixed":
         return Flow(element_type(spec.dtype), spec.width, spec.width)
     return Flow(element_type(spec.dtype), 0, spec.max_length)
 
 
 def trace(feature: Feature, inputs: Sequence[InputSpec]) -> Flow:
-    """What a feature gives after all its transforms. Raises ValueError naming the transform that does not fit."""
+    """Returns a feature's flow after all its transforms. Raises ValueError naming a transform that does not fit."""
     flows = [input_flow(spec) for spec in inputs]
     flow = flows[0]
     crosses = bool(feature.transforms) and isinstance(feature.transforms[0], Cross)

@@ -26,7 +26,7 @@ from storage.features.transforms import (
 
 
 def build_program(spec: FeatureSpec) -> Program:
-    """The program of a valid spec."""
+    """Builds the program of a valid spec."""
     builder = Builder()
     for entry in spec.inputs:
         _add_input(builder, entry)
@@ -65,7 +65,7 @@ def _add_input(builder: Builder, entry: InputSpec) -> None:
 
 
 def _native(dtype: str, value: Any) -> bytes | int | float:
-    """A default as the engine holds it: UTF-8, two's complement, double."""
+    """Converts a default to the engine's form: UTF-8, two's complement, double."""
     match element_type(dtype):
         case "bytes":
             return str(value).encode()

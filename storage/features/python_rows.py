@@ -1,4 +1,4 @@
-"""Columns from Python values, as JSON gives them, and back: exact types, exact ranges, None for null."""
+"""Converts Python values, as JSON gives them, to columns and back: exact types, exact ranges, None for null."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILLERS: dict[str, Any] = {"BYTES": b"", "BOOL": False, "FP32": 0.0, "FP64": 0.
 
 
 def column_from_rows(spec: InputSpec, rows: Sequence[Any]) -> Column:
-    """The column of an input from Python values, one a row: a scalar, a list, or None for null."""
+    """Makes the column of an input from Python values, one for each row: a scalar, a list, or None for null."""
     if spec.kind == "list":
         return column_from_lists(spec.dtype, rows, name=spec.name)
     flat: list[Any] = []
@@ -43,9 +43,9 @@ def column_from_rows(spec: InputSpec, rows: Sequence[Any]) -> Column:
 
 
 def column_from_lists(dtype: str, rows: Sequence[Sequence[Any] | None], *, name: str = "") -> Column:
-    """A list column from Python lists; None is a null row.
+    """Makes a list column from Python lists; None is a null row.
 
-    A null inside a list of floats is NaN and keeps its place; in other lists it is left out.
+    A null inside a list of floats becomes NaN and keeps its position; in other lists it is left out.
     """
     for index, row in enumerate(rows):
         if row is not None and not isinstance(row, list | tuple):
@@ -63,7 +63,7 @@ def column_from_lists(dtype: str, rows: Sequence[Sequence[Any] | None], *, name:
 
 
 def column_rows(column: Column) -> list[Any]:
-    """A column as Python values, one a row: a scalar, a list, or None for null."""
+    """Returns a column as Python values, one for each row: a scalar, a list, or None for null."""
     flat: list[Any] = column.values.tolist()
     valid = None if column.valid is None else column.valid.astype(bool).tolist()
     if column.offsets is not None:
@@ -93,7 +93,10 @@ def bytes_values(values: Sequence[Any], name: str) -> BytesValues:
 
 
 def exact_values(dtype: str, values: list[Any], name: str, row_of: Any) -> Values:
-    """Python values as a flat array of `dtype`. Raises InvalidInput naming the row of the first that does not fit."""
+    """Returns Python values as a flat array of `dtype`.
+
+    Raises InvalidInput naming the row of the first value that does not fit.
+    """
     if dtype == "BYTES":
         return bytes_values(values, name)
     kinds = set(map(type, values))

@@ -1,4 +1,4 @@
-"""The feature spec: a version's `features.json`, and the `inputs:` and `features:` of the trainer's config."""
+"""The feature spec is a version's `features.json`, and the `inputs:` and `features:` of the trainer's config."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class FeatureSpec(StrictModel):
         return {entry.name: entry for entry in self.features}
 
     def input(self, name: str) -> InputSpec:
-        """The input of that name. Raises KeyError."""
+        """Returns the input of that name. Raises KeyError."""
         return self._inputs[name]
 
     def feature(self, name: str) -> Feature:
-        """The feature of that name. Raises KeyError."""
+        """Returns the feature of that name. Raises KeyError."""
         return self._features[name]
 
     def flow(self, name: str) -> Flow:
-        """Type and number of values a row of a feature, after its transforms."""
+        """Returns the type of a feature's values and their number in a row, after its transforms."""
         feature = self.feature(name)
         return trace(feature, [self.input(entry) for entry in feature.inputs])
 
@@ -73,12 +73,12 @@ class FeatureSpec(StrictModel):
 
     @cached_property
     def weights_of(self) -> dict[str, str]:
-        """Input of weights -> the input of ids whose values it weighs, one weight a value."""
+        """Maps each input of weights to the input of ids whose values it weighs, one weight for each value."""
         return {feature.weights: feature.inputs[0] for feature in self.features if feature.weights}
 
     @cached_property
     def dense_groups(self) -> dict[str, int]:
-        """Group -> its width: the dense features of a group stand side by side in the order of the spec."""
+        """Maps each group to its width; the dense features of a group are concatenated in the order of the spec."""
         groups: dict[str, int] = {}
         for feature in self.features:
             if feature.output == "dense":
@@ -91,7 +91,7 @@ class FeatureSpec(StrictModel):
         return tuple(dict.fromkeys(feature.table for feature in self.ids_features))
 
     def wire_inputs(self) -> list[WireInput]:
-        """Every tensor that a request may carry, companions included."""
+        """Returns every tensor that a request may carry, companions included."""
         return [tensor for entry in self.inputs for tensor in entry.wire_inputs()]
 
 

@@ -1,4 +1,4 @@
-"""The base of the spec's models: frozen, closed, and a misspelt key is answered with the nearest known one."""
+"""Defines the base of the spec's models, which are frozen and refuse a misspelt key with the nearest known one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or the list of what is known when nothing is near."""
+    """Returns `; did you mean 'x'?`, or the list of the known names when none is near."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1)
     if near:

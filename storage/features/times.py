@@ -1,8 +1,8 @@
-"""Times of Arrow columns in the one unit that requests and features have: microseconds.
+"""Converts times of Arrow columns to microseconds, the one unit that requests and features have.
 
 A timestamp counts from 1970-01-01T00:00 UTC; one without a time zone is taken as UTC, and a date as its midnight. A
 time of day counts from midnight. Seconds, milliseconds and days convert exactly. Nanoseconds are rounded down, towards
-the earlier microsecond. What does not fit 64 bits (dates beyond the years -290307 to 294246) is refused.
+the earlier microsecond. A time that does not fit 64 bits (dates beyond the years -290307 to 294246) is refused.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import pyarrow as pa
 
 from storage.errors import InvalidInput
 
-# Microseconds in one; nanoseconds are divided.
+# The microseconds in each unit; nanoseconds are divided instead.
 _FACTORS = {"s": 1_000_000, "ms": 1_000, "us": 1, "day": 86_400_000_000}
 _NANOSECONDS = 1_000
 
 
 def is_time(kind: Any) -> bool:
-    """Whether an Arrow type is a date, a timestamp, a time of day or a duration."""
+    """Returns whether an Arrow type is a date, a timestamp, a time of day or a duration."""
     return bool(
         pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)
     )
 
 
 def to_microseconds(array: Any, column: str, unit: str | None = None) -> Any:
-    """An int64 array of microseconds, null where `array` is.
+    """Returns an int64 array of microseconds, null where `array` is null.
 
     array: a flat pyarrow Array of times, or of integers with their `unit` (s, ms, us, ns). Raises InvalidInput naming
     the column and the value that does not fit.

@@ -1,4 +1,4 @@
-"""The transforms of a feature as data: what each is called, takes and gives. The C++ engine runs them."""
+"""Describes the transforms of a feature as data; the C++ engine runs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LENGTH = 1 << 20
 
 
 def finite_number(value: Any) -> float:
-    """An int or a float as a float. Raises ValueError for anything else, and for what no float holds."""
+    """Returns an int or a float as a float. Raises ValueError for anything else, and for a number not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected a number, got {value!r}")
     try:
@@ -35,7 +35,7 @@ Number = Annotated[float, BeforeValidator(finite_number)]
 
 
 class Hash(StrictModel):
-    """bytes or int64 -> int64: 63 bits, or [0, buckets). Different seeds and salts give unrelated ids."""
+    """Hashes bytes or int64 to int64: 63 bits, or [0, buckets). Different seeds and salts give unrelated ids."""
 
     op: Literal["hash"] = "hash"
     seed: Seed = 0
@@ -44,7 +44,7 @@ class Hash(StrictModel):
 
 
 class Vocabulary(StrictModel):
-    """bytes or int64 -> the position in `values`; what is not among them is left out, or gets the id `unknown`."""
+    """Maps bytes or int64 to the position in `values`. Other values are left out, or get the id `unknown`."""
 
     op: Literal["vocabulary"] = "vocabulary"
     values: tuple[StrictStr, ...] | tuple[Int64, ...] = Field(min_length=1)
@@ -67,7 +67,7 @@ class Vocabulary(StrictModel):
 
 
 class Bucketise(StrictModel):
-    """int64 or float -> int64: how many boundaries are <= the value, so n boundaries give the ids 0 to n."""
+    """Maps int64 or float to int64, the number of boundaries <= the value: n boundaries give the ids 0 to n."""
 
     op: Literal["bucketise"] = "bucketise"
     boundaries: tuple[Number, ...] = Field(min_length=1)
@@ -81,13 +81,13 @@ class Bucketise(StrictModel):
 
 
 class Log(StrictModel):
-    """int64 or float -> float: log(1 + max(x, 0))."""
+    """Maps int64 or float to float: log(1 + max(x, 0))."""
 
     op: Literal["log"] = "log"
 
 
 class Clip(StrictModel):
-    """int64 or float -> float: no less than `min`, no more than `max`; either may be left open."""
+    """Limits int64 or float, as float, to no less than `min` and no more than `max`; either may be left out."""
 
     op: Literal["clip"] = "clip"
     min: Number | None = None
@@ -103,7 +103,7 @@ class Clip(StrictModel):
 
 
 class Affine(StrictModel):
-    """int64 or float -> float: x * scale + shift."""
+    """Maps int64 or float to float: x * scale + shift."""
 
     op: Literal["affine"] = "affine"
     scale: Number = 1.0
@@ -111,7 +111,7 @@ class Affine(StrictModel):
 
 
 class Cross(StrictModel):
-    """k >= 2 inputs of bytes or int64 -> int64: one id for each combination, the last input varying fastest.
+    """Maps k >= 2 inputs of bytes or int64 to int64: one id for each combination, the last input varying fastest.
 
     A row with more than `max` combinations is refused.
     """
@@ -123,14 +123,14 @@ class Cross(StrictModel):
 
 
 class Select(StrictModel):
-    """The value at `index` of a fixed input of width > 1."""
+    """Selects the value at `index` of a fixed input of width > 1."""
 
     op: Literal["select"] = "select"
     index: Annotated[StrictInt, Field(ge=0)]
 
 
 class Slice(StrictModel):
-    """The values `start` to `stop` (left out) of a fixed input of width > 1."""
+    """Selects the values from `start` to before `stop` of a fixed input of width > 1."""
 
     op: Literal["slice"] = "slice"
     start: Annotated[StrictInt, Field(ge=0)] = 0
@@ -138,7 +138,7 @@ class Slice(StrictModel):
 
 
 class Truncate(StrictModel):
-    """At most `length` values a row: the first, or the last in their order."""
+    """Keeps at most `length` values of a row: the first ones, or the last ones in their order."""
 
     op: Literal["truncate"] = "truncate"
     length: Length
@@ -146,7 +146,7 @@ class Truncate(StrictModel):
 
 
 class Pad(StrictModel):
-    """At least `length` values a row: `value` is put behind a shorter row."""
+    """Pads a shorter row at its end with `value` to `length` values."""
 
     op: Literal["pad"] = "pad"
     length: Length

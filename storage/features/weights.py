@@ -1,4 +1,4 @@
-"""Raw rows whose weights are made to match the ids that they weigh."""
+"""Makes the weights of raw rows match the ids that they weigh."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from storage.features.spec import FeatureSpec
 
 
 def matched_weights(spec: FeatureSpec, row: dict[str, Any]) -> dict[str, Any]:
-    """A raw row whose weights fit its ids: one number for each, cut or filled with 1.
+    """Returns a raw row whose weights fit its ids: one number for each, cut or filled with 1.
 
-    row: a value, a list or None by input. The row itself where it fits already.
+    row: a value, a list or None by input. It is returned itself when it fits already.
     """
     changes: dict[str, Any] = {}
     for weights, ids in spec.weights_of.items():
@@ -22,7 +22,7 @@ def matched_weights(spec: FeatureSpec, row: dict[str, Any]) -> dict[str, Any]:
             fitting: Any = kept + [1.0] * (count - len(kept))
             same = given is not None and fitting == given
         elif entry.default is not None:
-            continue  # what is null has a weight
+            continue  # a null has the default as its weight
         else:
             cells = given if isinstance(given, list | tuple) else [given] * entry.width
             fitting = [_number(value) for value in cells] if entry.width > 1 else _number(cells[0])
@@ -33,7 +33,7 @@ def matched_weights(spec: FeatureSpec, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(entry: InputSpec, row: Any) -> list[Any]:
-    """The values of a list as the engine takes them."""
+    """Returns the values of a list as the engine takes them."""
     if row is None or (len(row) == 0 and entry.empty_is_null):
         return list(entry.default) if isinstance(entry.default, tuple) else []
     return list(row)

@@ -1,1 +1,1 @@
-"""Rows in the memory of GPUs: a tier over DRAM."""
+"""Holds rows in the memory of GPUs, as a tier over DRAM."""

@@ -26,7 +26,7 @@ _NONE, _REMOVED, _SPILLED = 0, 2, 3
 
 
 class SnapshotRows:
-    """Rows of the snapshots of one store. Thread-safe; uses are not counted."""
+    """Reads rows of the snapshots of one store. Thread-safe; uses are not counted."""
 
     def __init__(self, store: TieredStore) -> None:
         self._store = store
@@ -62,11 +62,11 @@ class SnapshotRows:
         Returns the ids that were found (m,), their rows in `space` (m, stride), and the ids that were not found. space:
         (n, stride) or more; the bytes behind a row are zeros or keep their value. Raises StoreError.
 
-        Rows that overlays hold in memory are taken as they are: what is encoded was read from rows that encode to it.
+        Rows that overlays hold in memory are copied in their encoded form, which encoding would give again.
         """
         at, states = np.empty(len(ids), np.int64), np.empty(len(ids), np.uint8)
         turn = self._store.overlays.turn()
-        turn.inside = True  # before the view is read: `storage.tiers.overlays` says why
+        turn.inside = True  # before the view is read: `storage.tiers.overlays` explains why
         try:
             slots = self._store.overlays.view.slots(mask)
             held = self._store.overlay_tables[table]

@@ -44,7 +44,7 @@ class DeviceMemory:
 
     #: Total memory of the GPU.
     total: int
-    #: Free memory of the GPU, whoever uses the rest.
+    #: Free memory of the GPU, whichever process uses the rest.
     free: int
     #: GPU memory that the buffers of this device take.
     device: int

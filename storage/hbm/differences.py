@@ -1,6 +1,6 @@
 """Brings entries of a difference to a GPU, makes them the base's, and removes them.
 
-`tier` says when, and why in this order.
+`tier` explains when, and why in this order.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SCAN = 4
 
 
 class Differences:
-    """The differences of one GPU. Called under the tier's lock.
+    """Manages the differences of one GPU. The caller holds the tier's lock.
 
-    number: identifies a difference, whose rows stand under `Replica.virtual`.
+    number: identifies a difference, whose rows have the table numbers of `Replica.virtual`.
     """
 
     def __init__(self, rows: SnapshotRows, publisher: Publisher) -> None:
@@ -84,7 +84,7 @@ class Differences:
         for table in range(replica.base_tables):
             slab = replica.slab(table)
             ids = self._rows.ids(table, overlays)
-            # Each set waits for the sessions, and brings no rows: so it may be large.
+            # Each set waits for the sessions and brings no rows, so it may be large.
             for start in range(0, len(ids), _ADOPTED_IDS):
                 piece = ids[start : start + _ADOPTED_IDS]
                 slab.cache.adopt(replica.virtual(table, number), table, piece, self._threads)

@@ -1,4 +1,4 @@
-"""The HBM tiers of one store, one for each GPU."""
+"""Manages the HBM tiers of one store, one for each GPU."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Sharing(Protocol):
     """The hook of a store whose GPUs share rows (`storage.hbm.sharing`)."""
 
     def join(self, tier: HbmTier) -> None:
-        """A GPU's cache opens; before anything fills it."""
+        """Sets the hook of a GPU's cache that opens. Called before anything fills the cache."""
 
 
 class Gpus:
-    """By the index of the GPU. A listener of its store, see `gpus_of`. Any thread.
+    """Holds the HBM tiers of a store by the index of the GPU, as a listener of the store; see `gpus_of`. Thread-safe.
 
-    sharing: the hook of a store whose GPUs share rows; None where none ever did.
+    `sharing` is the hook of a store whose GPUs share rows; None where none ever did.
     """
 
     def __init__(self, store: TieredStore) -> None:
@@ -66,7 +66,7 @@ class Gpus:
         return tier
 
     def close(self, index: int) -> None:
-        """Frees a GPU's memory; no effect where there is no cache."""
+        """Frees a GPU's memory; does nothing where there is no cache."""
         with self._lock:
             worker = self._workers.pop(index, None)
         if worker is None:
@@ -113,14 +113,14 @@ class Gpus:
         worker.refill()
 
     def refill(self) -> None:
-        """Has every GPU fill its free room anew."""
+        """Makes every GPU fill its free room again."""
         with self._lock:
             workers = list(self._workers.values())
         for worker in workers:
             worker.refill()
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
-        """Waits until every GPU holds the hottest rows that fit; returns False when one does not by then."""
+        """Waits until every GPU holds the hottest rows that fit; returns False when the time runs out before."""
         with self._lock:
             workers = list(self._workers.values())
         return all(worker.wait_filled(timeout_s) for worker in workers)

@@ -1,4 +1,4 @@
-"""The sources of cuda/ that hold the kernels of lookups, and the threads in a block of any kernel."""
+"""Lists the sources of cuda/ that hold the kernels of lookups, and sets the threads in a block of any kernel."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ SOURCES = {
     "missed_rows": ("missed_rows_fp32", "missed_rows_fp16", "missed_rows_bf16", "missed_rows_add"),
     "publish": ("publish_rows", "publish_stores"),
 }
-# The one that only GPUs which share rows need.
+# The source that only GPUs that share rows need.
 ACROSS = "lookup_across"

@@ -149,7 +149,7 @@ def gpu_arch(capability: tuple[int, int]) -> str:
 
 
 class Kernels:
-    """The kernels on one GPU. Thread-safe, for threads whose current GPU it is.
+    """Loads and launches the kernels on one GPU. Thread-safe, for threads whose current GPU it is.
 
     A loaded kernel stays loaded: graphs may hold it. Once a kernel is loaded, work is put on the given stream and
     nothing else happens: no allocation, no waiting, so that a stream may be capturing. Every call may raise
@@ -184,7 +184,7 @@ class Kernels:
                 self._load_source(source)
 
     def load_across(self) -> None:
-        """The same for those that look into the memory of other GPUs."""
+        """Compiles and loads the kernels that read the memory of other GPUs."""
         self._load_source(ACROSS)
 
     def assemble(

@@ -28,7 +28,7 @@ PACKED_FEATURE_WORDS = 4
 MOST_FEATURES = 65535
 
 _WARP = 32
-# Blocks for each feature or list: threads stride over the rest. A first guess, not measured.
+# The most blocks for each feature or list: threads stride over the rest. A first guess, not measured.
 _BLOCKS_AT_MOST = 1024
 
 Tensors = tuple[torch.Tensor, ...]
@@ -57,9 +57,9 @@ def gather(
     """Writes the decoded rows of unpooled features to their places.
 
     features: (feature_count, 16) int64. header: begins with the header of a batch and has all that it refers to. rows:
-    of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count: int64,
-    how many there were, set to 0 before on the same stream; several launches may append to one list. use_every: which
-    lookups mark their row as used: every so many, a power of two; 0 for none. outputs: outputs and states of the
+    those of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count:
+    int64, the number of misses, set to 0 before on the same stream; several launches may append to one list. use_every:
+    every use_every-th lookup marks its row as used, a power of two; 0 for none. outputs: outputs and states of the
     features, written in full. shared: index buckets, slabs and marks of use.
 
     Raises ConfigError for another use_every, and for no feature or too many.
@@ -84,7 +84,10 @@ def pool(
     outputs: Tensors,
     shared: Tensors,
 ) -> KernelCall:
-    """Sums the bags of pooled features in float32, in the order of the ids. Arguments and errors as those of gather."""
+    """Sums the bags of pooled features in float32, in the order of the ids.
+
+    Arguments and errors are those of gather.
+    """
     values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
     blocks = _blocks(rows * _WARP, _checked(feature_count))
     reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
@@ -164,7 +167,7 @@ def publish_stores(
 
 
 def _blocks(threads: int, abreast: int = 1) -> tuple[int, int]:
-    """Of the grid; it has no side of 0."""
+    """Returns the blocks of the grid, x and y, at least 1 each."""
     return min(max(-(-threads // THREADS), 1), _BLOCKS_AT_MOST), abreast
 
 

@@ -1,4 +1,4 @@
-"""Ids that sessions ask the cache of a GPU for, until its worker has the time. Any thread; never waits."""
+"""Holds the ids that sessions want in the cache of a GPU until its worker takes them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 
 from storage.tiers.arrays import Ids
 
-# Beyond so many pieces the oldest ones are forgotten: what is wanted is asked for again.
+# Beyond this number of pieces the oldest ones are forgotten: ids that are wanted are offered again.
 _MOST = 256
 
 
 class Offers:
-    """Pieces of ids, each of one table."""
+    """A bounded queue of pieces of ids, each of one table. Thread-safe; no call waits."""
 
     def __init__(self, most: int = _MOST) -> None:
-        """most: pieces that are kept."""
+        """Makes an empty queue. most: the pieces that are kept."""
         self._pieces: deque[tuple[int, Ids]] = deque(maxlen=most)
 
     def put(self, pieces: Sequence[tuple[int, Ids]]) -> None:
-        """By table; an id may come more than once."""
+        """Adds pieces, each a table and its ids; an id may come more than once."""
         self._pieces.extend(pieces)
 
     def take(self) -> Iterator[tuple[int, Ids]]:
-        """By table, each id as often as it was put; those that were put before."""
+        """Removes the pieces that were put before, and yields their ids by table, each as often as it was put."""
         wanted: dict[int, list[Ids]] = {}
         for _ in range(len(self._pieces)):
             try:

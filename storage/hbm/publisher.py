@@ -43,7 +43,7 @@ _ALIGNMENT = 256
 class _Half:
     """One half of the buffer, on host and device.
 
-    done: behind its last use; pending: true until that was waited for.
+    `done` is recorded after its last use; `pending` is true until that was waited for.
     """
 
     def __init__(self, device: Device, host: torch.Tensor, staging: torch.Tensor) -> None:
@@ -54,7 +54,7 @@ class _Half:
 
 
 class Publisher:
-    """The publisher of one GPU. rows, entries: numbers of those that it has put there."""
+    """Publishes changes to one GPU. `rows` and `entries` count those that it has written there."""
 
     def __init__(self, device: Device, turns: Turns, widest_stride: int, cache_bytes: int) -> None:
         """Allocates the buffers.
@@ -111,7 +111,7 @@ class Publisher:
     def read(self, source: torch.Tensor, zero_after: torch.Tensor | None = None) -> np.ndarray:
         """Reads bytes of the GPU, at most the buffer's; the array is valid until the next call.
 
-        zero_after: cleared then.
+        zero_after: filled with zeros after the read.
         """
         target = self._host[: source.nbytes]
         self._device.copy(target, source, self._stream)
@@ -122,7 +122,7 @@ class Publisher:
 
     @property
     def buffer_bytes(self) -> int:
-        """Returns the most bytes that `read` takes at once."""
+        """The most bytes that `read` takes at once."""
         return len(self._host_bytes)
 
     def drain(self) -> None:
@@ -203,7 +203,7 @@ class Publisher:
         return half
 
     def _space_of(self, changes: GpuSet, slab: GpuSlab) -> torch.Tensor | None:
-        """Returns the set's rows, by number, where `space` has them."""
+        """Returns the set's rows, by number, when they are in `space`; None otherwise."""
         if len(changes.rows) == 0 or changes.staged.strides[0] != slab.stride:
             return None
         start = changes.staged.ctypes.data - self._space_bytes.ctypes.data

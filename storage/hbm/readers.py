@@ -17,7 +17,7 @@ _MOST_S = 30.0
 
 
 class Turn:
-    """Marks of one session. inside: between `begin` and `end`. over: number of times it has come out."""
+    """Marks of one session: `inside` is true between `begin` and `end`, and `over` counts the times it has come out."""
 
     def __init__(self) -> None:
         self.inside = False

@@ -1,4 +1,4 @@
-"""A GPU's copy of a cache: index buckets, a slab of rows by slot, marks of use; one set of them for each size of rows.
+"""A replica is a GPU's copy of a cache: index buckets, rows by slot and marks of use, a slab for each row size.
 
 The authoritative index is the host's (`GpuCache`); `publisher` brings its changes here.
 """
@@ -27,7 +27,7 @@ ROW_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "fp8": 4}
 # Snapshots beside the base that a GPU can answer for at once; the length of the kernels' chain.
 MOST_DIFFERENCES = 8
 BUCKET_BYTES = 64
-# A cache for all rows has room for a further 1 / SPARE of them: for the rows that differ between two snapshots.
+# A cache for all rows has room for another 1 / SPARE of them, for the rows that differ between two snapshots.
 SPARE = 4
 # Every USE_EVERY-th lookup marks its row.
 USE_EVERY = 8
@@ -55,12 +55,13 @@ class GpuSlab:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes that it takes of the GPU."""
+        """The bytes of GPU memory that it takes."""
         return self.buckets.nbytes + self.rows.nbytes + self.uses.nbytes
 
     def pieces(self, count: int) -> Iterator[slice]:
-        """Yields slices of `count` rows that fit into one set each: slots given up in a set are free only when it is
-        over.
+        """Yields slices of `count` rows that fit into one set each.
+
+        Slots that are released in a set are free only when it is complete.
         """
         start = 0
         while start < count:
@@ -70,11 +71,11 @@ class GpuSlab:
 
 
 class Replica:
-    """All slabs of one store on one GPU. Immutable except for their contents.
+    """Holds all slabs of one store on one GPU. It is immutable except for their contents.
 
-    generation: identifies the addresses; a lookup's table of features is written anew for another one. base_tables:
-    number of tables of the store; a difference's rows of table t lie under t + number * base_tables. use_every: see the
-    kernels.
+    `generation` identifies the addresses; a lookup's table of features is rewritten when it changes. `base_tables` is
+    the number of tables of the store; a difference's rows of table t lie under t + number * base_tables. `use_every`:
+    see the kernels.
     """
 
     def __init__(self, device: Device, tables: Sequence[TableSpec], hbm_bytes: int) -> None:
@@ -134,7 +135,7 @@ class Replica:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes that it takes of the GPU."""
+        """The bytes of GPU memory that it takes."""
         return sum(slab.device_bytes for slab in self.slabs)
 
     def hot_ids(self, most: int | None = None) -> Iterator[tuple[int, Ids, Flags]]:
@@ -150,7 +151,7 @@ class Replica:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes that the indexes take of host memory."""
+        """The bytes of host memory that the indexes take."""
         return sum(slab.cache.memory_bytes() for slab in self.slabs)
 
 

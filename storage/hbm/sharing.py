@@ -1,14 +1,14 @@
-"""GPUs that share the rows of a store (`hbm_placement: shard`).
+"""Shares the rows of a store among several GPUs (`hbm_placement: shard`).
 
     hot rows    on every GPU whose sessions ask for them often
     cold rows   on the GPU whose part they are, by a hash of table and id; sessions of the other GPUs read them there
 
-Where a row lies is a matter of speed alone: the cache of a GPU has the rows of the snapshots that it answers for, or
-says nothing, and an id that no GPU has is a miss. Decision 31 has the reasons.
+The place of a row only affects speed: the cache of a GPU has rows of the snapshots that it answers for and of no other,
+and an id that no GPU has is a miss. Decision 31 has the reasons.
 
-The rest of the package has one hook for it, `HbmTier.sharing`, which is None where a GPU has rows of its own: the usual
-case. `sharing_of` gives the object that sets it; a session that also looks on other GPUs has a `SharedReader`, and
-launches `across(call, ...)` instead of a call of `lookup_kernels`.
+The rest of the package has one hook for sharing, `HbmTier.sharing`, which is None in the usual case, where each GPU has
+rows of its own. `sharing_of` returns the object that sets it. A session that also searches other GPUs has a
+`SharedReader`, and launches `across(call, ...)` instead of a call of `lookup_kernels`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from storage.tiers.arrays import Flags, Ids
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.tiered import TieredStore
 
-# As many as a batch's header has room for.
+# The number of GPUs that a batch's header has room for.
 MOST_GPUS = 16
 # As in cuda/lookup_across.cuh.
 PEER_CHAINS_WORD = 11
@@ -48,12 +48,13 @@ _KERNELS = {"lookup_gather_fp32": "lookup_gather_across_fp32", "lookup_pool": "l
 
 @dataclass(frozen=True)
 class Placement:
-    """gpus: their indexes, ascending, 2 to 16; the number of a part is the place of its GPU among them."""
+    """Divides the rows of a store into one part for each GPU that shares them."""
 
+    #: The indexes of 2 to 16 GPUs, ascending. The number of a part is the position of its GPU among them.
     gpus: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Raises ConfigError."""
+        """Checks the GPUs. Raises ConfigError."""
         if not 2 <= len(self.gpus) <= MOST_GPUS or list(self.gpus) != sorted(set(self.gpus)):
             raise ConfigError(
                 f"hbm_placement: rows are shared by 2 to {MOST_GPUS} GPUs, got {', '.join(map(str, self.gpus))}",
@@ -61,24 +62,25 @@ class Placement:
             )
 
     def part_of(self, gpu: int) -> int | None:
-        """The part of a GPU; None where it has none."""
+        """Returns the part of a GPU; None where it has none."""
         return self.gpus.index(gpu) if gpu in self.gpus else None
 
     def parts(self, table: int, ids: Ids) -> np.ndarray:
-        """(n,) uint8: the part that each id belongs to."""
+        """Returns the part that each id belongs to, (n,) uint8."""
         return GpuCache.parts_of(table, ids, len(self.gpus))
 
 
 class SharedTier:
-    """The hook `HbmTier.sharing` of a GPU that shares rows, for as long as a placement holds. Any thread.
+    """The hook `HbmTier.sharing` of a GPU that shares rows, for as long as a placement holds. Thread-safe.
 
-    missed: ids that sessions found on no GPU. used: a sample of what sessions of this GPU asked for.
+    `missed` holds ids that sessions found on no GPU, and `used` a sample of the ids that sessions of this GPU asked
+    for.
     """
 
     def __init__(
         self, tier: HbmTier, placement: Placement, part: int, tiers: Callable[[], Mapping[int, HbmTier]]
     ) -> None:
-        """part: of this GPU. tiers: those of the store that are open, by the index of the GPU."""
+        """Makes a hook. part: this GPU's. tiers: returns the open tiers of the store, by the index of the GPU."""
         self.missed, self.used = Offers(), Offers(_MOST_USED)
         self._tier = tier
         self._placement = placement
@@ -87,12 +89,14 @@ class SharedTier:
 
     @property
     def place(self) -> tuple[int, int]:
-        """How many GPUs share rows, and the number of this one's part."""
+        """The number of GPUs that share rows, and the number of this one's part."""
         return len(self._placement.gpus), self._part
 
     def offered(self) -> Iterator[tuple[int, Ids]]:
-        """By table, ids that this GPU may take: what was missed and is its own, and what its sessions use of other
-        parts. Such uses count here, because marks leave them out.
+        """Yields, by table, ids that this GPU may take.
+
+        These are missed ids of its own part, and ids of other parts that its sessions use. Uses of the latter are
+        counted here, because marks leave them out.
         """
         for table, ids in self.missed.take():
             yield table, self._keep(table, np.unique(ids))
@@ -102,17 +106,17 @@ class SharedTier:
             yield table, others
 
     def hottest(self, cache: DramCache, tables: Sequence[int], rows: int) -> Iterator[tuple[int, Ids, Flags]]:
-        """As `filling.hottest`, of the rows of this GPU's part."""
+        """Yields what `filling.hottest` does, for the rows of this GPU's part."""
         for table, ids, counts in hottest(cache, tables, rows * len(self._placement.gpus)):
             own = self._owns(table, ids)
             yield table, ids[own], counts[own]
 
     def list_name(self, name: str) -> str:
-        """The name of the list of hot ids of this part."""
+        """Returns the name of the list of hot ids of this part."""
         return f"{name}_{self._part}_of_{len(self._placement.gpus)}"
 
     def clock(self, turn: int) -> HbmTier:
-        """The tier whose policy learns of a batch: each in turn, since every GPU is asked."""
+        """Returns the tier whose policy counts a batch: each tier in turn, since every GPU is asked."""
         tier = self._tiers().get(self._placement.gpus[turn % len(self._placement.gpus)])
         return self._tier if tier is None or tier.replica is None else tier
 
@@ -120,8 +124,9 @@ class SharedTier:
         return np.asarray(self._placement.parts(table, ids) == self._part)
 
     def _keep(self, table: int, ids: Ids) -> Ids:
-        """Those of some missed ids that this GPU takes; others are offered to the GPUs whose part they are. Ids of a
-        GPU without a cache are taken by every GPU that misses them.
+        """Returns the missed ids that this GPU takes, and offers the others to the GPUs whose part they are.
+
+        Ids of a GPU without a cache are taken by every GPU that misses them.
         """
         parts, tiers = self._placement.parts(table, ids), self._tiers()
         own = parts == self._part
@@ -140,25 +145,26 @@ class SharedTier:
 
 @dataclass(frozen=True)
 class SharedVisibleSnapshot(VisibleSnapshot):
-    """peers: the same of the GPUs that share rows, by part; None for the own part, and for a GPU that does not answer
-    for the snapshot. Empty where rows are not shared any more. part: the own one.
-    """
+    """The data that a lookup needs for one snapshot on several GPUs: this GPU's, and that of its peers."""
 
+    #: The visible snapshots of the GPUs that share rows, by part; None for the own part, and for a GPU that does not
+    #: answer for the snapshot. Empty where rows are not shared any more.
     peers: tuple[VisibleSnapshot | None, ...] = ()
+    #: This GPU's part.
     part: int = 0
 
     @property
     def generations(self) -> tuple[int, ...]:
-        """Of the addresses that a lookup goes by on other GPUs."""
+        """This GPU's part, then the generation of each GPU's addresses, 0 for a GPU that is not read."""
         return (self.part, *(0 if visible is None else visible.replica.generation for visible in self.peers))
 
     def peer_words(self, table: int) -> list[int]:
-        """What the GPUs have of a table, five words for each (cuda/lookup_across.cuh)."""
+        """Returns five words for each GPU that describe what it has of a table (cuda/lookup_across.cuh)."""
         return [word for visible in self.peers for word in _words_of(visible, table)]
 
     @property
     def peer_chains(self) -> list[int]:
-        """Nine words for each GPU (cuda/lookup_across.cuh)."""
+        """The chain of differences of each GPU, nine words each (cuda/lookup_across.cuh)."""
         words: list[int] = []
         for visible in self.peers:
             chain = () if visible is None else visible.chain
@@ -175,10 +181,10 @@ def _words_of(visible: VisibleSnapshot | None, table: int) -> list[int]:
 
 
 class SharedReader:
-    """As Reader, of one session: it is inside at its own GPU, and at each that it may read from. Not thread-safe."""
+    """Does for one session what Reader does, at its own GPU and at each that it may read from. Not thread-safe."""
 
     def __init__(self, sharing: RowSharing, tier: HbmTier) -> None:
-        """tier: of the session's GPU."""
+        """Makes a reader. tier: that of the session's GPU."""
         self._own = tier.reader()
         self._gpu = tier.device.info.index
         self._sharing = sharing
@@ -186,13 +192,13 @@ class SharedReader:
         self._inside: list[Reader] = []
 
     def enter(self, mask: int) -> SharedVisibleSnapshot | None:
-        """As of Reader; None where the own GPU does not answer. One that does not is not asked."""
+        """Enters as Reader does; returns None where the own GPU does not answer. Peers that do not are not read."""
         placement = self._sharing.placement
         part = None if placement is None else placement.part_of(self._gpu)
         if placement is None or part is None:
             visible = self._own.enter(mask)
             return None if visible is None else SharedVisibleSnapshot(visible.chain, visible.replica)
-        # Made before it is inside anywhere: a session that is inside waits for nothing.
+        # The readers are made before the session is inside anywhere: a session that is inside waits for nothing.
         readers = [None if gpu == self._gpu else self._reader(gpu) for gpu in placement.gpus]
         visible = self._own.enter(mask)
         if visible is None:
@@ -229,32 +235,34 @@ class SharedReader:
 
 
 class RowSharing:
-    """Which GPUs of a store share its rows, and whether they do. See `sharing_of`. Any thread."""
+    """Decides which GPUs of a store share its rows, if any. `sharing_of` returns it. Thread-safe."""
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
         self._lock = threading.Lock()
         self._placement: Placement | None = None
-        # By owner, the last one last.
+        # The placement that each owner wants, in the order of the calls.
         self._wishes: dict[object, Placement | None] = {}
         self._turn = 0
 
     @property
     def placement(self) -> Placement | None:
-        """Which GPU has which row; None where each has those that are asked of it."""
+        """The placement in force; None where each GPU has the rows that are asked of it."""
         return self._placement
 
     @property
     def tiers(self) -> Mapping[int, HbmTier]:
-        """Those that are open, by the index of the GPU."""
+        """The open tiers, by the index of the GPU."""
         return self._gpus.tiers
 
     def share_rows(self, devices: Sequence[Device], owner: object = None) -> None:
-        """From now on hot rows are on each of these GPUs, and cold ones on one of them; fewer than two: each GPU has
-        its own. Before the caches open, or while lookups go on: what is elsewhere then is missed until it has come.
+        """Shares rows from now on: hot rows are on each of these GPUs, and cold ones on one of them.
 
-        owner: whose wish it is; the wish of the last owner holds, until `leave`. Raises ConfigError, DeviceError where
-        one GPU cannot read another's memory: nothing is shared then.
+        With fewer than two GPUs each has rows of its own. Call it before the caches open, or while lookups go on: rows
+        that lie on another GPU then are missed until they have been brought.
+
+        owner: identifies the caller; the call of the last owner is in force, until `leave`. Raises ConfigError, or
+        DeviceError where one GPU cannot read another's memory: nothing is shared then.
         """
         placement = None
         try:
@@ -271,18 +279,18 @@ class RowSharing:
         self._wish(owner, placement)
 
     def leave(self, owner: object) -> None:
-        """Takes an owner's wish back: the one before it holds. Without effect where there is none."""
+        """Withdraws an owner's call: the one before it is in force again. Does nothing when the owner made none."""
         with self._lock:
             self._wishes.pop(owner, None)
         self._place()
 
     def join(self, tier: HbmTier) -> None:
-        """A GPU's cache opens; before anything fills it."""
+        """Sets the hook of a GPU's cache that opens. Call it before anything fills the cache."""
         with self._lock:
             self._give(tier)
 
     def reader(self, tier: HbmTier) -> SharedReader:
-        """For one session of a GPU, which may read from the others too."""
+        """Makes a reader for one session of a GPU, which may read from the others too."""
         return SharedReader(self, tier)
 
     def tell(
@@ -293,7 +301,10 @@ class RowSharing:
         wanted: Sequence[tuple[int, Ids]],
         used: Sequence[tuple[int, Ids]],
     ) -> None:
-        """As `HbmTier.tell`, of a session that found rows on other GPUs too. used: a sample of what it asked for."""
+        """Does what `HbmTier.tell` does, for a session that found rows on other GPUs too.
+
+        used: a sample of the ids that it asked for.
+        """
         shared = tier.sharing
         if not isinstance(shared, SharedTier):
             tier.tell(lookups, misses, wanted)
@@ -333,7 +344,7 @@ _making = threading.Lock()
 
 
 def sharing_of(store: TieredStore) -> RowSharing:
-    """How the GPUs of a store share its rows; the first call makes it. Any thread."""
+    """Returns the object by which the GPUs of a store share rows; the first call makes it. Thread-safe."""
     gpus = gpus_of(store)
     with _making:
         if gpus.sharing is None:
@@ -344,10 +355,11 @@ def sharing_of(store: TieredStore) -> RowSharing:
 
 
 def across(call: KernelCall, peers: torch.Tensor) -> KernelCall:
-    """A lookup of `lookup_kernels` by the kernel that also looks on the other GPUs, for what its own has not.
+    """Returns a lookup of `lookup_kernels` by the kernel that also searches the other GPUs for rows its own misses.
 
-    peers: what the features have of them, which word 11 of each feature points to. Their memory belongs to none of the
-    call's lists: the session is inside at each of them. Raises ConfigError for outputs other than fp32.
+    peers: the words that describe the other GPUs, to which word 11 of each feature points. The memory of those GPUs is
+    in none of the call's lists, because the session is inside at each of them. Raises ConfigError for outputs other
+    than fp32.
     """
     name = _KERNELS.get(call.name)
     if name is None:

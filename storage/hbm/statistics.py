@@ -1,4 +1,4 @@
-"""Counts of a GPU's cache: what it was asked, and what it holds."""
+"""Counts the lookups of a GPU's cache, and reports what it holds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HbmStats:
 
 
 class TierCounts:
-    """Counts by table (T,), since the beginning. Thread-safe."""
+    """Holds counts by table (T,), since the tier was made. Thread-safe."""
 
     def __init__(self, tables: int) -> None:
         self.lookups = np.zeros(tables, np.uint64)
@@ -82,7 +82,7 @@ class TierCounts:
             self.misses += misses
 
     def age(self, lookups: np.ndarray, misses: np.ndarray) -> None:
-        """Adds one batch that this GPU's policy is to count."""
+        """Adds one batch that this GPU's policy counts."""
         with self._lock:
             self._new_lookups += lookups
             self._new_misses += misses

@@ -1,4 +1,4 @@
-"""Number of threads that work at once on changes of a GPU's cache."""
+"""Bounds the number of threads that work at once on changes of a GPU's cache."""
 
 from __future__ import annotations
 

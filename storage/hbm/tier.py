@@ -1,15 +1,16 @@
-"""The HBM tier of a store on one GPU: a cache of the rows that are asked for most, never wrong about one that it has.
+"""The HBM tier of a store on one GPU caches the rows that are asked for most; a row that it has is always right.
 
-The host decides what is on the GPU (`GpuCache`), `publisher` brings it there, `visibility` says for which snapshots it
-holds. Lookups on the GPU wait for nothing; the host looks up the rows they miss and offers them here.
+The host decides what is on the GPU (`GpuCache`), `publisher` brings it there, and `visibility` says for which snapshots
+it is valid. Lookups on the GPU wait for nothing; the host looks up the rows that they miss and offers them here.
 
 No lookup gets a row of another snapshot, for these reasons. The base has the rows of one snapshot, B. A difference for
 snapshot M is announced only when every id in which the two may differ, and that is on the GPU, has an entry under M's
 virtual tables; and from the moment that it is begun no such id is admitted. So a lookup for M finds M's row, or
 nothing, and B's row is M's for every other id. (An entry of a difference never moves within the index, or a lookup
 could miss it and go on to the base.) The base becomes M's in three steps: no session is given B any more and all
-sessions of B come out; the base's entries take over M's rows; M's lookups search the base alone, and M's entries go. A
-session in between finds M's row either way. An overlay that is merged or discarded leaves the GPU first (`leave`).
+sessions of B come out; the base's entries take over M's rows; M's lookups search the base alone, and M's entries are
+removed. A session in between finds M's row either way. An overlay that is merged or discarded leaves the GPU first
+(`retire`).
 """
 
 from __future__ import annotations
@@ -50,29 +51,29 @@ class TierSharing(Protocol):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Of how many GPUs this one is which: rows of the others are left out of its marks."""
+        """The number of GPUs that share rows, and this one's part among them: its marks leave out other parts."""
 
     def offered(self) -> Iterator[tuple[int, Ids]]:
-        """By table, ids that may be admitted beside the tier's own offers."""
+        """Yields, by table, ids that may be admitted in addition to the tier's own offers."""
 
     def hottest(self, cache: DramCache, tables: Sequence[int], rows: int) -> Iterator[tuple[int, Ids, Flags]]:
-        """In place of `filling.hottest`."""
+        """Replaces `filling.hottest`."""
 
     def list_name(self, name: str) -> str:
-        """In place of the name of a list of hot ids."""
+        """Returns the name that replaces the name of a list of hot ids."""
 
 
 class HbmTier:
     """The cache of rows on one GPU. Thread-safe.
 
-    offers: ids that sessions asked for. settle_after_s: how long nobody has asked for the base's snapshot before
-    another one takes its place. sharing: the hook of a GPU that shares rows with others; None where it does not.
+    `offers` holds ids that sessions asked for. The base's snapshot is replaced by another one when no session has asked
+    for it for `settle_after_s`. `sharing` is the hook of a GPU that shares rows with others; None where it does not.
     """
 
     def __init__(self, store: TieredStore, device: Device, hbm_bytes: int) -> None:
-        """hbm_bytes: what rows, index and marks may take on the GPU; a cache of a few rows takes more than none.
+        """Allocates the cache. hbm_bytes: the bytes that rows, index and marks may take on the GPU.
 
-        Raises ConfigError, DeviceError.
+        A cache of the least size, a few rows, may take more. Raises ConfigError, DeviceError.
         """
         if hbm_bytes <= 0:
             raise ConfigError(f"hbm_bytes: expected 1 or more, got {hbm_bytes}", field="hbm_bytes")
@@ -112,8 +113,9 @@ class HbmTier:
         return reader
 
     def tell(self, lookups: np.ndarray, misses: np.ndarray, wanted: Sequence[tuple[int, Ids]]) -> None:
-        """What a batch asked of the GPU: occurrences by table (T,), those that missed (T,), and, by table, ids that
-        did. Never waits; what cannot be remembered is dropped.
+        """Counts a batch and offers the ids that it missed. Never waits; ids that cannot be remembered are dropped.
+
+        lookups, misses: (T,) occurrences by table, and those that missed. wanted: by table, ids that missed.
         """
         self.counts.add(lookups, misses)
         self.counts.age(lookups, misses)
@@ -142,7 +144,7 @@ class HbmTier:
             if view is None:
                 return False
             overlays = self._store.overlays.view
-            overlays.slots(mask)  # raises for what cannot be shown
+            overlays.slots(mask)  # raises for a mask that cannot be shown
             live = live_mask(overlays)
             if any(bool(mask >> number & 1) != merged for number, merged in self._store.listeners.retiring_now.items()):
                 return False  # it is not in use any more
@@ -177,7 +179,7 @@ class HbmTier:
         Call it before the overlay is merged, or leaves the store's view.
         """
         with self._changing() as view:
-            # Rows that were looked up before, in what may be other tables by now, must not come in any more either.
+            # Rows that were looked up before, possibly in tables that have changed since, must not come in any more.
             self._generation += 1
             if view is None:
                 return
@@ -194,7 +196,7 @@ class HbmTier:
             self._drop([each for each in self._differences() if bool(each.mask & bit) != merged])
 
     def settle(self) -> bool:
-        """Makes the requested snapshot the base when the base has not been asked for of late; see `SwitchBackoff`."""
+        """Makes the requested snapshot the base when the base has not been asked for recently; see `SwitchBackoff`."""
         now, live = time.monotonic(), live_mask(self._store.overlays.view)
         if self._backoff.next_base(self._view, live, now, self.settle_after_s) is None:
             return False
@@ -217,7 +219,7 @@ class HbmTier:
         return True
 
     def prepare_asked(self) -> bool:
-        """Prepares the snapshot that a session last asked for in vain."""
+        """Prepares the snapshot that a session last asked for and did not get."""
         mask, self._asked = self._asked, None
         if mask is None:
             return False
@@ -226,7 +228,7 @@ class HbmTier:
         return False  # it was discarded meanwhile
 
     def admit_offers(self) -> int:
-        """Takes in what sessions missed, where it is asked for more than what would go. Returns how many came in."""
+        """Admits missed ids that are asked for more often than those they would evict; returns how many came in."""
         offered = [] if self.sharing is None else list(self.sharing.offered())
         offered += [(table, np.unique(ids)) for table, ids in self.offers.take()]
         return sum(self.install(table, ids) for table, ids in offered)
@@ -313,7 +315,7 @@ class HbmTier:
             raise DeviceError(f"{self.device.info}: its cache is closed{': ' * bool(self.trouble)}{self.trouble}")
         with self._changing(passing=True) as view:
             if view is None:
-                return  # just now
+                return  # it was given up just now
             self._generation += 1
             hot = list(view.replica.hot_ids())
             base, tables = view.base or 0, view.replica.tables
@@ -399,7 +401,7 @@ class HbmTier:
                     raise
             except (ConfigError, StoreError) as error:
                 if self._view is None or self._view.base is None:
-                    self._give_up(error)  # in the middle of something
+                    self._give_up(error)  # a change was only partly made
                 raise
             except BaseException as error:
                 # It is unknown how much of the change has taken effect.
@@ -465,7 +467,7 @@ class HbmTier:
         self._generation += 1
         kept = tuple(each for each in view.differences if each not in differences)
         self._view = replace(view, differences=kept)
-        # A session that uses them must not miss an entry that goes, and continue to the base.
+        # A session that uses them must not miss an entry that is being removed, and continue to the base.
         self._turns.wait()
         for each in differences:
             self._brought.clear(view.replica, each.number, each.overlays)
@@ -479,7 +481,7 @@ class HbmTier:
         return () if self._view is None else self._view.differences
 
     def _free_number(self, view: View) -> int | None:
-        """Returns a number for a difference; the one that was asked for least recently gives it up."""
+        """Returns a free number for a difference; drops the one that was asked for least recently when none is free."""
         if len(view.differences) >= MOST_DIFFERENCES:
             oldest = min(view.differences, key=lambda each: each.use.latest)
             if time.monotonic() - oldest.use.latest < self.settle_after_s:

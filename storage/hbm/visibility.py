@@ -1,4 +1,4 @@
-"""The snapshots that a GPU can answer for at a moment, and the reader that tells a session.
+"""Finds the snapshots that a GPU can answer for at a moment; a reader gives them to a session.
 
 The base of a replica holds the rows of one snapshot. Another one is a *difference*: the rows of the ids that the
 overlays hold in which the two differ, under virtual tables that a lookup searches first.
@@ -32,9 +32,7 @@ class Use:
 
 @dataclass(frozen=True)
 class VisibleSnapshot:
-    """What a lookup on the GPU needs for one snapshot. chain: numbers of differences that are asked before the base,
-    the first one first; at most 8.
-    """
+    """The data that a lookup on the GPU needs for one snapshot."""
 
     #: Numbers of the differences that are searched before the base, the first one first; at most 8.
     chain: tuple[int, ...]
@@ -70,7 +68,7 @@ class View:
     use: Use = field(default_factory=Use)
 
     def find(self, mask: int, live: int) -> tuple[VisibleSnapshot, Use] | None:
-        """Finds the visibility of a mask and its times of use; None where the GPU does not answer for it.
+        """Finds the visible snapshot of a mask and its times of use; None where the GPU does not answer for it.
 
         live: mask of the overlays that the store has now. A merged overlay is in all snapshots that are in use.
         """
@@ -90,7 +88,7 @@ def live_mask(view: OverlayView) -> int:
 
 
 def can_be_shown(mask: int, view: OverlayView) -> bool:
-    """Returns whether the store answers for a mask: it shows nothing that was discarded, or is not there yet."""
+    """Returns whether the store answers for a mask: it shows no overlay that was discarded or is not staged yet."""
     return mask >= 0 and not mask >> view.following and not mask & view.discarded
 
 

@@ -26,7 +26,7 @@ _MARKS_EVERY_S = 10.0
 
 
 class HbmWorker:
-    """Starts to fill the GPU when it is made. An error never ends it."""
+    """Runs the background thread of a tier, and begins to fill the GPU at once. An error never ends the thread."""
 
     def __init__(self, tier: HbmTier, store: TieredStore) -> None:
         self._tier = tier
@@ -41,14 +41,14 @@ class HbmWorker:
         self._thread.start()
 
     def refill(self) -> None:
-        """Fills free room anew; called for a tier that has another size now."""
+        """Fills free room again; called for a tier whose size has changed."""
         with self._fillings:
             self._filled.clear()
             self._filling = self._hottest()
         self._wake.set()
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
-        """Waits until the hottest rows of DRAM are on the GPU; returns False when they are not by then."""
+        """Waits until the hottest rows of DRAM are on the GPU; returns False when the time runs out before."""
         return self._filled.wait(timeout_s)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class HbmWorker:
 
     def _save(self) -> None:
         if not self._filled.is_set():
-            return  # what was there last time says more
+            return  # the list of last time is more complete
         try:
             hot = self._tier.hot_ids(self._store.limits.hot_ids)
             if hot:

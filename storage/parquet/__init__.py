@@ -1,4 +1,4 @@
-"""Parquet files and folders of them, Hive-partitioned ones too, as one run of rows in an order that never changes."""
+"""Reads Parquet files and folders of them, also Hive-partitioned ones, as one sequence of rows in a fixed order."""
 
 from __future__ import annotations
 

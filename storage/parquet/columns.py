@@ -1,4 +1,4 @@
-"""The columns that are read of every file: that they are there, of one type, and of the type that training had."""
+"""Checks that every file has the columns that are read, each of one type, and of the type that training had."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ from storage.features.times import is_time, to_microseconds
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is read of the data. inputs: each from its column. optional: names of those that may have no column.
+    """The columns to read from the data."""
 
-    label: a column of 0 and 1. keep: columns that are taken over as they are. learns: inputs whose type is not known
-    yet learn it from this data, as at the start of a training.
-    """
-
+    #: The inputs, each read from its column.
     inputs: Sequence[InputSpec]
+    #: A column of 0 and 1, or None.
     label: str | None = None
+    #: Columns that are copied as they are.
     keep: Sequence[str] = ()
+    #: The names of inputs that may have no column.
     optional: Collection[str] = ()
+    #: True when inputs of unknown type take the type of this data, as at the start of a training.
     learns: bool = False
 
 
 @dataclass
 class ColumnCheck:
-    """Goes through the files one by one and keeps the one type that each column has.
-
-    partitions: Arrow types of the columns that come from the folders' names.
-    """
+    """Checks the files one by one and finds the one type of each column."""
 
     wanted: Wanted
+    #: The Arrow types of the columns that come from the folders' names.
     partitions: dict[str, Any]
+    #: The common Arrow type of each column, and the first file that has it.
     found: dict[str, tuple[Any, Path]] = field(default_factory=dict)
+    #: The types of the inputs whose spec did not give it.
     column_types: dict[str, ColumnType] = field(default_factory=dict)
     _first: Path | None = None
 
     def add(self, path: Path, schema: Any) -> None:
-        """Checks the Arrow schema of a file. Raises ConfigError naming file, column, what was expected and found."""
+        """Checks a file's Arrow schema. Raises a ConfigError with the file, the column, what was expected and found."""
         there = {name: kind for name, kind in self.partitions.items() if name not in schema.names}
         there |= {entry.name: entry.type for entry in schema}
         for entry in self.wanted.inputs:
@@ -74,13 +75,13 @@ class ColumnCheck:
         self._first = self._first or path
 
     def schema(self) -> Any:
-        """The columns that are read, with the types that all files are brought to."""
+        """Returns the columns that are read, with the types that those of all files are converted to."""
         return pa.schema([pa.field(name, kind) for name, (kind, _) in self.found.items()])
 
     def _check_input(self, path: Path, entry: InputSpec, there: Mapping[str, Any]) -> None:
         kind = there[entry.source]
         if self._first is not None and self.found.get(entry.source, (None,))[0] == kind:
-            return  # as in the files before
+            return  # the type is the same as in earlier files
         try:
             column_from_arrow(pa.array([], kind), entry)
         except InvalidInput as error:
@@ -106,7 +107,7 @@ class ColumnCheck:
             )
 
     def _merge(self, path: Path, name: str, kind: Any) -> None:
-        """Keeps one type of the column `name` for all files. kind: the one that `path` has, None without the column."""
+        """Finds one type of a column for all files. kind: the type that `path` has, None without the column."""
         before = self.found.get(name)
         if before is None and self._first is None and kind is not None:
             self.found[name] = (kind, path)
@@ -133,7 +134,10 @@ class ColumnCheck:
 
 
 def in_type(array: Any, kind: Any, column: str) -> Any:
-    """The array as the common type of its column. Raises InvalidInput, ArrowException for a value that does not fit."""
+    """Converts an array to the common type of its column.
+
+    Raises InvalidInput or ArrowException for a value that does not fit.
+    """
     if array.type == kind:
         return array
     if _is_date_or_timestamp(array.type) and _is_date_or_timestamp(kind):
@@ -143,7 +147,7 @@ def in_type(array: Any, kind: Any, column: str) -> Any:
 
 
 def plain(kind: Any) -> Any:
-    """The type without a dictionary or views, which Arrow does not merge with others."""
+    """Returns the type without a dictionary or views, which Arrow does not merge with others."""
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
     if pa.types.is_string_view(kind):

@@ -1,9 +1,9 @@
-"""Which files a path stands for, in which order, and the values that Hive partitions give to their rows.
+"""Finds the files that a path means, in a fixed order, and the values that Hive partitions give to their rows.
 
-A folder stands for the Parquet files in it and in its partitions, folders called KEY=VALUE, in the order of their
-paths. A path into a partition has the values of those that it leads through. What is hidden or a marker (a name that
-begins with `.` or `_`, or ends in `.crc`) is left out, and a log line says so. Anything else is refused by name: no row
-is left out in silence.
+A folder means the Parquet files in it and in its partitions, which are folders called KEY=VALUE, in the order of their
+paths. A path into a partition has the values of the partitions that it leads through. Hidden files and markers (a name
+that begins with `.` or `_`, or ends in `.crc`) are left out, which is logged. Any other file raises an error that names
+it, so that no row is left out silently.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ logger = logging.getLogger("emberline.data")
 _SUFFIXES = frozenset({".parquet", ".parq", ".pq"})
 _MAGIC = b"PAR1"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-# Tables whose log says which of the files still count: read as plain files, they would give rows that were deleted.
+# Tables whose log says which of the files are valid: read as plain files, they would give rows that were deleted.
 _TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 _NAMED_AT_MOST = 5
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file. partition: key and value of each KEY=VALUE folder above it, from the top; None is null."""
+    """A Parquet file."""
 
     path: Path
+    #: The key and the value of each KEY=VALUE folder above it, from the top; None is null.
     partition: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def name(self) -> str:
-        """The file below the folder that was given."""
+        """The path of the file below the folder that was given."""
         return "/".join(
             [*(f"{key}={_NULL if value is None else value}" for key, value in self.partition), self.path.name]
         )
@@ -46,7 +47,7 @@ class DataFile:
 
 @dataclass
 class _Folder:
-    """What lies in a folder: its Parquet files, the names of others by their kind, and what is left out."""
+    """The contents of a folder: its Parquet files, the names of others by their kind, and what is left out."""
 
     root: Path
     files: list[DataFile] = field(default_factory=list)
@@ -84,7 +85,7 @@ class _Folder:
         return found
 
     def check(self) -> None:
-        """Raises ConfigError when the folder is not one data set of Parquet files; else says what is left out."""
+        """Raises ConfigError when the folder is not one data set of Parquet files; else logs what is left out."""
         if self.others:
             kind, names = next(iter(sorted(self.others.items())))
             if self.files:
@@ -114,7 +115,7 @@ class _Folder:
 
 
 def find_files(data: DataPath) -> list[DataFile]:
-    """The Parquet files behind a path or several, in order. Raises ConfigError naming what is no Parquet."""
+    """Returns the Parquet files that one path or several mean, in order. Raises ConfigError naming any other file."""
     found: list[DataFile] = []
     for entry in [data] if isinstance(data, Path | str) else data:
         path = local_path(entry, "data")
@@ -135,7 +136,7 @@ def find_files(data: DataPath) -> list[DataFile]:
 
 
 def _partitions_of(folder: Path) -> tuple[tuple[str, str | None], ...]:
-    """The partitions that the end of a path leads into: one day of a data set, say."""
+    """Returns the partitions at the end of a path, such as one day of a data set."""
     found: list[tuple[str, str | None]] = []
     for part in reversed(folder.absolute().parts):
         partition = _partition(part)
@@ -146,7 +147,7 @@ def _partitions_of(folder: Path) -> tuple[tuple[str, str | None], ...]:
 
 
 def _partition(name: str) -> tuple[str, str | None] | None:
-    """Key and value of a folder called KEY=VALUE; None for another name."""
+    """Returns the key and the value of a folder called KEY=VALUE; None for another name."""
     key, equals, value = name.partition("=")
     if not key or not equals:
         return None

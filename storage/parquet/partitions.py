@@ -1,7 +1,7 @@
-"""Values of partitions, which are text in a path, as columns of the type that their input asks for.
+"""Converts the values of partitions, which are text in a path, to columns of the type that their input needs.
 
 An input of strings gets the text as it is. One of integers gets integers, or dates (`date=2026-01-01`) where every
-value is one; one of floats gets numbers. A label gets a number, and a column that is only taken over is text.
+value is one; one of floats gets numbers. A label gets a number, and a column that is only copied is text.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def partition_types(files: Sequence[DataFile], wanted: Mapping[str, InputSpec | None]) -> dict[str, Any]:
-    """The Arrow type of each partition key that is in `wanted`, the same for all files.
+    """Returns the Arrow type of each partition key that is in `wanted`, the same for all files.
 
-    wanted: the inputs by the column that feeds them, None for a column that is taken over as text. Raises ConfigError
-    naming the folder whose value does not fit.
+    wanted: the inputs by the column that feeds them, None for a column that is copied as text. Raises a ConfigError
+    that names the file whose partition does not fit.
     """
     keys = {key for file in files for key, _ in file.partition}
     return {key: _type_of(key, files, wanted[key]) for key in wanted if key in keys}
 
 
 def partition_array(file: DataFile, key: str, kind: Any, rows: int) -> Any:
-    """The column of a partition: its one value, `rows` times."""
+    """Returns the column of a partition: its one value, `rows` times."""
     return pa.repeat(pa.scalar(_value(dict(file.partition)[key], kind), kind), rows)
 
 

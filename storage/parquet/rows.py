@@ -1,4 +1,4 @@
-"""Parquet files as one long run of rows, read a row group at a time and only in the columns that are needed."""
+"""Reads Parquet files as one long sequence of rows, a row group at a time and only the columns that are needed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ from storage.parquet.partitions import partition_array, partition_types
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Some rows that lie together in a file. skip and rows: which of the group's rows belong to the data."""
+    """Rows of one row group of a file."""
 
     file: DataFile
+    #: The number of the row group in the file.
     index: int
+    #: The rows of the group that come before those of the data.
     skip: int
+    #: The rows of the group that belong to the data.
     rows: int
 
     def read(self, schema: Any) -> Any:
-        """The rows as a pyarrow Table with the columns and types of `schema`. Raises InvalidInput naming the file."""
+        """Reads the rows as a pyarrow Table with the columns and types of `schema`.
+
+        Raises an InvalidInput that names the file.
+        """
         try:
             with pq.ParquetFile(self.file.path) as file:
                 own = [name for name in schema.names if name in file.schema_arrow.names]
@@ -49,22 +55,21 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """The rows of some files, in the order of their paths. schema: the pyarrow columns that are read of them.
-
-    column_types: what the columns of the inputs hold, by input, of those whose spec did not say it.
-    """
+    """The rows of some files, in the order of their paths."""
 
     groups: tuple[RowGroup, ...]
+    #: The pyarrow schema of the columns that are read.
     schema: Any
     fingerprint: str
+    #: The column types of the inputs whose spec did not give it, by input.
     column_types: Mapping[str, ColumnType] = field(default_factory=dict)
 
     @classmethod
     def open(cls, data: DataPath, wanted: Wanted) -> ParquetRows:
-        """Finds the files (a folder stands for those in it and in its Hive partitions) and checks their columns.
+        """Finds the files (a folder means those in it and in its Hive partitions) and checks their columns.
 
-        Raises ConfigError for data that is not Parquet, and for a column that is missing, of a type that cannot feed
-        its input, of another type than in training, or of other types in other files.
+        Raises ConfigError for data that is not Parquet, and for a column that is missing, has a type that cannot feed
+        its input, has another type than in training, or has types in several files that do not go together.
         """
         files = find_files(data)
         check = ColumnCheck(wanted, partition_types(files, _by_column(wanted)))
@@ -87,11 +92,11 @@ class ParquetRows:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(group.rows for group in self.groups)
 
     def range(self, start: int, stop: int) -> ParquetRows:
-        """The rows `start` to `stop` (left out); bounds outside are cut."""
+        """Returns the rows from `start` to before `stop`; bounds outside of the data are cut."""
         kept: list[RowGroup] = []
         at = 0
         for group in self.groups:
@@ -103,13 +108,13 @@ class ParquetRows:
         return replace(self, groups=tuple(kept), fingerprint=fingerprint)
 
     def read(self) -> Any:
-        """All rows as one pyarrow Table; for small parts only."""
+        """Reads all rows as one pyarrow Table; use it for small parts only."""
         if not self.groups:
             raise InvalidInput("the data has no rows", field="data")
         return pa.concat_tables([group.read(self.schema) for group in self.groups])
 
     def batches(self, batch_rows: int) -> Iterator[Any]:
-        """The rows in order as pyarrow RecordBatches of `batch_rows` rows at most; one row group is in memory."""
+        """Yields the rows in order as pyarrow RecordBatches of at most `batch_rows`, with one row group in memory."""
         for group in self.groups:
             yield from group.read(self.schema).combine_chunks().to_batches(max_chunksize=batch_rows)
 

@@ -1,1 +1,1 @@
-"""The tiers of a store. Import from the files: each loads its own engine."""
+"""Contains the tiers of a store. Import from the modules: each loads only the engine that it needs."""

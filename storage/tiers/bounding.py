@@ -1,4 +1,4 @@
-"""A cache without a budget gets one while lookups run: a second cache is built from it, then takes its place."""
+"""Gives a cache without a budget one while lookups run: builds a second cache from it, which then replaces it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from storage.tiers.warmup import Filling, warm
 
 
 def bounded(cache: DramCache, dram_bytes: int, negative_ids: int) -> DramCache:
-    """A cache within `dram_bytes` with the hottest rows of one without a budget, which nobody writes to meanwhile."""
+    """Builds a cache within `dram_bytes` from the hottest rows of one without a budget.
+
+    Nothing may write to the other cache meanwhile.
+    """
     result = DramCache(cache.tables, dram_bytes, negative_ids)
     result.generation = cache.generation
     result.completions = cache.completions

@@ -1,4 +1,4 @@
-"""What a store says about its DRAM budget, as JSON values: sizes, curves, costs; and the forecast that they make."""
+"""Reports a store's DRAM budget as JSON values (sizes, curves, costs), and makes a forecast of such a report."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from storage.tiers.planning.version_forecast import counts_forecast
 if TYPE_CHECKING:
     from storage.tiers.tiered import TieredStore
 
-# Points of a curve that travel.
+# The most points of a curve that a report contains.
 _MAX_POINTS = 128
 
 
 def budget_report(store: TieredStore) -> dict[str, Any]:
-    """Of one store. slabs: one for each row size.
+    """Returns the report of one store.
 
-    used_bytes: of the budget; fixed_bytes: what the caches take beside it, whatever it is. measured: its hit rate is
-    that of late, since the budget was changed.
+    `slabs` has one entry for each row size. `used_bytes` count against the budget; `fixed_bytes` do not: the caches
+    take them whatever the budget is. The hit rate in `measured` is that of recent lookups, since the budget was
+    changed.
     """
     stats = store.stats()
     costs = store.costs()
@@ -32,7 +33,7 @@ def budget_report(store: TieredStore) -> dict[str, Any]:
     forecast, source = store.forecast(), "traffic"
     now = store.slab_bytes()
     if forecast is None:
-        # Nothing is sampled where every row is held: what there is are the counts that came with the rows.
+        # When every row is held, no lookup is sampled, and only the counts that came with the rows are known.
         forecast = counts_forecast(store.tables, lambda table: (shard.freq for shard in cache.exported(table)))
         source, now = "published", [slab.whole_bytes for slab in forecast.slabs]
     model = costs.model()
@@ -57,7 +58,7 @@ def budget_report(store: TieredStore) -> dict[str, Any]:
 
 
 def read_report(content: Mapping[str, Any]) -> StoreForecast:
-    """The forecast of a `budget_report`. Raises InvalidInput for what is none."""
+    """Makes the forecast of a `budget_report`. Raises InvalidInput for other contents."""
     try:
         slabs = tuple(
             SlabCurve(

@@ -1,4 +1,4 @@
-"""Rows that DRAM does not have, read from SSD for many tables in one call on the request's own thread."""
+"""Reads rows that DRAM does not have from SSD, for many tables in one call on the request's own thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from storage.tiers.ssd.tier import SsdTier
 
 
 class ColdReads:
-    """The reads of one store. Any number of threads.
+    """Reads rows of one store from SSD. Thread-safe.
 
-    numbers: a table's number on SSD, by its index. cache: gives the store's DRAM now, which a first budget replaces.
+    numbers: a table's number on SSD, by its index. cache: returns the store's present DRAM cache, which the first
+    budget replaces.
     """
 
     def __init__(
@@ -36,14 +37,14 @@ class ColdReads:
         self._promoter = promoter
 
     def number(self, table: int) -> int:
-        """The number on SSD of the base's rows of a table."""
+        """Returns the number on SSD of the base's rows of a table."""
         return self._numbers[table]
 
     def read(self, wanted: Sequence[RowRead], view: OverlayView | None, timeout_s: float | None) -> None:
         """Answers reads of the base's tables, and of those that overlays of a view spilled to SSD. Raises StoreError.
 
-        view: what the overlays were when the lookup began; None when it shows none. What does not come within timeout_s
-        (None: no limit) stays UNRESOLVED. What was found in the base is offered to DRAM, what was not is remembered.
+        view: the overlays when the lookup began; None when it shows none. A row that does not come within timeout_s
+        (None: no limit) stays UNRESOLVED. Rows found in the base are offered to DRAM; ids absent there are remembered.
         """
         if not wanted:
             return
@@ -68,13 +69,14 @@ class ColdReads:
             self._promoter.offer(Promotion(generation, table, one.ids[hits], one.rows[hits], one.ids[absent]))
 
     def _merged_meanwhile(self, one: RowRead, began: OverlayView) -> list[RowRead]:
-        """What to ask of the base, because an overlay's spilled rows have gone there. Raises StoreError."""
+        """Returns the reads to repeat in the base, because an overlay's spilled rows were merged. Raises StoreError."""
         where = one.positions()
         gone = where[one.states[where] == ABSENT]
         if len(gone) == 0:
             return []
         overlay, table = began.spilled_to(one.table)
-        # It left the view before its rows went, so what is not in the view was merged, and the base has them.
+        # It left the view before its rows were removed. So an overlay outside of the view that was not discarded was
+        # merged, and the base has its rows.
         view = self._overlays.view
         if overlay in view.live or view.discarded >> overlay.number & 1:
             raise StoreError(f"{self._ssd.path}: rows of overlay {overlay.number} are gone; it was discarded or lost")

@@ -1,15 +1,15 @@
-"""What the SSD tier holds, by its durable markers: the rows of a version, and what merges made of them.
+"""Durable markers say what the SSD tier holds: the rows of a version, and the changes of merges to them.
 
     tables          name -> number on SSD, kept as long as the folder lives
     content.NAME    row size, row type and digest of the version's table that was loaded whole; none while it is loaded
     version         snapshot of the version whose tables were loaded
     at              snapshot that the rows are at now: the version's own, or that of the newest merged delta; none while
                     a load is under way
-    caller.NAME     the words of the store's owner
+    caller.NAME     the texts of the store's owner
 
-Beside them stand, for each table, the ids that merges changed since the version was loaded. A version's digests say
-what SSD holds only together with these: rows = the version's files, but for the changed ids, whose rows are on SSD
-alone.
+SSD also has, for each table, the ids that merges changed since the version was loaded. A version's digests describe
+SSD only together with these: the rows are those of the version's files, except for the changed ids, whose rows are on
+SSD alone.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from storage.tiers.ssd.keys import MAX_TABLES
 from storage.tiers.ssd.tier import SsdTier
 
 _TABLES, _VERSION, AT = "tables", "version", "at"
-# table, rows done, rows of the table
+# Takes a table, its rows done and all its rows.
 Progress = Callable[[str, int, int], None]
 
 
 def caller_marker(name: str) -> str:
-    """The key of a word of the store's owner."""
+    """Returns the key of a marker of the store's owner."""
     return f"caller.{name}"
 
 
 class Content:
-    """Loads versions into an SSD tier and knows what lies there. One writer at a time; tables by name, in any order."""
+    """Loads versions into an SSD tier and knows what it holds. Tables are given by name, in any order.
+
+    One thread writes at a time.
+    """
 
     def __init__(self, ssd: SsdTier, names: Sequence[str]) -> None:
         self._ssd = ssd
@@ -47,16 +50,16 @@ class Content:
         self.at = ssd.marker(AT) or ""
 
     def load(self, version: TableSource, progress: Progress | None = None, pace: Pace = UNHURRIED) -> None:
-        """Makes SSD hold a version, unless it does already, perhaps with deltas merged on top: then it is left alone.
+        """Writes a version to SSD, unless SSD holds it already, with or without deltas merged on top.
 
-        Interrupted, it is repeated from the table where it stopped.
+        A load that was interrupted continues with the table where it stopped when it is called again.
         """
         if self.holds(version):
             return
         if self.at == version.snapshot != self._ssd.marker(_VERSION):
             self.adopt(version)  # it came as a delta of the version before, and was merged
             return
-        # From here to the end SSD is at no snapshot, also if this is interrupted.
+        # From here to the end SSD is at no snapshot, and it stays so if this is interrupted.
         self._ssd.set_markers({_VERSION: None, AT: None})
         self.at = ""
         self._forget_other_tables()
@@ -67,32 +70,32 @@ class Content:
         self.at = version.snapshot
 
     def adopt(self, version: TableSource) -> None:
-        """From now on SSD holds this version, whose rows are those that it is at. Nothing is read."""
+        """Records that SSD holds this version, whose rows are those that it is at. Nothing is read."""
         markers: dict[str, str | None] = {
             f"content.{spec.name}": _content(version, spec) for spec in version.tables if spec.name in self.numbers
         }
-        # If this ends between the two steps, the changed ids are more than there are, which costs time and no more.
+        # If this ends between the two steps, more ids are listed as changed than are, which only costs time.
         self._ssd.set_markers({**markers, _VERSION: version.snapshot, AT: version.snapshot})
         self.at = version.snapshot
         for number in self.numbers.values():
             self._ssd.clear_changed(number)
 
     def refresh(self) -> None:
-        """Reads anew what SSD is at if the database was opened again: a merge that failed may have been written."""
+        """Reads `at` again if the database was reopened, because a merge that failed may have been written."""
         if self._ssd.database.openings != self._openings:
             self.at = self._ssd.marker(AT) or ""
             self._openings = self._ssd.database.openings
 
     def changed(self, name: str) -> Iterator[np.ndarray]:
-        """Ids (n,) of a table, ascending, that merges changed since the version was loaded, some at a time."""
+        """Yields ids (n,) of a table, ascending, that merges changed since the version was loaded, some at a time."""
         return self._ssd.changed(self.numbers[name])
 
     def markers(self, at: str, words: Mapping[str, str | None]) -> dict[str, str | None]:
-        """The markers of a merge that leads to a snapshot."""
+        """Returns the markers of a merge that leads to a snapshot."""
         return {AT: at, **{caller_marker(name): value for name, value in words.items()}}
 
     def holds(self, version: TableSource) -> bool:
-        """Whether SSD was filled with this version; deltas may have been merged since."""
+        """Returns whether SSD was filled with this version; deltas may have been merged since."""
         return (
             self.at != ""
             and self._ssd.marker(_VERSION) == version.snapshot

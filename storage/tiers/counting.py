@@ -1,4 +1,4 @@
-"""What lookups count: occurrences of ids by where their rows came from, in all and by table, and the time they took."""
+"""Counts occurrences of ids by where their rows came from, in all and by table, and the time that lookups took."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from storage.tiers.planning.cost import LookupCosts
 
-# Columns of what is counted by table. A GPU's hits stand behind what a lookup on the host counts.
+# Columns of the counts by table. The hits of GPUs come last, after the columns that a lookup on the host counts.
 COUNTED = ("dram", "ssd", "absent", "unresolved", "overlay", "hbm")
 HBM = COUNTED.index("hbm")
 
 
 @dataclass
 class LookupCounts:
-    """Occurrences of ids by where their rows came from."""
+    """Counts the occurrences of ids by where their rows came from."""
 
     dram: int = 0
     ssd: int = 0
@@ -25,7 +25,7 @@ class LookupCounts:
     hbm: int = 0
 
     def add(self, other: LookupCounts) -> None:
-        """Adds what another one counted."""
+        """Adds the counts of another object."""
         self.dram += other.dram
         self.ssd += other.ssd
         self.absent += other.absent
@@ -35,7 +35,7 @@ class LookupCounts:
 
 
 def host_counts(native: np.ndarray) -> np.ndarray:
-    """(T, 6) as in COUNTED, from the (T, 5) that a lookup on the host gives."""
+    """Returns counts (T, 6) as in COUNTED from the (T, 5) of a lookup on the host."""
     counted = np.zeros((len(native), len(COUNTED)), np.uint64)
     counted[:, :HBM] = native
     return counted
@@ -43,26 +43,27 @@ def host_counts(native: np.ndarray) -> np.ndarray:
 
 @dataclass
 class LookupTotals:
-    """Of one session, or of several. by_table: (T, 6) uint64, columns as in COUNTED. One thread adds, any reads."""
+    """Sums the counts and times of one session, or of several. One thread adds; any thread reads."""
 
+    #: (T, 6) uint64, with the columns of COUNTED.
     by_table: np.ndarray
     costs: LookupCosts = field(default_factory=LookupCosts)
 
     @classmethod
     def of(cls, tables: int) -> LookupTotals:
-        """Zeros for a store of so many tables."""
+        """Makes zeros for a store of so many tables."""
         return cls(np.zeros((tables, len(COUNTED)), np.uint64))
 
     def add(self, counts: LookupCounts, by_table: np.ndarray, ns: int, reads: int, reads_ns: int) -> None:
-        """Notes one lookup. ns: its time in all; reads_ns: what of it went to reading `reads` distinct rows."""
+        """Adds one lookup. ns: its time in all; reads_ns: the part of it spent reading `reads` distinct rows."""
         self.by_table += by_table
         self.costs.add(sum(astuple(counts)), ns, reads, reads_ns, counts.ssd + counts.unresolved)
 
     def merge(self, other: LookupTotals) -> None:
-        """Adds what another session noted."""
+        """Adds the totals of another session."""
         self.by_table += other.by_table
         self.costs.merge(other.costs)
 
     def counts(self) -> LookupCounts:
-        """Over all tables."""
+        """Returns the counts over all tables."""
         return LookupCounts(*(int(count) for count in self.by_table.sum(0)))

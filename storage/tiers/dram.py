@@ -1,4 +1,4 @@
-"""The DRAM tier: a native table, or one table's part of a native cache, behind the same methods."""
+"""The DRAM tier offers the same methods over a native table and over one table's part of a native cache."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from storage.tiers.arrays import Encoded, Flags, Ids, Rows
 
 
 class DramTier:
-    """Rows of one table in memory. Readers take no lock; one writer at a time.
+    """Holds rows of one table in memory. Readers take no lock; one thread writes at a time.
 
-    dim: values of a row. row_type: how they are held. capacity_rows: 0 grows without bound. Rows come in as float32
-    (n, dim) or as they are held, uint8 (n, row_bytes). Errors: ConfigError for sizes that cannot be, StoreError when
-    the table or the memory is full, TypeError and ValueError that name an array of the wrong kind.
+    dim: values of a row. row_type: how they are held. capacity_rows: the most rows; 0 grows without bound. Rows come in
+    as float32 (n, dim) or as they are held, uint8 (n, row_bytes). Raises ConfigError for sizes that are not allowed,
+    StoreError when the table or the memory is full, and TypeError or ValueError that names an array of the wrong kind.
     """
 
     _cache: Cache | None = None
@@ -34,7 +34,7 @@ class DramTier:
 
     @classmethod
     def over(cls, cache: Cache, table: CacheTable) -> DramTier:
-        """The rows of one table in a cache that it shares with others."""
+        """Makes a tier of the rows of one table in a cache that it shares with others."""
         tier = cls.__new__(cls)
         tier.table = table
         tier._cache = cache
@@ -42,20 +42,20 @@ class DramTier:
 
     @property
     def dim(self) -> int:
-        """Values of a row."""
+        """The number of values in a row."""
         return self.table.dim
 
     @property
     def capacity_rows(self) -> int:
-        """Rows that a table of its own may hold; 0 without a bound, and where a cache is shared."""
+        """The rows that a table of its own may hold; 0 when it has no bound, and when it shares a cache."""
         return self.table.capacity_rows if isinstance(self.table, Table) else 0
 
     def size(self) -> int:
-        """Rows in the table."""
+        """Returns the number of rows in the table."""
         return self.table.size()
 
     def memory_bytes(self) -> int:
-        """Bytes that index, rows and counters take; of a shared cache, by this table's share of the rows."""
+        """Returns the bytes of index, rows and counters; of a shared cache, by this table's share of the rows."""
         if isinstance(self.table, Table):
             return self.table.memory_bytes()
         assert self._cache is not None
@@ -69,44 +69,50 @@ class DramTier:
         return rows, found
 
     def insert_or_assign(self, ids: Ids, rows: Rows | Encoded, freq: Flags | None = None) -> None:
-        """rows (n, dim), freq (n,) use counts as `export_batch` gives them. When it is full, the ids before are in."""
+        """Stores rows of ids. When it raises because the table is full, the ids before that are stored.
+
+        rows: (n, dim), or encoded. freq: (n,) use counts as `export_batch` gives them.
+        """
         with _full():
             self.table.insert_or_assign(ids, rows, freq)
 
     def insert_and_evict(self, ids: Ids, rows: Rows | Encoded) -> int:
-        """As a cache: leaves rows that are there, lets colder rows go for hotter ids. Returns the number admitted."""
+        """Inserts as a cache does: keeps rows that are there and evicts colder rows for hotter ids.
+
+        Returns the number of rows admitted.
+        """
         with _full():
             return self.table.insert_and_evict(ids, rows)
 
     def assign(self, ids: Ids, rows: Rows | Encoded) -> int:
-        """Replaces the rows of ids that are there, leaves out the others. Returns the number replaced."""
+        """Replaces the rows of ids that are there and ignores the others. Returns the number replaced."""
         with _full():
             return self.table.assign(ids, rows)
 
     def erase(self, ids: Ids) -> int:
-        """Takes rows out. Returns how many were there."""
+        """Removes the rows of ids. Returns how many were there."""
         return self.table.erase(ids)
 
     def export_batch(self, cursor: int, limit: int) -> tuple[int, Ids, Rows, Flags]:
-        """At most `limit` rows from a cursor on, 0 first: next cursor (-1 at the end), ids, rows, use counts (m,).
+        """Returns at most `limit` rows from a cursor on: next cursor (-1 at the end), ids, rows, use counts (m,).
 
-        Every row comes once if nothing is inserted between the calls.
+        The first cursor is 0. Every row comes once if nothing is inserted between the calls.
         """
         return self.table.export_batch(cursor, limit)
 
     def check_integrity(self) -> None:
-        """Raises RuntimeError that says which rule of the table, or of the cache, is broken. Slow; for tests."""
+        """Raises a RuntimeError that says which rule of the table, or of the cache, is broken. Slow; for tests."""
         if isinstance(self.table, Table):
             self.table.check_integrity()
         elif self._cache is not None:
             self._cache.check_integrity()
 
     def export_encoded(self, cursor: int, limit: int) -> tuple[int, Ids, Encoded, Flags]:
-        """As `export_batch`, with rows (m, row_bytes) as they are held."""
+        """Does what `export_batch` does, with rows (m, row_bytes) as they are held."""
         return self.table.export_encoded(cursor, limit)
 
     def reserve(self, rows: int) -> None:
-        """Makes room for this many rows in all; what a cache has room for is said by its budget alone."""
+        """Makes room for this many rows in all. Does nothing for a shared cache, whose budget sets its room."""
         if isinstance(self.table, Table):
             with _full():
                 self.table.reserve(rows)

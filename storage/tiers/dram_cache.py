@@ -1,9 +1,9 @@
-"""The rows of SSD that are held in DRAM, with the ids known to be absent: always what SSD holds, or nothing.
+"""DRAM holds some rows of SSD, and the ids known to be absent. What it answers always agrees with SSD.
 
 Without a budget every table has memory of its own and grows; within one, tables of a row size share a cache (`slabs`).
 
-A row gets here from a read of SSD, some time after the read; a merge may have changed it on SSD in between. So every
-read carries the cache's `generation` from before it, and every change of SSD raises it:
+A row is installed here some time after it was read from SSD, and a merge may have changed it on SSD in between.
+Therefore every read carries the cache's `generation` from before it, and every change of SSD increases it:
 
     a merge                               a read of id X and its promotion
     1 SSD changes (one atomic step)       a generation is noted
@@ -11,15 +11,15 @@ read carries the cache's `generation` from before it, and every change of SSD ra
     3 X is assigned or erased here        c under the lock: X is installed if the generation is the noted one
     4 X is forgotten as absent
 
-If c comes before 2, what it installs, old or new, is there when 3 and 4 put it right. If c comes after 2, then either
-a came before 2 and the row is dropped, or a came after 2, so b after 1, and the row is the new one. Nothing old can
-come in after 2. Between 1 and 4 this cache may answer with the old row: the merge's overlay, which is asked first and
-goes only after 4, covers it for everyone.
+If c comes before 2, what it installs, old or new, is there when 3 and 4 correct it. If c comes after 2, then either
+a came before 2 and the row is dropped, or a came after 2, so b after 1, and the row is the new one. No old row can be
+installed after 2. Between 1 and 4 this cache may answer with the old row, but the merge's overlay, which is asked first
+and dropped only after 4, hides it from every lookup.
 
-A table is complete while every row of it is here; what it does not find is absent then. Whoever looks asks for the id
-first and for completeness after: a row that is let go takes the completeness with it before it goes. A table may become
-complete while lookups run: `completions` rises before, and who read it before the lookup and finds another number after
-it cannot say that an id is absent, for its row may have come in between.
+A table is complete while every row of it is here; an id that it does not find is absent then. A reader looks for the id
+first and checks completeness afterwards, because an eviction ends completeness before it removes the row. A table may
+become complete while lookups run: `completions` rises before it does. A reader that finds another number after the
+lookup than before it cannot conclude that an id is absent, because its row may have come in between.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _EXPORT_ROWS = 1 << 14
 
 
 class DramCache:
-    """DRAM of a store. dram_bytes: for all tables together, None without a bound. Tables by their index.
+    """Holds the rows of a store that are in DRAM. Its methods name tables by their index.
 
-    promotions: by table, rows that came in because they were asked for.
+    dram_bytes: the bytes for all tables together; None means no bound. The attribute `promotions` counts, by table, the
+    rows that came in because they were asked for.
     """
 
     def __init__(self, tables: Sequence[TableSpec], dram_bytes: int | None, negative_ids: int) -> None:
@@ -59,7 +60,7 @@ class DramCache:
         self.build(tables)
 
     def build(self, tables: Sequence[TableSpec]) -> None:
-        """Empty tables for these sizes. Not while anybody reads."""
+        """Replaces the tables by empty ones of these sizes. Nothing may read meanwhile."""
         self.tables = tuple(tables)
         self.slabs: Slabs | None = None
         if self.dram_bytes is None:
@@ -69,38 +70,38 @@ class DramCache:
         else:
             self.slabs = Slabs(self.tables, self.dram_bytes)
             self.tiers = self.slabs.tiers
-        # Without a budget, and until it was given up: nothing goes from a table of its own.
+        # Holds without a budget until `_give_up`, because a table of its own evicts nothing.
         self._complete = [False] * len(self.tables)
         self.promotions = [0] * len(self.tables)
         self.negative = [NegativeCache(self._negative_ids) for _ in self.tables]
 
     def groups(self) -> list[tuple[tuple[int, ...], int | None]]:
-        """Tables that share their bytes, and how many rows those hold; None: all."""
+        """Returns the tables that share their bytes, and how many rows they hold together; None for all."""
         if self.slabs is None:
             return [((index,), None) for index in range(len(self.tables))]
         return [(slab.members, slab.cache.capacity_rows) for slab in self.slabs.all]
 
     def is_complete(self, table: int) -> bool:
-        """Whether every row of a table is here. Asked after the ids were looked for."""
-        # In this order, as `watch` does it the other way round.
+        """Returns whether every row of a table is here. Ask only after the ids were looked up."""
+        # The order matters: `watch` sets the two in the reverse order.
         return (self.slabs is None or self.slabs.is_complete(table)) and self._complete[table]
 
     def mark_complete(self, table: int) -> None:
-        """Every row of a table is in now. Only while nobody else writes."""
+        """Records that every row of a table is in now. Nothing else may write meanwhile."""
         self.watch(table)
         self.completions += 1
         self._complete[table] = True
 
     def watch(self, table: int) -> None:
-        """Before a table is filled whole: from now on it is noticed whether a row of it is let go."""
+        """Notes from now on whether a row of a table is evicted. Call it before the table is filled whole."""
         self._complete[table] = False
         if self.slabs is not None:
             self.slabs.mark_complete(table)
 
     def complete(self, generation: int, table: int) -> bool | None:
-        """Marks a table that was filled whole since `watch`; None when SSD has changed since `generation`.
+        """Marks a table complete that was filled whole since `watch`.
 
-        False: a row of it was let go.
+        Returns None when SSD has changed since `generation`, and False when a row of the table was evicted.
         """
         with self._lock:
             if generation != self.generation or not self.tiers:
@@ -112,7 +113,7 @@ class DramCache:
             return True
 
     def install(self, promotion: Promotion) -> None:
-        """Takes in what a read brought, unless SSD changed since."""
+        """Installs what a read brought, unless SSD changed since."""
         with self._lock:
             table = promotion.table
             if promotion.generation != self.generation or not self.tiers or self.is_complete(table):
@@ -124,10 +125,10 @@ class DramCache:
     def install_free(
         self, generation: int, table: int, ids: np.ndarray, rows: np.ndarray, freq: np.ndarray | None
     ) -> tuple[int, bool] | None:
-        """Takes encoded rows that are not here into free room; None when SSD has changed since `generation`.
+        """Installs encoded rows that are not here in free room; None when SSD has changed since `generation`.
 
-        Returns how many came in, and whether there was room for all. Raises StoreError where memory has no bound, and
-        the system has no more of it.
+        Returns how many rows came in, and whether there was room for all. Raises StoreError when there is no budget and
+        the system has no more memory.
         """
         with self._lock:
             if generation != self.generation:
@@ -150,29 +151,29 @@ class DramCache:
             return came, came == wanted
 
     def free_rows(self, table: int) -> int:
-        """Rows that fit in beside those that are here, by the budget of the table's row size; none after `release`."""
+        """Returns how many more rows fit, by the budget of the table's row size; 0 after `release`."""
         slabs = self.slabs
         if slabs is None:
             return 1 << 62 if self.tiers else 0
         return slabs.free_rows(table)
 
     def forget_reads(self) -> None:
-        """What was read until now is not installed any more."""
+        """Makes rows that were read until now be dropped instead of installed."""
         with self._lock:
             self.generation += 1
 
     def make_room(self, table: int, new: int, gone: int) -> None:
-        """Before SSD gets `new` rows and loses `gone`: a complete table that cannot take them stops being complete."""
+        """Makes room before SSD gains `new` rows and loses `gone`; a complete table without it stops being complete."""
         if self.slabs is None or not self.is_complete(table) or new <= gone:
             return
         if not self.slabs.make_room(table, new - gone):
             self._give_up(table)
 
     def settle(self, table: int, ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) -> None:
-        """Puts right what is here after SSD changed. rows (n, row_bytes) of ids (n,); removed (m,): ids without one.
+        """Updates the rows here after SSD changed. rows (n, row_bytes) of ids (n,); removed (m,): ids without a row.
 
-        A complete table takes all rows; another one only those of ids that it has. Never fails for want of room: what
-        does not fit is left to SSD.
+        A complete table takes all rows; another one only those of ids that it has. It never fails for lack of room:
+        rows that do not fit stay on SSD alone.
         """
         tier = self.tiers[table]
         if len(removed):
@@ -189,16 +190,17 @@ class DramCache:
             self.negative[table].forget(ids)
 
     def set_dram_bytes(self, dram_bytes: int) -> None:
-        """Changes the budget while lookups run; rows that do not fit are gone when this returns.
+        """Changes the budget while lookups run; rows that do not fit are evicted when this returns.
 
-        Not for a cache without a budget: `bounding` makes another one of it. One change at a time.
+        The cache must have a budget already: `bounding` makes a bounded cache of one without. One thread calls it at a
+        time.
         """
         assert self.slabs is not None
         self.dram_bytes = check_dram_bytes(dram_bytes)
         self.slabs.give(dram_bytes)
 
     def hot_ids(self, most: int) -> dict[str, HotIds]:
-        """What is in DRAM, by name of the table, hottest first, at most `most` ids together."""
+        """Returns the ids in DRAM by name of the table, hottest first, at most `most` together."""
         found: dict[str, HotIds] = {}
         slabs = () if self.slabs is None else self.slabs.all
         rows = sum(slab.cache.size() for slab in slabs)
@@ -211,7 +213,10 @@ class DramCache:
         return found
 
     def exported(self, table: int) -> Iterator[Shard]:
-        """All rows of a table with their use counts, some at a time, in no order. Nothing may be inserted meanwhile."""
+        """Yields all rows of a table with their use counts in no order, a shard at a time.
+
+        Nothing may be inserted meanwhile.
+        """
         spec = self.tables[table]
         cursor = 0
         while cursor >= 0:
@@ -219,15 +224,15 @@ class DramCache:
             yield Shard(ids, rows, freq, RowCodec(spec.row_type, spec.dim))
 
     def table_bytes(self, table: int) -> int:
-        """What a table takes of DRAM; of a shared cache, by its share of the rows."""
+        """Returns the bytes of DRAM that a table takes; of a shared cache, by its share of the rows."""
         return self.tiers[table].memory_bytes()
 
     def evictions(self, table: int) -> int:
-        """Rows of a table that were let go for others, or for a smaller budget."""
+        """Returns how many rows of a table were evicted, for others or for a smaller budget."""
         return 0 if self.slabs is None else self.slabs.evicted(table)
 
     def check_integrity(self) -> None:
-        """Raises RuntimeError that says which rule of an index is broken. Slow."""
+        """Raises a RuntimeError that says which rule of an index is broken. Slow."""
         for tier in self.tiers:
             if self.slabs is None:
                 tier.check_integrity()
@@ -236,20 +241,20 @@ class DramCache:
                 slab.cache.check_integrity()
 
     def fixed_bytes(self) -> int:
-        """What of `memory_bytes` is taken beside the budget, however small it is; 0 without one."""
+        """Returns the part of `memory_bytes` that does not count against the budget; 0 without a budget."""
         return 0 if self.slabs is None else self.slabs.fixed_bytes()
 
     def memory_bytes(self) -> int:
-        """Bytes that the tables take."""
+        """Returns the bytes that the tables take."""
         if self.slabs is not None:
             return self.slabs.memory_bytes()
         return sum(tier.memory_bytes() for tier in self.tiers)
 
     def release(self) -> None:
-        """Lets go of the memory; nothing may be asked any more."""
+        """Releases the memory; the cache must not be used any more."""
         with self._lock:
             self.generation += 1
-            self.tiers = []  # what is still queued is not installed
+            self.tiers = []  # promotions that are still queued are not installed
             self.slabs = None
             self.negative = []
 

@@ -1,10 +1,10 @@
-"""DRAM is filled from SSD: what was hot last time, then what training used most, while lookups and merges go on.
+"""Fills DRAM from SSD, first with the last run's hot ids, then by use in training, while lookups and merges go on.
 
-Rows always come from SSD, which checks each page and holds what merges changed; a version's own files only say, as
-hints, which of them were used most. A row is installed only if SSD did not change since before it was read
-(`dram_cache`), so nothing here has to know what a merge does meanwhile.
+Rows always come from SSD, which checks each page and holds what merges changed; a version's own files only give hints
+about which rows were used most. A row is installed only if SSD did not change since before it was read (`dram_cache`),
+so nothing here depends on what a merge does meanwhile.
 
-A group of tables that fits is filled whole, by walking over SSD, and each of its tables is complete in the end. No row
+A group of tables that fits is filled whole, by a walk over SSD, and each of its tables is complete in the end. No row
 may be missing then: rows that merges added behind the walk are read after it, and again if merges go on meanwhile.
 """
 
@@ -23,11 +23,11 @@ from storage.tiers.pace import Pace
 from storage.tiers.source import TableSource
 from storage.tiers.warmup import COUNTS, cut
 
-# table, rows done, rows of the table
+# Takes a table, its rows done and all its rows.
 Progress = Callable[[str, int, int], None]
 _WALK_ROWS = 1 << 16
 _READ_IDS = 1 << 14
-# Installing holds the lock that promotions and merges take.
+# Rows installed at once, because installing holds the lock that promotions and merges take.
 _INSTALL_ROWS = 1 << 13
 # The hottest part of a list is read first; the rest in the order of its ids, which reads every page once.
 _PARTS = 16
@@ -36,16 +36,20 @@ _LEFT_FREE = 0.02
 
 @dataclass(frozen=True)
 class Rows:
-    """The base on SSD, by tables of the store. find: encoded rows and found flags of ids. walk: rows in ascending order
-    of ids, as `SsdTier.export_batch`.
-    """
+    """Two functions that read the base from SSD. Tables are named by their index in the store."""
 
+    #: Takes a table and ids, and returns encoded rows and found flags.
     find: Callable[[int, Ids], tuple[Encoded, Flags]]
+    #: Takes a table, a cursor and a limit, and returns rows in ascending order of ids as `SsdTier.export_batch` does.
     walk: Callable[[int, int, int], tuple[int, Ids, Encoded]]
 
 
 class Filler:
-    """Fills a cache once. stopping: asked all along. progress: told of tables as they are filled."""
+    """Fills a cache once.
+
+    stopping: called repeatedly; filling ends when it returns True. progress: called with a table, its rows done and its
+    rows in all as the table is filled.
+    """
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class Filler:
         self.installed = 0
 
     def run(self, hot: Mapping[str, HotIds]) -> int:
-        """Fills what room there is; returns how many rows came in. hot: ids that go first, by table.
+        """Fills the free room; returns how many rows came in. hot: ids to read first, by name of the table.
 
         Raises StoreError.
         """
@@ -81,7 +85,7 @@ class Filler:
                     self._fill_whole(index)
             else:
                 self._fill_hot(members, hot)
-                # What a list leaves free is not worth looking at all use counts.
+                # The little room that a list leaves free is not worth reading all use counts.
                 if self._cache.free_rows(members[0]) > (_LEFT_FREE * capacity if self.installed else 0):
                     self._fill_used(members, capacity)
         return self.installed
@@ -100,7 +104,7 @@ class Filler:
             if self._stopping():
                 return
             if fits is None:
-                continue  # a merge came between: the same stretch once more
+                continue  # a merge changed SSD meanwhile: read the same rows again
             if not fits:
                 return
             cursor = following
@@ -109,7 +113,7 @@ class Filler:
                 self._progress(spec.name, done, spec.rows)
         while True:
             generation = cache.generation
-            if self._stopping():  # after the generation was looked at: another version has another list of changes
+            if self._stopping():  # after the generation was read: another version has another list of changes
                 return
             if generation != before and not self._catch_up(index, generation):
                 return
@@ -117,7 +121,7 @@ class Filler:
                 return
 
     def _catch_up(self, index: int, generation: int) -> bool:
-        """Takes in what merges changed. False when not all of it fits, or an end is wanted."""
+        """Installs the rows that merges changed. Returns False when not all of them fit, or filling is to stop."""
         for changed in self._content.changed(self._cache.tables[index].name):
             for start in range(0, len(changed), _READ_IDS):
                 ids = changed[start : start + _READ_IDS]
@@ -127,16 +131,16 @@ class Filler:
                 if fits is False or self._stopping():
                     return False
                 if fits is None:
-                    return True  # a merge came between: the table is not complete yet
+                    return True  # a merge changed SSD meanwhile: the table is not complete yet
         return True
 
     def _fill_hot(self, members: Sequence[int], hot: Mapping[str, HotIds]) -> None:
-        """What was in DRAM last time: the hottest first."""
+        """Fills DRAM with the ids that were in it last time, the hottest first."""
         lists = {index: hot[name] for index in members if (name := self._cache.tables[index].name) in hot}
         total = sum(len(each.ids) for each in lists.values())
         if total == 0:
             return
-        # Of lists that do not fit any more, the same share of each.
+        # When the lists do not fit any more, the same share of each is taken.
         most = min(1.0, self._cache.free_rows(members[0]) / total)
         for first, last in ((0.0, most / _PARTS), (most / _PARTS, most)):
             for index, each in lists.items():
@@ -146,7 +150,7 @@ class Filler:
                     return
 
     def _fill_used(self, members: Sequence[int], capacity: int) -> None:
-        """What training used most, as far as there is room."""
+        """Fills the free room with the rows that training used most."""
         counts = np.zeros(COUNTS, np.int64)
         for index in members:
             for _, used in self._uses(index):
@@ -166,7 +170,7 @@ class Filler:
             yield part
 
     def _take(self, index: int, ids: np.ndarray, counts: np.ndarray) -> bool:
-        """Reads rows of ascending ids and installs them. False when there is no room left, or an end is wanted."""
+        """Reads rows of ascending ids and installs them. Returns False when no room is left, or filling is to stop."""
         for start in range(0, len(ids), _READ_IDS):
             part = slice(start, start + _READ_IDS)
             while True:
@@ -186,7 +190,7 @@ class Filler:
     def _install(
         self, generation: int, index: int, ids: np.ndarray, rows: np.ndarray, counts: np.ndarray | None
     ) -> bool | None:
-        """Whether every row is in now; None when SSD has changed since `generation`."""
+        """Installs rows; returns whether every row is in now, or None when SSD has changed since `generation`."""
         for start in range(0, len(ids), _INSTALL_ROWS):
             part = slice(start, start + _INSTALL_ROWS)
             freq = None if counts is None else counts[part]
@@ -202,7 +206,7 @@ class Filler:
 
 
 class _UsesInOrder:
-    """Use counts by id, asked in ascending order. What the hints do not have has none."""
+    """Finds use counts by id, for ids that are asked for in ascending order. An id without a hint has the count 0."""
 
     def __init__(self, parts: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
         self._parts = parts
@@ -210,7 +214,7 @@ class _UsesInOrder:
         self._ended = False
 
     def of(self, ids: np.ndarray) -> np.ndarray:
-        """ids (n,) ascending, none below those that were asked before -> (n,) uint8."""
+        """Returns the counts (n,) uint8 of ids (n,), ascending, none below those that were asked for before."""
         counts = np.zeros(len(ids), np.uint8)
         if len(ids) == 0:
             return counts

@@ -1,11 +1,11 @@
-"""The hot-id list: which ids were in DRAM, or on a GPU, hottest first, so that a store that is opened again warms up
+"""The hot-id list names the ids that were in DRAM, or on a GPU, hottest first. A store that is opened again warms up
 with them.
 
     magic, 8 bytes | length of the header, u32 | header, JSON: names and numbers of ids of the tables, in order |
     for each table: ids, i64 (n,), hottest first; use counts, u8 (n,) | SHA-256 of all bytes before it
 
-Everything is little-endian. The file is replaced whole, by rename. It is a hint: one that is damaged or cannot be read
-is left out with a warning, and the frequencies of the version are used alone.
+Everything is little-endian. The file is replaced whole, by rename. It is a hint: a file that is damaged or cannot be
+read is ignored with a warning, and the frequencies of the version are used alone.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class HotIds:
-    """Ids of one table. ids: (n,) int64, hottest first. counts: (n,) uint8, use counts as `export_batch` gives them."""
+    """The hot ids of one table and their use counts."""
 
+    #: (n,) int64, hottest first.
     ids: np.ndarray
+    #: (n,) uint8, use counts as `export_batch` gives them.
     counts: np.ndarray
 
 
 def save_hot_ids(folder: Path, tables: Mapping[str, HotIds], name: str = HOT_IDS) -> None:
-    """Replaces a list in a store's folder; on the disk when the call returns. Raises StoreError."""
+    """Replaces a list in a store's folder; it is on the disk when the call returns. Raises StoreError."""
     header = json.dumps([[name, len(hot.ids)] for name, hot in tables.items()]).encode()
     parts: list[bytes] = [_MAGIC, len(header).to_bytes(4, "little"), header]
     for hot in tables.values():
@@ -64,7 +66,10 @@ def save_hot_ids(folder: Path, tables: Mapping[str, HotIds], name: str = HOT_IDS
 
 
 def load_hot_ids(folder: Path, most: int, name: str = HOT_IDS) -> dict[str, HotIds]:
-    """A list of a store's folder by table, at most `most` ids together; empty when there is none that is whole."""
+    """Reads a list from a store's folder, by table; empty when there is none, or it is damaged.
+
+    most: the most ids of all tables together; a larger file is ignored.
+    """
     path = folder / name
     try:
         if path.stat().st_size > most * _ID_BYTES + _MAX_HEADER:

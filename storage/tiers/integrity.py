@@ -1,4 +1,4 @@
-"""What must hold between the tiers at any moment when nothing is being merged."""
+"""Checks what must hold between the tiers at any moment when nothing is being merged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ROWS = 1 << 12
 def check_integrity(
     cache: DramCache, overlays: Sequence[OverlayTable], find: Callable[[int, Ids], tuple[Encoded, Flags]]
 ) -> None:
-    """Raises StoreError that names the table and the rule. find: rows and flags of a table's ids on SSD.
+    """Raises a StoreError that names the table and the broken rule. find: rows and flags of a table's ids on SSD.
 
-    Lookups may go on; rows that are let go or come in meanwhile are looked at or not.
+    Lookups may go on; rows that are evicted or come in meanwhile may or may not be checked.
     """
     try:
         for overlay in overlays:

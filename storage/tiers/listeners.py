@@ -1,7 +1,8 @@
-"""Caches of a store's rows outside of it, such as those on GPUs: what the store tells them, and asks of them.
+"""Defines how a store notifies caches of its rows that lie outside of it, such as those on GPUs.
 
-The store knows no such cache by its kind. Whoever makes one plugs it in, and it learns of every snapshot before it is
-served, of every overlay before it is merged or discarded, and of the end.
+The store does not depend on any kind of such cache. The code that makes one registers it here. The cache is then
+notified of every snapshot before it is served, of every overlay before it is merged or discarded, and of the store's
+closing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from storage.tiers.overlays import Overlay
 
 @dataclass(frozen=True)
 class Held:
-    """What a listener holds: of all tables, and of each in the store's order."""
+    """The rows and bytes that a listener holds, in all and by table in the store's order."""
 
     rows: int
     bytes: int
@@ -26,30 +27,33 @@ class Held:
 
 
 class SnapshotListener(Protocol):
-    """A cache of the store's rows. Any thread."""
+    """A cache of the store's rows. Thread-safe."""
 
     @property
     def in_use(self) -> bool:
-        """Whether it may hold rows, so that the store cannot be loaded with others."""
+        """True when it may hold rows, so that the store must not be loaded with other ones."""
 
     def prepare(self, mask: int) -> None:
-        """Gets ready to answer for a mask, before it is used. Raises StoreError for one that cannot be."""
+        """Prepares to answer for a mask, before it is used. Raises StoreError for an impossible mask."""
 
     def retire(self, overlay: Overlay, *, merged: bool) -> None:
-        """An overlay is in every snapshot from now on (merged), or in none; it is still in the store's view."""
+        """Notes that an overlay is in every snapshot from now on (merged), or in none.
+
+        The store's view still has it.
+        """
 
     def held(self) -> Held:
-        """What it holds now."""
+        """Returns what it holds now."""
 
     def close_all(self) -> None:
-        """Ends; the store closes behind it."""
+        """Releases everything; the store closes afterwards."""
 
 
 Kind = TypeVar("Kind", bound=SnapshotListener)
 
 
 class SnapshotListeners:
-    """The listeners of one store. Any thread."""
+    """Holds the listeners of one store. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,7 +63,10 @@ class SnapshotListeners:
         self._closed = False
 
     def plugged(self, kind: type[Kind], make: Callable[[], Kind]) -> Kind:
-        """The listener of a kind; it is made and plugged in when there is none. make: calls nothing of this object."""
+        """Returns the listener of a kind; makes and registers it when there is none.
+
+        make: must not call this object.
+        """
         with self._lock:
             for known in self._each:
                 if isinstance(known, kind):
@@ -72,24 +79,25 @@ class SnapshotListeners:
 
     @property
     def in_use(self) -> bool:
-        """Whether one of them is."""
+        """True when at least one of the listeners is in use."""
         return any(listener.in_use for listener in self._each)
 
     @property
     def retiring_now(self) -> Mapping[int, bool]:
-        """Numbers of overlays that are in every snapshot from now on (True), or in none."""
+        """The numbers of overlays that are in every snapshot from now on (True), or in none (False)."""
         return self._retiring
 
     def prepare(self, mask: int) -> None:
-        """Has each of them ready for a mask. Raises StoreError."""
+        """Prepares each of them for a mask. Raises StoreError."""
         for listener in self._each:
             listener.prepare(mask)
 
     @contextmanager
     def retiring(self, overlay: Overlay, *, merged: bool) -> Iterator[None]:
-        """While an overlay is merged or discarded: it is in every snapshot from now on, or in none.
+        """Notifies the listeners that an overlay is merged or discarded within the context.
 
-        Who is plugged in meanwhile, or begins to hold rows, finds it in `retiring_now`.
+        The overlay is in every snapshot from now on (merged), or in none. A listener that is registered meanwhile, or
+        begins to hold rows, finds it in `retiring_now`.
         """
         try:
             with self._lock:
@@ -103,11 +111,11 @@ class SnapshotListeners:
                 self._retiring = {number: way for number, way in self._retiring.items() if number != overlay.number}
 
     def held(self) -> list[Held]:
-        """What each of them holds."""
+        """Returns what each of them holds."""
         return [listener.held() for listener in self._each]
 
     def close_all(self) -> None:
-        """Ends all of them; one that is plugged in later is ended at once."""
+        """Closes all of them; one that is registered later is closed at once."""
         with self._lock:
             self._closed = True
             listeners = self._each

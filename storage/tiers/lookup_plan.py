@@ -1,7 +1,7 @@
-"""One session's lookups: the ids of all features of a batch in one call, within a deadline.
+"""A session looks up the ids of all features of a batch in one call, within a deadline.
 
-A row comes from the newest overlay that the mask shows, else from the base: DRAM, then SSD. `merge` says why a lookup
-sees one snapshot while overlays move into the base beneath it.
+A row comes from the newest overlay that the mask shows and that has it, else from the base: DRAM, then SSD. `merge`
+explains why a lookup sees one snapshot while overlays move into the base.
 """
 
 from __future__ import annotations
@@ -25,28 +25,27 @@ from storage.tiers.overlays import Overlays, OverlayView
 from storage.tiers.ssd.reads import RowRead
 
 _BASE = 255
-# The clock of what lookups cost. A benchmark on a machine that others share takes the processor time of its thread.
+# The clock that times lookups. A benchmark on a shared machine replaces it by the processor time of its thread.
 now_ns = time.monotonic_ns
 
 
 @dataclass(frozen=True)
 class LookupResult:
-    """What a lookup gives, one entry a feature, in the plan's order.
+    """The result of a lookup. The lists have one entry for each feature, in the plan's order."""
 
-    outputs: float32 (B, dim) pooled, (B, length, dim) unpooled; absent and unresolved rows are zeros. masks: uint8
-    (B, length), 1 where a row was found; None when pooled. lengths: int64 (B,) ids used of a bag; None when pooled.
-    by_table: uint64 (T, 6), the counts of each table of the store, in the order of COUNTED.
-    """
-
+    #: float32, (B, dim) when pooled, (B, length, dim) when not. Absent and unresolved rows are zeros.
     outputs: list[np.ndarray]
+    #: uint8 (B, length), 1 where a row was found; None when pooled.
     masks: list[np.ndarray | None]
+    #: int64 (B,), the number of ids used of each bag; None when pooled.
     lengths: list[np.ndarray | None]
     counts: LookupCounts
+    #: uint64 (T, 6), the counts of each table of the store, in the order of COUNTED.
     by_table: np.ndarray
 
 
 class PlannedStore(Protocol):
-    """What a plan uses of a store."""
+    """The part of a store that a plan uses."""
 
     tables: tuple[TableSpec, ...]
     overlays: Overlays
@@ -55,11 +54,14 @@ class PlannedStore(Protocol):
 
     @property
     def dram_cache(self) -> DramCache:
-        """The rows in DRAM now; the first budget puts another one in its place."""
+        """The cache of the rows in DRAM. The first budget replaces it by another object."""
 
 
 class LookupPlan:
-    """Made by `TieredStore.plan`. Scratch memory is reused, so one thread at a time; plans share the tables."""
+    """Looks up the features that it was made for; `TieredStore.plan` makes one. Plans share the tables.
+
+    Not thread-safe: scratch memory is reused, so one thread uses a plan at a time.
+    """
 
     def __init__(
         self, store: PlannedStore, entries: Sequence[tuple[LookupSpec, int, int]], total: LookupTotals
@@ -71,13 +73,13 @@ class LookupPlan:
         self._total = total
         self._turn = store.overlays.turn()
         self._translated: tuple[OverlayView | None, int, int] = (None, 0, 0)
-        self._busy = threading.Lock()  # of the one lookup that runs; taken by others to give it other tables
+        self._busy = threading.Lock()  # held by the lookup that runs, and by `bind` and `release`
         self._lookup: Lookup | None = None
         self._completions = 0
         self.bind()
 
     def bind(self) -> None:
-        """Looks up in the store's tables of now, from the next lookup on; returns when none runs in others."""
+        """Uses the store's present tables from the next lookup on; returns when no lookup runs in earlier ones."""
         with self._busy:
             self._lookup = Lookup(
                 [tier.table for tier in self._store.dram_cache.tiers],
@@ -95,10 +97,10 @@ class LookupPlan:
     ) -> LookupResult:
         """Looks up all features of a batch.
 
-        ids: one Jagged a feature, `batch` bags each, with weights for those that are weighted. timeout_s: how long rows
-        may be waited for; what did not come by then is unresolved, counted, and answered with zeros. mask: bit i shows
-        overlay i (`TieredStore.stage`). into: arrays that the outputs are written to, float32 of their shapes and
-        C-contiguous; None, as a whole or for one, for new memory.
+        ids: one Jagged for each feature, `batch` bags each, with weights for weighted features. timeout_s: how long to
+        wait for rows; a row that has not come by then is unresolved: it is counted and answered with zeros. mask: bit i
+        shows overlay i (`TieredStore.stage`). into: arrays that the outputs are written to, float32 of their shapes and
+        C-contiguous; None, as a whole or for one of them, allocates new memory.
         Raises StoreError when a disk fails.
         """
         if len(ids) != len(self._entries):
@@ -154,17 +156,17 @@ class LookupPlan:
         return counts, by_table
 
     def release(self) -> None:
-        """Lets go of the tables; later lookups raise StoreError."""
+        """Releases the tables; later lookups raise StoreError."""
         with self._busy:
             self._lookup = None
 
     def _begin(self, mask: int, begin: Callable[[int], None]) -> OverlayView | None:
-        """Begins lookups while no overlay that the mask shows can go; gives the view that they began with."""
+        """Begins lookups while no overlay that the mask shows can be dropped; returns the view they began with."""
         self._completions = self._store.dram_cache.completions
         if mask == 0:
             begin(0)
             return None
-        self._turn.inside = True  # before the view is read: `overlays` says why
+        self._turn.inside = True  # before the view is read: `overlays` explains why
         try:
             view = self._store.overlays.view
             begin(self._slots(view, mask))
@@ -181,7 +183,7 @@ class LookupPlan:
         return slots
 
     def _resolve(self, begun: Sequence[tuple[int, Lookup]], view: OverlayView | None, deadline: float | None) -> int:
-        """Gives lookups their missing rows; returns how many distinct ones were read for. begun: by table."""
+        """Gives lookups their missing rows; returns for how many distinct rows SSD was read. begun: by table."""
         store = self._store
         answers: list[tuple[int, Lookup, RowRead]] = []
         wanted: list[RowRead] = []
@@ -199,7 +201,7 @@ class LookupPlan:
                     whole.at(np.flatnonzero(sources == slot), view.at_slot(slot).spills[table])
                     for slot in np.unique(sources[sources != _BASE]).tolist()
                 )
-            # In this order: `dram_cache` says why.
+            # The order matters: `dram_cache` explains why.
             if not (store.dram_cache.is_complete(table) and store.dram_cache.completions == self._completions):
                 where = base[~store.dram_cache.negative[table].contains(ids[base])]
                 if len(where):

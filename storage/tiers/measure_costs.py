@@ -1,4 +1,4 @@
-"""What lookups cost on this machine, measured on a small store of rows made up for it, half of them in DRAM."""
+"""Measures what lookups cost on this machine, with a small store of generated rows, half of them in DRAM."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ _LEAST_ROWS = 8192
 _HOT, _COLD = 200, 1
 _REPEATS = 9
 _MOST_ROUNDS = 8
-# Rows of lookups that read: together less than the cold quarter of the smallest store.
+# Rows of each lookup that reads from SSD; together they are fewer than the cold quarter of the smallest store.
 _COLD_READS = (1, 16, 64, 128)
 _SHARD_ROWS = 1 << 16
 
 
 def measure_costs(spec: TableSpec, folder: Path, ids: int, features: int = 1) -> CostModel:
-    """For rows like a table's, on the disk that `folder` lies on; it is left as it was. ids: of a large lookup.
+    """Measures the costs for rows like a table's, on the disk of `folder`, which is left as it was.
 
-    features: of the model, over which the ids of a lookup are spread; each has a cost of its own.
+    ids: the number of ids of a large lookup. features: the number of the model's features, over which the ids of a
+    lookup are spread; each feature has a cost of its own.
 
-    Rough where other work shares the machine. Raises StoreError.
+    The result is rough when other work shares the machine. Raises StoreError.
     """
     rows = max(_LEAST_ROWS, min(spec.rows, _STORE_BYTES // spec.row_bytes))
     made = _Made(TableSpec("t", spec.dim, spec.row_type, rows))
@@ -45,7 +46,7 @@ def measure_costs(spec: TableSpec, folder: Path, ids: int, features: int = 1) ->
         plan = store.plan([LookupSpec(f"x{number}", "t", "sum", 0) for number in range(features)])
         hot = made.ids[: rows // 4]
         cold = made.ids[rows * 3 // 4 :]
-        # Where other work disturbs the times, more of them tell what a read costs.
+        # When other work disturbs the times, more rounds show what a read costs.
         for _ in range(_MOST_ROUNDS):
             _look_up(plan, hot, rng.permutation(cold), ids, features, rng)
             model = store.costs().model()
@@ -58,7 +59,7 @@ def measure_costs(spec: TableSpec, folder: Path, ids: int, features: int = 1) ->
 def _look_up(
     plan: LookupPlan, hot: np.ndarray, cold: np.ndarray, ids: int, features: int, rng: np.random.Generator
 ) -> None:
-    """A round of lookups: of rows that are in DRAM, up to `ids` of them, and of rows that are read."""
+    """Makes a round of lookups: of up to `ids` rows that are in DRAM, and of rows that are read from SSD."""
     for _ in range(_REPEATS):
         for count in sorted({64, max(1, ids // 16), max(1, ids // 4), ids}):
             plan.lookup(1, _spread(rng.choice(hot, count), features))
@@ -69,7 +70,7 @@ def _look_up(
 
 
 class _Made:
-    """A table of random rows; the first half of its ids is hot."""
+    """A version with one table of random rows; the first half of its ids is hot."""
 
     path = Path("made up to measure")
     snapshot = "0" * 32
@@ -96,5 +97,5 @@ class _Made:
 
 
 def _spread(ids: np.ndarray, features: int) -> list[Jagged]:
-    """The ids as one bag of each feature."""
+    """Divides the ids into one bag for each feature."""
     return [Jagged(part, np.array([0, len(part)])) for part in np.array_split(ids, features)]

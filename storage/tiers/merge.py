@@ -1,20 +1,20 @@
-"""A merge: an overlay's rows become the base's, while lookups go on, in an order in which nobody misses one.
+"""A merge moves an overlay's rows into the base while lookups go on, in an order in which no lookup misses a row.
 
     merge_file     everything is written to sorted files, in short slices; nothing has changed yet
     merge_ingest   SSD has the rows, the deletes, the changed ids and the markers: one atomic, durable step
-    merge_dram     DRAM and the absent ids follow (`dram_cache` says why no old row can come back)
+    merge_dram     DRAM and the absent ids follow (`dram_cache` explains why no old row can come back)
     merge_drop     the overlay is gone
 
-Why lookups see one snapshot throughout. Every mask in use shows the overlay as the oldest that is not merged (the
-caller's duty). Take an id of the overlay, and a lookup whose mask shows it. If the lookup translated its mask before
-the overlay left the view, it sees the overlay whole, which answers unless a newer one does, and the base is not asked.
-If it did so after, all steps before merge_drop were done, and the base (DRAM, absent ids, SSD) gives the same row, or
-that there is none. A lookup that was told "spilled" reads the overlay's rows on SSD, outside of any section; if they
-are gone by then, the overlay has left the view, so SSD has them in the base. All other ids have the same rows before
-and after.
+Lookups see one snapshot throughout, for this reason. Every mask in use shows the overlay as the oldest that is not
+merged (the caller sees to it). Take an id of the overlay, and a lookup whose mask shows it. If the lookup translated
+its mask before the overlay left the view, it sees the overlay whole, which answers unless a newer one does, and the
+base is not asked. If it did so afterwards, all steps before merge_drop were done, and the base (DRAM, absent ids, SSD)
+gives the same row, or none if there is none. A lookup that gets the state "spilled" reads the overlay's rows on SSD
+after it has left `inside`; if they are gone by then, the overlay has left the view, so SSD has them in the base. All
+other ids have the same rows before and after.
 
-Why a crash leaves one snapshot. Before merge_ingest SSD is at the old snapshot, after it at the new one, and `at` was
-written in the same step. DRAM and overlays are rebuilt from there.
+A crash leaves one snapshot, for this reason. Before merge_ingest SSD is at the old snapshot, after it at the new one,
+and `at` was written in the same step. DRAM and overlays are rebuilt from there.
 """
 
 from __future__ import annotations
@@ -36,27 +36,29 @@ from storage.tiers.ssd.keys import CHANGED, KEY, marker_key, row_keys, row_value
 from storage.tiers.ssd.sorted_changes import SortedChanges
 from storage.tiers.ssd.tier import SsdTier
 
-# What a merge says that it has done, in order.
+# The steps that a merge reports when it has done them, in order.
 MERGE_STEPS = ("merge_file", "merge_ingest", "merge_dram", "merge_drop")
 _SLICE = 128
 
 
 @dataclass(frozen=True)
 class TablePart:
-    """What an overlay changes in one table. number: on SSD. ids (n,) ascending, removed (n,): the flag of each.
+    """The changes of an overlay to one table."""
 
-    codec: of its rows, which are moved as they are stored.
-    """
-
+    #: The table's index in the store.
     index: int
+    #: The table's number on SSD.
     number: int
+    #: The codec of its rows, which are moved as they are stored.
     codec: RowCodec
+    #: (n,) int64, ascending.
     ids: np.ndarray
+    #: (n,) bool, whether the overlay removes the id.
     removed: np.ndarray
 
 
 class Merge:
-    """One merge of one overlay; `run` does it. tables: the native ones, numbers: those on SSD, in the same order."""
+    """Merges one overlay when `run` is called. tables: the native tables; numbers: theirs on SSD, in the same order."""
 
     def __init__(
         self,
@@ -87,9 +89,10 @@ class Merge:
     def run(
         self, at: str, words: Mapping[str, str | None], drop: Callable[[Overlay], None], step: Callable[[str], None]
     ) -> None:
-        """Leads the base to snapshot `at`, with the caller's words. drop: takes the overlay away, in the end.
+        """Moves the base to snapshot `at` and writes the caller's markers. drop: called last, drops the overlay.
 
-        Raises StoreError; before merge_ingest nothing has changed, after it the merge can be repeated.
+        step: called with the name of each step when it is done. Raises StoreError; before merge_ingest nothing has
+        changed, after it the merge can be repeated.
         """
         self._ssd.database.mend()
         self._content.refresh()
@@ -107,7 +110,7 @@ class Merge:
         step("merge_drop")
 
     def _write(self, changes: SortedChanges, markers: Mapping[str, str | None]) -> None:
-        """Rows and deletes of all tables, then the changed ids, then the markers: keys ascend."""
+        """Writes the rows and deletes of all tables, then the changed ids, then the markers: keys must ascend."""
         with disk_errors(f"merging into {self._ssd.path}"):
             for part in self._parts:
                 for ids, removed, rows in self._slices(part):
@@ -125,7 +128,7 @@ class Merge:
             changes.finish()
 
     def _make_room(self) -> None:
-        """A table that cannot hold all of what comes says so before SSD has more rows than it."""
+        """Ends the completeness of tables without room for the merged rows, before SSD has more rows than they do."""
         for part in self._parts:
             if not self._cache.is_complete(part.index):
                 continue
@@ -144,11 +147,11 @@ class Merge:
             with disk_errors(f"merging into {self._ssd.path}"):
                 changes.ingest()
         finally:
-            # Also when it failed: nobody can say then what a read saw.
+            # Also when it failed: it is unknown then whether a read saw the old rows or the new ones.
             self._cache.forget_reads()
 
     def _settle(self) -> None:
-        """DRAM follows: what is gone first, which makes room for what is new."""
+        """Updates DRAM: removes rows first, which makes room for the new ones."""
         for part in self._parts:
             nothing = np.empty((0, part.codec.row_bytes), np.uint8)
             gone = part.ids[part.removed]
@@ -160,7 +163,7 @@ class Merge:
                 self._pace.step()
 
     def _slices(self, part: TablePart) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """ids (n,), removed (n,) and the encoded rows of the others, a slice at a time, from memory or from SSD."""
+        """Yields ids (n,), removed (n,) and the encoded rows of the others by slices, from memory or from SSD."""
         cursor = 0
         for start in range(0, len(part.ids), _SLICE):
             ids, removed = part.ids[start : start + _SLICE], part.removed[start : start + _SLICE]

@@ -1,4 +1,4 @@
-"""Ids known to be in no tier, remembered within a bound so that they cost no read."""
+"""Remembers a bounded number of ids that are in no tier, so that they cost no read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NegativeCache:
         self._table = Table(1, capacity_rows=capacity)
 
     def contains(self, ids: np.ndarray) -> np.ndarray:
-        """ids: (n,) int64. Returns (n,) bool."""
+        """Returns (n,) bool, True for each of ids (n,) int64 that is remembered."""
         found = np.zeros(len(ids), np.uint8)
         if len(ids):
             self._table.find(ids, np.empty((len(ids), 1), np.float32), found)
@@ -27,10 +27,10 @@ class NegativeCache:
             self._table.insert_and_evict(ids, np.zeros((len(ids), 1), np.float32))
 
     def size(self) -> int:
-        """How many ids are remembered."""
+        """Returns how many ids are remembered."""
         return int(self._table.size())
 
     def forget(self, ids: np.ndarray) -> None:
-        """Ids (n,) int64 that are absent no more."""
+        """Forgets ids (n,) int64 that are not absent any more."""
         if len(ids):
             self._table.erase(ids)

@@ -1,4 +1,4 @@
-"""Work beside live requests, in slices so short that no request notices them."""
+"""Paces background work: divides it into slices so short that requests do not notice them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 # The longest that a slice should keep the interpreter, and how much of a core the work may take.
 SLICE_S = 250e-6
 DUTY = 0.5
-# Of work that nobody waits for. Requests of a busy server have the GIL two thirds of the time; each that comes while it
-# is away waits, and what they wait grows with the share that is taken, not with how long it is taken.
+# The share of work that nothing waits for. Requests of a busy server hold the GIL two thirds of the time. One that
+# comes while background work holds it waits, and that wait grows with the share taken, not with how long it is taken.
 QUIET_DUTY = 0.08
 
 
 class Pace:
     """Counts the processor time of a loop and pauses after each slice of it, which lets other threads have the GIL.
 
-    duty: share of a core that the loop may take; 1 means that nobody waits for the GIL, and no pause is made.
-    hurry: while it says no, the share is QUIET_DUTY.
+    duty: share of a core that the loop may take; 1 means that nothing waits for the GIL, and no pause is made.
+    hurry: while it returns False, the share is QUIET_DUTY.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class Pace:
         self._since = time.thread_time()
 
     def step(self) -> None:
-        """Called after each piece of work, a piece being well below a slice."""
+        """Pauses when a slice is over. Call it after each piece of work, which must be much shorter than a slice."""
         if self._pause == 0:
             return
-        # Processor time, not time: a loop that waits for the GIL must not pause for it too.
+        # Processor time, not elapsed time: a loop must not pause for the time that it waited for the GIL.
         spent = time.thread_time() - self._since
         if spent >= self._slice_s:
             hurried = self._hurry is None or self._hurry()

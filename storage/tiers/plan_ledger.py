@@ -1,4 +1,4 @@
-"""The plans of a store, and what they counted."""
+"""Keeps the plans of a store and the counts of their lookups."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Plan = TypeVar("Plan", bound=LookupPlan)
 
 
 class PlanLedger:
-    """The plans of a store, each with its own counts, so that sessions do not share a line of memory."""
+    """Registers the plans of a store, each with its own counts, so that sessions do not share a cache line."""
 
     def __init__(self, tables: int) -> None:
-        self.any = False  # whether there ever was one
-        self.lock = threading.Lock()  # held while a plan is made, or all are given other tables
+        self.any = False  # whether a plan was ever made
+        self.lock = threading.Lock()  # held while a plan is made, or all are bound to other tables
         self._plans: list[tuple[weakref.ref[LookupPlan], LookupTotals]] = []
         self._ended = LookupTotals.of(tables)
 
     def made(self, make: Callable[[LookupTotals], Plan]) -> Plan:
-        """Makes a plan, which counts what it is given, and enters it; when it is gone, its counts stay."""
+        """Makes and registers a plan that adds to the totals it is given; they stay when the plan is gone."""
         totals = LookupTotals.of(len(self._ended.by_table))
         with self.lock:
             plan = make(totals)
@@ -33,7 +33,7 @@ class PlanLedger:
         return plan
 
     def total(self) -> LookupTotals:
-        """What all plans counted until now."""
+        """Returns the counts of all plans until now."""
         total = LookupTotals.of(len(self._ended.by_table))
         with self.lock:
             self._merge()
@@ -42,7 +42,7 @@ class PlanLedger:
         return total
 
     def each(self) -> list[LookupPlan]:
-        """The plans that there are. Under the lock."""
+        """Returns the plans that exist. The caller holds the lock."""
         return [plan for reference, _ in self._plans if (plan := reference()) is not None]
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Moves rows that were read from SSD into DRAM, behind the requests' backs and within bounds."""
+"""Moves rows that requests read from SSD into DRAM, on a background thread and within bounds."""
 
 from __future__ import annotations
 
@@ -15,17 +15,25 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Promotion:
-    """What one read brought. generation: that of the `DramCache` from before the read."""
+    """The result of one read of a table from SSD, offered to DRAM."""
 
+    #: The `generation` of the `DramCache` from before the read.
     generation: int
+    #: The table's index in the store.
     table: int
+    #: The ids (n,) that were found.
     ids: np.ndarray
+    #: The encoded rows (n, row_bytes) of `ids`.
     rows: np.ndarray
+    #: The ids (m,) that have no row.
     absent: np.ndarray
 
 
 class Promoter:
-    """One thread and a bounded queue. A full queue drops the offer: losing a promotion loses nothing but time."""
+    """Installs promotions from a bounded queue on a thread of its own.
+
+    A full queue drops the offer: a lost promotion only costs time.
+    """
 
     def __init__(self, install: Callable[[Promotion], None], *, depth: int) -> None:
         self._install = install
@@ -61,7 +69,7 @@ class Promoter:
                     return
                 self._install(promotion)
             except Exception:
-                # The rows are safe on SSD; the request that read them has its answer already.
+                # The rows are on SSD, and the request that read them has its answer already.
                 _log.exception("promoting rows failed")
             finally:
                 self._queue.task_done()

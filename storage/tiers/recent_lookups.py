@@ -1,4 +1,4 @@
-"""What lookups found of late, for forecasts and for the division of a budget."""
+"""Counts what recent lookups found, for forecasts and for the division of a budget."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from storage.tiers.counting import COUNTED, LookupTotals
 
 # Columns of RecentLookups.counts that are rows: DRAM, SSD.
 _FOUND = 2
-# A window with fewer rows than this says nothing of how much traffic varies.
+# A window with fewer rows than this does not show how much traffic varies.
 _LEAST_FOUND = 1000
 _WINDOWS = 12
 
 
 class RecentLookups:
-    """What lookups of the base found of late: every `fade` halves what was counted before it.
+    """Counts what recent lookups of the base found: every `fade` halves what was counted before it.
 
-    total: what all lookups counted until now. windows: the hit rate between two fades, of the last of them in which
-    enough was looked up.
+    total: returns the counts of all lookups until now. The attribute `windows` has the hit rates between two fades, of
+    the last such periods in which enough was looked up.
     """
 
     def __init__(self, total: Callable[[], LookupTotals]) -> None:
@@ -30,7 +30,7 @@ class RecentLookups:
         self.windows: deque[float] = deque(maxlen=_WINDOWS)
 
     def fade(self) -> None:
-        """Begins another period."""
+        """Ends the present period: notes its hit rate and halves what was counted."""
         now = self._counted()
         window = now - self._before if len(self._before) else now
         found = window[:, :_FOUND].sum()
@@ -40,18 +40,18 @@ class RecentLookups:
         self._before = now
 
     def restart(self) -> None:
-        """Forgets what was counted: another budget has other hits."""
+        """Forgets what was counted, because another budget has other hits."""
         self._before = self._counted()
         self._faded = np.zeros_like(self._before)
         self.windows.clear()
 
     def counts(self) -> np.ndarray:
-        """(T, 4) ids by where they were found: DRAM, SSD, absent, unresolved; those asked for last count most."""
+        """Returns (T, 4), ids by where they were found: DRAM, SSD, absent, unresolved. The most recent count most."""
         now = self._counted()
         return now if len(self._before) == 0 else now - self._before + self._faded
 
     def by_table(self) -> list[float]:
-        """Ids that were looked up in the base, by table; those asked for last count most."""
+        """Returns the ids that were looked up in the base, by table. The most recent count most."""
         return [float(count) for count in self.counts().sum(1)]
 
     def _counted(self) -> np.ndarray:

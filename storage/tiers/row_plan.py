@@ -1,4 +1,4 @@
-"""Rows that a GPU did not have: any number of ids of each table, in one round of reads."""
+"""Finds rows that a GPU did not have, any number of ids of each table, in one round of reads."""
 
 from __future__ import annotations
 
@@ -17,52 +17,57 @@ from storage.tiers.lookup_plan import LookupPlan, PlannedStore
 
 @dataclass(frozen=True)
 class WantedRows:
-    """ids: (n,) int64 of one table. rows: (n, 1, dim) float32, C-contiguous, written in place."""
+    """Rows of one table to be found, and the array that they are written to."""
 
+    #: The table's index in the store.
     table: int
+    #: (n,) int64.
     ids: np.ndarray
+    #: (n, 1, dim) float32, C-contiguous, written in place.
     rows: np.ndarray
 
 
 @dataclass(frozen=True)
 class FoundRows:
-    """masks: for each of what was wanted, (n, 1) uint8, 1 where there is a row; the others are zeros. counts, by_table:
-    as of every lookup.
-    """
+    """The result of `RowPlan.find`. `counts` and `by_table` are as in `LookupResult`."""
 
+    #: One (n, 1) uint8 array for each `WantedRows`, 1 where the id has a row; the rows of other ids are zeros.
     masks: list[np.ndarray]
     counts: LookupCounts
     by_table: np.ndarray
 
 
 class RowPlan(LookupPlan):
-    """Made by `TieredStore.plan_rows`. One thread at a time."""
+    """Finds rows of any tables for a GPU; `TieredStore.plan_rows` makes one. Not thread-safe."""
 
     def __init__(self, store: PlannedStore, total: LookupTotals) -> None:
         self._of_table: dict[int, Lookup] | None = {}
         super().__init__(store, (), total)
 
     def bind(self) -> None:
-        """See LookupPlan."""
+        """Does what `LookupPlan.bind` does."""
         with self._busy:
             self._of_table = {}
 
     def release(self) -> None:
-        """See LookupPlan."""
+        """Does what `LookupPlan.release` does."""
         with self._busy:
             self._of_table = None
 
     def find(self, wanted: Sequence[WantedRows], timeout_s: float | None = None, mask: int = 0) -> FoundRows:
-        """wanted: at least one, no table twice. timeout_s, mask: as of LookupPlan.lookup. Raises StoreError."""
+        """Finds rows and writes them in place. wanted: at least one, no table twice. Raises StoreError.
+
+        timeout_s, mask: the same as for LookupPlan.lookup.
+        """
         with self._busy:
             return self._find(wanted, timeout_s, mask)
 
     def dim(self, table: int) -> int:
-        """Of the rows of a table."""
+        """Returns the number of values in a row of a table."""
         return self._store.tables[table].dim
 
     def count_hbm(self, by_table: np.ndarray) -> None:
-        """Notes (T,) occurrences of ids that a GPU answered."""
+        """Adds the occurrences (T,) of ids that a GPU answered."""
         self._total.by_table[:, HBM] += by_table
 
     def _find(self, wanted: Sequence[WantedRows], timeout_s: float | None, mask: int) -> FoundRows:

@@ -1,4 +1,4 @@
-"""DRAM within a budget: one cache for the rows of each size, shared by its tables, which compete for its bytes."""
+"""Divides a DRAM budget into one cache for the rows of each size; the tables of that size compete for its bytes."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from storage.tiers.planning.budget import INDEX_BYTES_PER_ROW, split_bytes
 from storage.tiers.planning.forecast import Forecast, SlabCurve
 from storage.tiers.recent_lookups import RecentLookups
 
-# Beside a quarter more than there are: room for rows that deltas add, before a slab has to grow for them.
+# Room for rows that deltas add, beyond a quarter more rows than there are, before a slab has to grow for them.
 _SPARE_ROWS = 1024
-# A slab keeps this share of the budget, whatever its curve says: curves of rows that nobody holds are guesses.
+# A slab keeps this share of the budget, whatever its curve says: curves of rows that are not cached are guesses.
 _LEAST_SHARE = 0.02
 # How much of the budget one step of balancing moves, and how many more hits it must promise.
 _STEP_SHARE = 0.05
 _LEAST_GAIN = 0.001
-# A cache of fewer rows is mostly its fixed parts.
+# In a cache of fewer rows the fixed parts take most of the memory.
 _LEAST_CAPACITY = 256
-_PARTS = 8  # of the sample, as the cache cuts it
-# Curves are scaled to the hits counted over at least so many rows, unless nearly all hit, by this factor at most.
+_PARTS = 8  # parts into which the cache cuts its sample
+# A curve is scaled to the hits that were counted, by at most _MOST_ANCHORED, when at least _LEAST_FOUND rows were
+# found and the share of misses is at least _LEAST_MISSES.
 _LEAST_FOUND = 2000
 _LEAST_MISSES = 0.002
 _MOST_ANCHORED = 2.0
 
 
 def slab_bytes(row_bytes: int, rows: int, tables: int) -> int:
-    """What rows of one size take in DRAM, index included, beside what an empty slab takes (some 0.2 MiB)."""
+    """Returns the bytes of DRAM for rows of one size, index included, without those of an empty slab (some 0.2 MiB)."""
     return Cache.bytes_of(row_bytes, rows, tables) - Cache.bytes_of(row_bytes, 0, tables)
 
 
 class Slab:
-    """The cache of one row size. members: indices of its tables among the store's, in the cache's order."""
+    """Holds the cache of one row size. members: indices of its tables among the store's, in the cache's order."""
 
     def __init__(self, row_bytes: int, members: Sequence[int], tables: Sequence[TableSpec]) -> None:
         self.row_bytes = row_bytes
         self.members = tuple(members)
         self.names = tuple(tables[index].name for index in members)
-        self.rows = sum(tables[index].rows for index in members)  # that may be wanted
+        self.rows = sum(tables[index].rows for index in members)  # the rows that lookups may ask for
         self.dram_bytes = 0
         with _no_memory():
             self.cache = Cache(row_bytes, 0, len(self.members))
@@ -55,18 +56,18 @@ class Slab:
 
     @property
     def needed_bytes(self) -> int:
-        """What all of its rows would take."""
+        """The bytes that all of its rows would take."""
         return slab_bytes(self.row_bytes, self.rows, len(self.members))
 
     def rows_in(self, dram_bytes: int) -> int:
-        """Rows that so many bytes hold; no more than may be wanted."""
+        """Returns how many rows so many bytes hold, at most as many as may be asked for and some to spare."""
         count = len(self.members)
         return min(
             Cache.capacity_for(self.row_bytes, dram_bytes + self.fixed_bytes, count), self.rows * 5 // 4 + _SPARE_ROWS
         )
 
     def give(self, dram_bytes: int) -> None:
-        """Sets its budget; the rows that do not fit go, the coldest first, before this returns."""
+        """Sets its budget; the coldest rows, which do not fit, are evicted before this returns."""
         self.dram_bytes = dram_bytes
         rows = self.rows_in(dram_bytes)
         if rows != self.cache.capacity_rows:
@@ -75,28 +76,28 @@ class Slab:
 
     @property
     def fixed_bytes(self) -> int:
-        """What its cache takes without any row, beside its budget."""
+        """The bytes that its cache takes without any row; they do not count against its budget."""
         return Cache.bytes_of(self.row_bytes, 0, len(self.members))
 
     @property
     def row_cost(self) -> float:
-        """Bytes of its budget that a row takes, index included."""
+        """The bytes of its budget that a row takes, index included."""
         capacity = int(self.cache.capacity_rows)
         if capacity < _LEAST_CAPACITY:
             return float(self.row_bytes + INDEX_BYTES_PER_ROW)
         return slab_bytes(self.row_bytes, capacity, len(self.members)) / capacity
 
     def curve(self, counts: np.ndarray) -> SlabCurve:
-        """Its miss-ratio curve now. counts: (T, 4) of its tables' lookups: DRAM, SSD, absent, unresolved."""
+        """Returns its present miss-ratio curve. counts: (T, 4), by table, of DRAM, SSD, absent, unresolved lookups."""
         rows, hits, parts = self.cache.curve_parts()
         parts = parts.reshape(_PARTS, len(rows))
         dram, ssd, absent, unresolved = counts.sum(0).tolist()
         found, asked = dram + ssd, dram + ssd + absent + unresolved
         if found > 0:
-            # The cache's share is of all lookups, of which those of ids without a row never miss.
+            # The cache counts lookups of ids without a row as hits; the curve leaves them out.
             hits, parts = (np.clip(1 - (1 - of) * asked / found, 0.0, 1.0) for of in (hits, parts))
         if len(rows) > 0 and rows[-1] < self.rows:
-            # Rows that nobody asked for of late are filled in by chance, and all rows answer everything.
+            # Rows that were not asked for recently are filled in by chance, and all rows answer everything.
             rows, hits = np.append(rows, self.rows), np.append(hits, 1.0)
             parts = np.hstack([parts, np.ones((len(parts), 1))])
         seen = dram / found if found >= _LEAST_FOUND else None
@@ -114,7 +115,7 @@ class Slab:
 
 
 class Slabs:
-    """All of them. Tables are named by their index in the store. Any thread."""
+    """Holds the slabs of all row sizes. Its methods name tables by their index in the store. Thread-safe."""
 
     def __init__(self, tables: Sequence[TableSpec], dram_bytes: int) -> None:
         members: dict[int, list[int]] = {}
@@ -129,24 +130,24 @@ class Slabs:
         self.give(dram_bytes)
 
     def give(self, dram_bytes: int) -> None:
-        """Divides a budget anew. Slabs shrink before others grow, so that the sum never passes both budgets."""
+        """Divides a new budget. Slabs shrink before others grow, so that their sum never exceeds both budgets."""
         with self._sizes:
             self._total = dram_bytes
             shares = split_bytes([slab.needed_bytes for slab in self.all], self._weights, dram_bytes)
             self._give_each(shares)
 
     def forecast(self, recent: RecentLookups) -> Forecast:
-        """By the curves now, and by what lookups of late found."""
+        """Returns the forecast by the present curves and by what recent lookups found."""
         counts = recent.counts()
         return Forecast(tuple(slab.curve(counts[list(slab.members)]) for slab in self.all), tuple(recent.windows))
 
     def balance(self, forecast: Forecast) -> bool:
-        """Moves some of the budget to where the curves say that it brings more hits; False when it stays as it is."""
+        """Moves some of the budget to where the curves promise more hits; returns False when nothing moved."""
         with self._sizes:
             return self._balance(forecast)
 
     def make_room(self, table: int, rows: int) -> bool:
-        """Whether so many more rows of a table fit; its slab grows for them as far as its budget goes."""
+        """Grows a table's slab for so many more rows, within the budget; returns whether they fit."""
         with self._sizes:
             slab, _ = self._places[table]
             if self.free_rows(table) < rows:
@@ -155,31 +156,31 @@ class Slabs:
             return self.free_rows(table) >= rows
 
     def free_rows(self, table: int) -> int:
-        """Rows that fit into a table's slab beside those that it has."""
+        """Returns how many more rows fit into a table's slab."""
         cache = self._places[table][0].cache
         return cache.capacity_rows - cache.size()
 
     def is_complete(self, table: int) -> bool:
-        """Whether no row of a table was let go since it was marked."""
+        """Returns whether no row of a table was evicted since it was marked."""
         slab, number = self._places[table]
         return slab.cache.is_complete(number)
 
     def mark_complete(self, table: int) -> None:
-        """From now on it is watched whether a row of the table is let go."""
+        """Has the cache note from now on whether a row of the table is evicted."""
         slab, number = self._places[table]
         slab.cache.mark_complete(number)
 
     def evicted(self, table: int) -> int:
-        """Rows of a table that were let go."""
+        """Returns how many rows of a table were evicted."""
         slab, number = self._places[table]
         return slab.cache.evicted_of(number)
 
     def memory_bytes(self) -> int:
-        """What they take."""
+        """Returns the bytes that the slabs take."""
         return sum(slab.cache.memory_bytes() for slab in self.all)
 
     def fixed_bytes(self) -> int:
-        """What they take without any row, beside the budget."""
+        """Returns the bytes that the slabs take without any row; they do not count against the budget."""
         return sum(slab.fixed_bytes for slab in self.all)
 
     def _balance(self, forecast: Forecast) -> bool:
@@ -210,7 +211,7 @@ class Slabs:
 
 
 def _anchored(rows: np.ndarray, hits: np.ndarray, capacity: int, seen: float | None) -> np.ndarray:
-    """A curve whose misses are scaled so that it says at the present capacity what was seen there."""
+    """Scales the misses of a curve so that at the present capacity it gives the hit rate that was observed there."""
     if seen is None or len(rows) == 0:
         return hits
     said = float(np.interp(capacity, rows, hits))

@@ -1,4 +1,4 @@
-"""Where a store's rows come from: what a published version offers, and anything else with the same face."""
+"""Defines the protocols of the sources of a store's rows, such as published versions and deltas."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from storage.specs import TableSpec
 
 
 class RowSource(Protocol):
-    """Rows of some tables, readable several times over."""
+    """Gives the rows of some tables; they can be read several times."""
 
     @property
     def path(self) -> Path:
-        """Where it lies; for messages."""
+        """The path of the source, for messages."""
 
     @property
     def snapshot(self) -> str:
-        """The snapshot that these rows are, or lead to: 32 hex digits."""
+        """The snapshot that these rows are, or that this delta leads to, as 32 hex digits."""
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """The tables that it has rows of, or touches, with their numbers of rows."""
+        """The tables that it has rows of, or changes, with their numbers of rows."""
 
     def shards(self, table: str) -> Iterator[Shard]:
-        """A table's rows, of a delta the new and changed ones, ids ascending over all shards."""
+        """Yields a table's rows, or those that a delta adds or changes, with ids ascending over all shards."""
 
 
 class TableSource(RowSource, Protocol):
-    """Whole tables."""
+    """Gives the rows of whole tables."""
 
     @property
     def equals(self) -> str | None:
-        """Another snapshot whose rows are exactly these."""
+        """Another snapshot that has exactly these rows, or None."""
 
     def uses(self, table: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Ids (n,) int64 and use counts (n,) uint8 of a table, ids ascending over all parts.
+        """Yields ids (n,) int64 and use counts (n,) uint8 of a table, ids ascending over all parts.
 
-        Hints: nobody has checked them, and some may be missing.
+        They are hints: they are not checked, and some may be missing.
         """
 
     def table_digest(self, table: str) -> str:
-        """A text that is the same exactly when the rows are the same."""
+        """Returns a text that is the same exactly when the rows are the same."""
 
 
 class DeltaSource(RowSource, Protocol):
-    """What changed in some tables between two snapshots; each id stands once, as a row or as removed."""
+    """Gives the changes of some tables between two snapshots; each id occurs once, with a row or as removed."""
 
     def removed(self, table: str) -> np.ndarray:
-        """The ids (m,) int64, ascending, that are gone from a table."""
+        """Returns the ids (m,) int64, ascending, that are removed from a table."""
 
 
 def check_tables(tables: Sequence[TableSpec], version: TableSource) -> None:
-    """Raises StoreError unless a version has these tables, of their dim and row type."""
+    """Raises StoreError unless a version has these tables with the same dim and row type."""
     given = {spec.name: spec for spec in version.tables}
     for spec in tables:
         found = given.get(spec.name)

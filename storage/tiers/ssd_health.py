@@ -1,4 +1,4 @@
-"""The checks of `storage.tiers.ssd.health` under the name by which scripts of operators know them."""
+"""Exports the checks of `storage.tiers.ssd.health` under the name that operators' scripts import."""
 
 from __future__ import annotations
 

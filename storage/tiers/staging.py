@@ -1,4 +1,4 @@
-"""Staging a delta into an overlay, and reading back what was staged."""
+"""Stages a delta into an overlay, and reads back what was staged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.tiers.pace import Pace
 from storage.tiers.source import DeltaSource
 from storage.tiers.ssd.tier import SsdTier
 
-# Entries of one call, which holds no GIL.
+# Entries of one call, which releases the GIL.
 _STAGE_ENTRIES = 8192
 _READ_BACK = 4096
 
@@ -32,9 +32,10 @@ def stage_delta(
     spill: bool | None,
     bytes_left: int,
 ) -> None:
-    """Fills a reserved overlay. numbers: table name -> index in `tables`. spill: None when it passes bytes_left.
+    """Fills a reserved overlay. numbers: table name -> index in `tables`.
 
-    Raises CheckpointError, StoreError, and what the delta raises; the overlay is to be dropped then.
+    spill: whether rows go to SSD; None: when they would take more than bytes_left. Raises CheckpointError, StoreError,
+    and whatever the delta raises; the caller drops the overlay then.
     """
     pace = Pace()
     specs = delta.tables
@@ -67,9 +68,10 @@ def stage_delta(
 
 
 def overlay_fingerprint(plan: LookupPlan, ids: np.ndarray, mask: int, codec: RowCodec) -> int:
-    """Of what a plan with one unpooled feature of length 1 finds for ids (n,): rows, and ids without one as removed.
+    """Returns the fingerprint of what a plan finds for ids (n,): rows, and ids without one as removed.
 
-    codec: of the table; what its rows decode to is encoded to the same bytes again.
+    plan: has one unpooled feature of length 1. codec: the table's codec, which encodes the rows found to the bytes that
+    they were decoded from.
     """
     pace = Pace()
     total = 0

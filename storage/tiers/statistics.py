@@ -1,4 +1,4 @@
-"""What a store counted, and what lies where."""
+"""Collects what a store counted, and how many rows and bytes each tier holds."""
 
 from __future__ import annotations
 
@@ -18,44 +18,47 @@ _TIERS = ("hbm", "overlay", "dram", "ssd")
 
 @dataclass(frozen=True)
 class TableStats:
-    """One table's part of `StoreStats`. promotions: rows that came into DRAM because they were asked for.
-
-    evictions: rows that were let go for others or for a smaller budget; both of DRAM. bytes: of a cache that tables
-    share, by their share of the rows; SSD is notified for all tables together only.
-    """
+    """The part of `StoreStats` that belongs to one table."""
 
     hits: dict[str, int]
     absent: int
     unresolved: int
     rows: dict[str, int]
+    #: Bytes by tier without SSD, whose bytes are known for all tables together only. A cache that tables share is
+    #: divided by their shares of the rows.
     bytes: dict[str, int]
+    #: The rows that came into DRAM because they were asked for.
     promotions: int
+    #: The rows that DRAM evicted for others or for a smaller budget.
     evictions: int
 
 
 @dataclass(frozen=True)
 class StoreStats:
-    """Counts since the store was opened, and what lies where now. Keys of the dicts: "hbm", "overlay", "dram", "ssd".
+    """Counts since the store was opened, and the rows and bytes that each tier holds now.
 
-    rows["hbm"] and bytes["hbm"] are those of all GPUs. rows["ssd"] is that of the base; after merges it is exact for
-    tables that DRAM holds whole, and for the others the number that was loaded. tables: the same by table.
-    promotions_dropped: reads that met a full promotion queue.
-    negative_ids: absent ids that are remembered.
+    The keys of the dicts are "hbm", "overlay", "dram" and "ssd".
     """
 
     hits: dict[str, int]
     absent: int
     unresolved: int
+    #: Rows by tier. "hbm" sums over all GPUs. "ssd" counts the base; after merges it is exact for tables that DRAM
+    #: holds whole, and for the others it is the number that was loaded.
     rows: dict[str, int]
+    #: Bytes by tier. "hbm" sums over all GPUs.
     bytes: dict[str, int]
     promotions: int
+    #: The reads that were not offered to DRAM because the promotion queue was full.
     promotions_dropped: int
     evictions: int
+    #: The absent ids that are remembered.
     negative_ids: int
+    #: The same counts and sizes by name of the table.
     tables: dict[str, TableStats]
 
     def counted(self, by_table: np.ndarray) -> StoreStats:
-        """The same sizes with other counts: (T, 6) as in COUNTED, tables in the order of `tables`."""
+        """Returns the same sizes with other counts: (T, 6) as in COUNTED, tables in the order of `tables`."""
         tables = {
             name: TableStats(*_counts(row), stats.rows, stats.bytes, stats.promotions, stats.evictions)
             for (name, stats), row in zip(self.tables.items(), by_table, strict=True)
@@ -88,7 +91,10 @@ def store_stats(
     ssd_bytes: int,
     dropped: int,
 ) -> StoreStats:
-    """What lies where now; nothing counted. base_rows: by table, as far as it is not whole in DRAM."""
+    """Returns the present sizes, with counts of lookups left at 0.
+
+    base_rows: by table, used for those that DRAM does not hold whole. dropped: the promotions dropped.
+    """
     found: dict[str, TableStats] = {}
     for index, spec in enumerate(tables):
         overlay = overlay_tables[index]

@@ -1,9 +1,9 @@
-"""The tiered store: all tables of one model, overlays over DRAM over SSD.
+"""The tiered store holds all tables of one model: overlays are asked first, then DRAM, then SSD.
 
-SSD holds every row of the base. DRAM holds all of them, or the hottest that fit; then a miss is read from SSD, and
-what was read is offered to DRAM in the background. Staged deltas lie over the base as overlays,
-each seen only by lookups whose mask shows it, until they are merged or discarded. What a lookup returns depends on its
-mask alone, not on the budget, not on what is cached, and not on what is merged meanwhile.
+SSD holds every row of the base. DRAM holds all of them, or the hottest that fit; a miss is then read from SSD, and the
+row read is offered to DRAM in the background. Staged deltas are overlays over the base. Only lookups whose mask shows
+an overlay see it, until it is merged or discarded. The result of a lookup depends on its mask alone, not on the
+budget, on what is cached, or on what is being merged.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ __all__ = [
     "TieredStore",
 ]
 
-# stage ("ssd" or "dram"), table, rows done, rows of the table
+# Takes a stage ("ssd" or "dram"), a table, its rows done and all its rows.
 LoadProgress = Callable[[str, str, int, int], None]
 FILLING = "filling DRAM"
-# Entries that a dropped overlay gives up at a time.
+# Entries of a dropped overlay that are removed in one call.
 _DROP_ENTRIES = 4096
-# As many bytes as there can be.
+# A number of bytes that no budget reaches.
 _NO_BOUND = 1 << 62
 
 
 class TieredStore:
-    """Opened by `open`, filled by `load`, read through plans. Lookups take no lock.
+    """A store that `open` opens, `load` fills and plans read. Lookups take no lock.
 
-    Overlays may come and go on any thread while plans look up. Staging, merging and markers may run beside each other.
+    Any thread may stage, merge or discard overlays while plans look up. Staging, merging and markers may run at once.
     """
 
     def __init__(self, ssd: SsdTier, tables: Sequence[TableSpec], dram_bytes: int | None, limits: StoreLimits) -> None:
@@ -85,7 +85,7 @@ class TieredStore:
         self.overlays = Overlays()
         self.listeners = SnapshotListeners()
         self.overlay_tables: list[OverlayTable] = []
-        self._rows: list[int] = []  # of the base
+        self._rows: list[int] = []  # rows of each table of the base
         self._numbers = {spec.name: index for index, spec in enumerate(self.tables)}
         self._content = Content(ssd, list(self._numbers))
         self._ssd_numbers = [self._content.numbers[name] for name in self._numbers]
@@ -122,7 +122,7 @@ class TieredStore:
         """Opens or creates the store of one model in a folder of its own.
 
         dram_bytes: budget for all tables together; None means that everything is held in DRAM.
-        Raises StoreError when the folder is open elsewhere, ConfigError for tables that do not go together.
+        Raises StoreError when the folder is open elsewhere, ConfigError when two tables have the same name.
         """
         limits = limits or StoreLimits()
         names = [spec.name for spec in tables]
@@ -143,12 +143,12 @@ class TieredStore:
 
     @property
     def dram_bytes(self) -> int | None:
-        """What the rows in DRAM may take, index included; None: every row is held."""
+        """The bytes that the rows in DRAM may take, index included; None when every row is held."""
         return self._dram_bytes
 
     @property
     def dram_cache(self) -> DramCache:
-        """The rows in DRAM; another one after the first budget."""
+        """The cache of the rows in DRAM. The first budget replaces it by another object."""
         return self._cache
 
     @property
@@ -161,10 +161,10 @@ class TieredStore:
     ) -> None:
         """Puts a version's rows on SSD, unless a marker says that they are there, then fills DRAM, hottest first.
 
-        SSD that holds the version with deltas merged on top is left as it is, and `at` says so; otherwise `at` is the
-        version's snapshot then. fill_timeout_s: how long DRAM is waited for; it is filled behind lookups then
-        (`wait_filled`). None: until it is filled. Not while plans exist. Interrupted, it is repeated from the table
-        where it stopped.
+        An SSD tier that holds the version with deltas merged on top is left as it is, and `at` names the merged
+        snapshot; otherwise `at` becomes the version's snapshot. fill_timeout_s: how long to wait for DRAM, which is
+        then filled while lookups run (`wait_filled`); None waits until it is filled. Raises StoreError once plans were
+        made. A load that was interrupted continues with the table where it stopped when it is called again.
         """
         if self._plans.any or self.listeners.in_use:
             raise StoreError("load: lookups were planned on this store already; open a new store for another version")
@@ -186,7 +186,7 @@ class TieredStore:
             self._upkeep.wait(FILLING, fill_timeout_s)
 
     def plan(self, features: Sequence[LookupSpec]) -> LookupPlan:
-        """A plan for these features, for one thread at a time; its results keep their order."""
+        """Makes a plan for these features, which one thread at a time uses; its results keep their order."""
         entries: list[tuple[LookupSpec, int, int]] = []
         for spec in features:
             if spec.table not in self._numbers:
@@ -200,7 +200,7 @@ class TieredStore:
         return self._plans.made(lambda totals: LookupPlan(self, entries, totals))
 
     def plan_rows(self) -> RowPlan:
-        """A plan for rows that a GPU did not have, for one thread at a time."""
+        """Makes a plan that finds rows that a GPU did not have; one thread at a time uses it."""
         self._check_open()
         return self._plans.made(lambda totals: RowPlan(self, totals))
 
@@ -208,10 +208,10 @@ class TieredStore:
         """Puts a delta into an overlay of its own and returns the overlay's number; bit `number` of a mask shows it.
 
         Numbers rise and are never used twice, so a mask, an int of any size, means one thing forever, and it may go on
-        showing overlays that were merged. What is staged later lies above what was staged before.
-        spill: rows go to SSD and are served from there; None: when overlay_bytes would be passed.
-        Raises CheckpointError for tables that are not here, ids that stand twice, and what the delta raises; StoreError
-        when 63 overlays are staged or the disk fails. Nothing is staged then.
+        showing overlays that were merged. An overlay that is staged later lies above earlier ones.
+        spill: whether rows go to SSD and are served from there; None: when overlay_bytes would be exceeded.
+        Raises CheckpointError for tables that are not here and ids that stand twice, StoreError when 63 overlays are
+        staged or the disk fails, and whatever the delta raises. Nothing is staged then.
         """
         with self._stage_lock:
             self._check_open()
@@ -227,11 +227,11 @@ class TieredStore:
             return overlay.number
 
     def overlay_stats(self) -> dict[int, OverlayStats]:
-        """What every overlay holds, by number, oldest first."""
+        """Returns what every overlay holds, by number, oldest first."""
         return self.overlays.stats()
 
     def fingerprint(self, overlay: int, table: str) -> int:
-        """Of the rows and removed ids of a table in an overlay (uint64), read back on the way that requests take."""
+        """Returns a uint64 fingerprint of an overlay's rows and removed ids of a table, read as requests read them."""
         if table not in self._numbers:
             raise NotFound(f"the store has no table {table!r}; it has {sorted(self._numbers)}")
         self._check_open()
@@ -243,11 +243,11 @@ class TieredStore:
         return overlay_fingerprint(plan, ids, 1 << overlay, codec)
 
     def prepare(self, mask: int) -> None:
-        """Has listeners ready to answer for a mask, before it is used. Raises StoreError for one that cannot be."""
+        """Prepares the listeners to answer for a mask, before it is used. Raises StoreError for an impossible mask."""
         self.listeners.prepare(mask)
 
     def discard(self, overlay: int) -> None:
-        """Drops an overlay that no mask in use shows; a later lookup whose mask shows it raises StoreError."""
+        """Drops an overlay that no mask in use shows. A later lookup whose mask shows it raises StoreError."""
         self._check_open()
         with self.overlays.discarding(overlay) as going, self.listeners.retiring(going, merged=False):
             self.overlays.drop(going, self._clear, merged=False)
@@ -263,14 +263,14 @@ class TieredStore:
     ) -> None:
         """Moves an overlay into SSD and DRAM and drops it; the store's base is snapshot `at` then.
 
-        Only when every mask that may still be used shows it, as the oldest that is not merged: the caller's duty.
+        The caller sees to it that every mask that may still be used shows it, as the oldest that is not merged.
         markers: written (or, None, removed) in the same atomic step. on_step: called after each of MERGE_STEPS.
-        hurry: asked all along; while it says no, the merge leaves nearly all of the processor to requests.
+        hurry: called repeatedly; while it returns False, the merge leaves nearly all of the processor to requests.
         Raises StoreError when the disk fails; the overlay stays, lookups are as before, and the call can be repeated.
         """
         with self._merge_lock:
             self._check_open()
-            # Before the base changes: listeners read it as what their own snapshots are upon.
+            # Before the base changes, because the snapshots of listeners build on it.
             with self.overlays.merging(overlay) as merged, self.listeners.retiring(merged, merged=True):
                 pace = Pace(hurry=None if hurry is None else lambda: self._ending or hurry())
                 merge = Merge(
@@ -281,10 +281,9 @@ class TieredStore:
                 self._rows[table] += count
 
     def adopt(self, version: TableSource) -> None:
-        """From now on SSD holds this version, whose rows must be those that it is `at`; nothing is read.
+        """Records that SSD holds this version, whose rows must be those that it is `at`; nothing is read.
 
-        The version's snapshot must be `at`, or what it `equals` must. Lookups may go on.
-        Raises StoreError.
+        The version's snapshot, or the one that it `equals`, must be `at`; else StoreError is raised. Lookups may go on.
         """
         check_tables(self.tables, version)
         with self._merge_lock:
@@ -294,31 +293,31 @@ class TieredStore:
                     f"{version.path}: snapshot {version.snapshot} equals {version.equals}, but the store is at "
                     f"{self.at!r}; load it into a store of its own"
                 )
-            # In this order: what fills DRAM from the files of the version before sees that it is not the one any more,
-            # or that what it read is old, before the list of ids that those files have otherwise is emptied.
+            # The order matters: filling from the earlier version's files must see that the version was replaced, or
+            # that its reads are stale, before the list of the ids in which those files differ from SSD is emptied.
             self._version = version
             self._cache.forget_reads()
             self._content.adopt(version)
         self._upkeep.wake(FILLING)
 
     def holds(self, version: TableSource) -> bool:
-        """Whether this version was loaded or adopted; deltas may have been merged since."""
+        """Returns whether this version was loaded or adopted; deltas may have been merged since."""
         return self._content.holds(version)
 
     def changed(self, table: str) -> Iterator[np.ndarray]:
-        """Ids (n,) of a table, ascending, that merges changed since the version was loaded or adopted."""
+        """Yields ids (n,) of a table, ascending, that merges changed since the version was loaded or adopted."""
         return self._content.changed(table)
 
     def marker(self, name: str) -> str | None:
-        """A durable word of the caller's, or None."""
+        """Returns a durable text that the caller has set under this name, or None."""
         return self.ssd.marker(caller_marker(name))
 
     def set_markers(self, markers: Mapping[str, str | None]) -> None:
-        """Writes the caller's words (None removes one) in one step, on the disk when the call returns."""
+        """Writes the caller's texts (None removes one) in one step; they are on the disk when the call returns."""
         self.ssd.set_markers({caller_marker(name): value for name, value in markers.items()})
 
     def is_complete(self, table: int) -> bool:
-        """Whether DRAM holds every row of a table, so that what it does not find is absent."""
+        """Returns whether DRAM holds every row of a table, so that an id that it does not find is absent."""
         return self._cache.is_complete(table)
 
     def drain(self) -> None:
@@ -326,7 +325,7 @@ class TieredStore:
         self._promoter.drain()
 
     def stats(self) -> StoreStats:
-        """Counts and sizes now. Raises StoreError when it is closed."""
+        """Returns counts and sizes as they are now. Raises StoreError when the store is closed."""
         self._check_open()
         try:
             now = store_stats(
@@ -344,28 +343,28 @@ class TieredStore:
         return now.counted(self._plans.total().by_table)
 
     def costs(self) -> LookupCosts:
-        """What the lookups until now took."""
+        """Returns how long the lookups until now took."""
         return self._plans.total().costs
 
     def forecast(self) -> Forecast | None:
-        """What other budgets would give, by the lookups of late; None without a budget: then none is sampled."""
+        """Returns what other budgets would give by recent lookups; None without a budget: no lookup is sampled then."""
         slabs = self._cache.slabs
         return None if slabs is None else slabs.forecast(self._lookups)
 
     def dram_of_late(self) -> tuple[DramCache, RecentLookups]:
-        """What DRAM has, and what lookups found there since the budget was changed, for `budget_report`."""
+        """Returns the DRAM cache and what lookups found there since the budget was changed, for `budget_report`."""
         return self._cache, self._lookups
 
     def slab_bytes(self) -> list[int]:
-        """How the budget is divided among the row sizes now, in the order of `forecast().slabs`; empty without one."""
+        """Returns the budget's bytes for each row size, in the order of `forecast().slabs`; empty without a budget."""
         slabs = self._cache.slabs
         return [] if slabs is None else [slab.dram_bytes for slab in slabs.all]
 
     def set_dram_bytes(self, dram_bytes: int | None) -> None:
         """Changes the budget while lookups run; None: as many bytes as all rows take.
 
-        Rows that do not fit any more are gone when it returns, the coldest first. Room that is new is filled in the
-        background (`wait_filled`). The first budget of a store that had none needs memory for both for a moment.
+        Rows that do not fit any more, the coldest, are evicted before it returns. New room is filled in the background
+        (`wait_filled`). The first budget of a store that had none briefly needs memory for both caches.
         Raises ConfigError, and StoreError when there is no memory.
         """
         check_dram_bytes(dram_bytes)
@@ -380,11 +379,11 @@ class TieredStore:
         self._upkeep.wake(FILLING)
 
     def wait_filled(self, timeout_s: float | None = None) -> bool:
-        """Waits until the room that a larger budget gave is filled; False when it is not by then."""
+        """Waits until the room that a larger budget gave is filled; returns False when the time runs out before."""
         return self._upkeep.wait(FILLING, timeout_s)
 
     def balance(self) -> bool:
-        """Moves a part of the budget between row sizes to where it brings more hits; False when it stays as it is."""
+        """Moves a part of the budget between row sizes to where it brings more hits; returns False if nothing moved."""
         with self._budget_lock:
             if self._closed or self._cache.slabs is None:
                 return False
@@ -392,21 +391,21 @@ class TieredStore:
             return self._cache.slabs.balance(self._cache.slabs.forecast(self._lookups))
 
     def save_hot_ids(self) -> None:
-        """Writes down which ids are in DRAM, for the next opening. Raises StoreError."""
+        """Saves the list of the ids in DRAM for the next opening. Raises StoreError."""
         with self._budget_lock:
             if self._version is not None and self._cache.slabs is not None and not self._closed:
                 save_hot_ids(self.ssd.path, self._cache.hot_ids(self.limits.hot_ids))
 
     def check_integrity(self) -> None:
-        """Raises StoreError that says what is broken: an index, or a row in DRAM that SSD has otherwise. Slow."""
+        """Raises a StoreError that says what is broken: an index, or a row in DRAM that differs from SSD's. Slow."""
         with self._merge_lock:
             self._check_open()
             check_integrity(self._cache, self.overlay_tables, self._find)
 
     def close(self) -> None:
-        """Ends the threads, releases the folder and the memory, when what is being staged or merged is done.
+        """Waits for staging and merging to end, ends the threads, and releases the folder and the memory.
 
-        Plans must not be used any more. Raises StoreError when the disk fails; the store is closed all the same.
+        Plans must not be used any more. Raises StoreError when the disk fails; the store is closed even then.
         """
         self._ending = True
         self.listeners.close_all()
@@ -423,7 +422,7 @@ class TieredStore:
         try:
             self.ssd.close()
         finally:
-            # Also when the disk fails: the memory goes, and the store is closed.
+            # Also when the disk fails: the memory is released, and the store is closed.
             with self._plans.lock:
                 for plan in self._plans.each():
                     plan.release()
@@ -453,15 +452,15 @@ class TieredStore:
         return count
 
     def _walk(self, table: int, cursor: int, limit: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """The next rows of the base."""
+        """Returns the next rows of the base."""
         return self.ssd.export_batch(self._ssd_numbers[table], cursor, limit, self.tables[table].row_bytes)
 
     def _find(self, table: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Encoded rows and found flags of ids in the base."""
+        """Returns encoded rows and found flags of ids in the base."""
         return self.ssd.find(self._ssd_numbers[table], ids, self.tables[table].row_bytes)
 
     def _bound(self, dram_bytes: int) -> None:
-        """The first budget of a store that had none: a cache takes the place of the tables that every plan has."""
+        """Sets the first budget of a store: a bounded cache replaces the tables that every plan uses."""
         with self._merge_lock:  # nothing is written to them meanwhile
             before = self._cache
             after = bounded(before, dram_bytes, self.limits.negative_ids)

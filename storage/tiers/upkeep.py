@@ -1,4 +1,4 @@
-"""What a store does beside requests every now and then: one thread, tasks with periods."""
+"""Runs the periodic background tasks of a store on one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """tasks: name -> (seconds between two runs, None for only when it is woken; what to do). Never ends by an error."""
+    """Runs tasks periodically or when they are woken, on one thread. An error of a task does not end the thread.
+
+    tasks: name -> (seconds between two runs, or None to run only when it is woken; the function to call).
+    """
 
     def __init__(self, tasks: Mapping[str, tuple[float | None, Callable[[], object]]]) -> None:
         self._tasks = dict(tasks)
@@ -24,27 +27,27 @@ class Upkeep:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins, unless it has begun."""
+        """Starts the thread, unless it has been started."""
         with self._changed:
             if self._thread is None and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="emberline-upkeep", daemon=True)
                 self._thread.start()
 
     def wake(self, name: str) -> None:
-        """Has a task run soon."""
+        """Makes a task run soon."""
         with self._changed:
             self._woken.add(name)
             self._changed.notify_all()
 
     def wait(self, name: str, timeout_s: float | None = None) -> bool:
-        """Waits until a task that was woken has run; False when it has not by then, or the thread ends."""
+        """Waits until a task that was woken has run; returns False when the time runs out or the thread ends before."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or not self._is_due(name), timeout_s)
             return not self._is_due(name)
 
     @property
     def stopping(self) -> bool:
-        """Whether what runs is to end soon."""
+        """True when the task that runs should return soon."""
         return self._stopping
 
     def close(self) -> None:

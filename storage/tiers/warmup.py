@@ -17,16 +17,17 @@ COUNTS = 256
 
 @dataclass(frozen=True)
 class Filling:
-    """One table to be filled. shards: called for each pass over its rows."""
+    """One table to be filled."""
 
     table: DramTier
+    #: Called for each pass over the table's rows.
     shards: Callable[[], Iterable[Shard]]
 
 
 def warm(fillings: Sequence[Filling], capacity: int | None) -> list[bool]:
     """Inserts the hottest `capacity` rows of tables that share their bytes; None: all rows.
 
-    Returns for each table whether every row of it is in. Two passes over the shards, one when all are taken.
+    Returns for each table whether every row of it is in. Makes two passes over the shards, or one for all rows.
     """
     threshold, at_threshold = (-1, 0)
     if capacity is not None:
@@ -53,7 +54,7 @@ def warm(fillings: Sequence[Filling], capacity: int | None) -> list[bool]:
 
 
 def cut(counts: np.ndarray, capacity: int) -> tuple[int, int]:
-    """The use count above which every row is taken, -1 for all, and how many rows exactly at it fit too.
+    """Returns the use count above which every row is taken, -1 for all, and how many rows exactly at it fit too.
 
     counts: (256,) how many rows have each use count.
     """
@@ -66,7 +67,7 @@ def cut(counts: np.ndarray, capacity: int) -> tuple[int, int]:
 
 
 def _insert(filling: Filling, shard: Shard, part: slice, chosen: np.ndarray) -> bool:
-    """Whether all of the chosen rows are in."""
+    """Inserts the chosen rows of a part of a shard; returns whether all of them are in."""
     ids = shard.ids[part]
     if not chosen.any():
         return True

@@ -1,1 +1,1 @@
-"""What a DRAM budget buys: what lookups cost, and what other budgets would give. Import from the files."""
+"""Estimates what lookups cost and what other DRAM budgets would give. Import from the modules."""

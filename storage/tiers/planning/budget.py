@@ -1,4 +1,4 @@
-"""How many bytes of DRAM the rows of each size may take."""
+"""Divides a DRAM budget among the row sizes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from storage.errors import ConfigError
 from storage.specs import TableSpec
 
-# What an id costs beside its row: its place in a 64-byte line of four at 80% load, its counter, its share of what the
-# cache remembers of ids outside. What a slab takes without any row, some 0.2 MiB, is not in it.
+# The bytes that an id costs beside its row: its slot in a 64-byte bucket of four at 80% load, its counter, and its
+# share of what the cache remembers about ids outside. The fixed bytes of a slab, some 0.2 MiB, are not included.
 INDEX_BYTES_PER_ROW = 22
 
 
 def row_cost(table: TableSpec) -> int:
-    """Bytes of DRAM that a row of a table takes, index included, in a cache of a million rows or more."""
+    """Returns the bytes of DRAM that a row of a table takes, index included, in a cache of a million rows or more."""
     return table.row_bytes + INDEX_BYTES_PER_ROW
 
 
 def check_dram_bytes(dram_bytes: int | None) -> int | None:
-    """Returns it. Raises ConfigError for a budget that cannot be."""
+    """Returns the budget. Raises ConfigError for one that is not allowed."""
     if dram_bytes is not None and not 0 <= dram_bytes < 2**63:
         raise ConfigError(f"dram_bytes is {dram_bytes}, expected 0 or more, below 2^63", field="dram_bytes")
     return dram_bytes
 
 
 def split_bytes(needed: Sequence[int], weights: Sequence[float], total: int) -> list[int]:
-    """Bytes for each of several slabs, in proportion to their weights, but to none more than it needs.
+    """Divides bytes among slabs in proportion to their weights, but gives none more than it needs.
 
-    needed: bytes that each would take whole. What all of them together do not need is shared out by need, as room to
-    grow. The sum is at most `total`.
+    needed: the bytes that each would take whole. When all of them fit, the rest is divided by need, as room to grow.
+    The sum is at most `total`.
     """
     shares = [0] * len(needed)
     if sum(needed) <= total:

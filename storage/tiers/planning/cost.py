@@ -1,11 +1,11 @@
-"""What a lookup costs on this machine: two straight lines, fitted to the lookups that were made.
+"""Models the cost of a lookup on this machine by two straight lines, fitted to the lookups that were made.
 
 Without its reads a lookup takes overhead + ids x dram, fitted over the ids of lookups. Its reads take latency + reads x
 read, fitted over the distinct rows that lookups read.
 
-How good the lines are is found by fitting them again without each block of lookups in a row (the jackknife; blocks,
-because the times of neighbouring lookups go up and down together). Lines that the lookups do not determine are not
-used: `doubt` says what is missing.
+The error of the lines is estimated by fitting them again without each block of consecutive lookups (the jackknife;
+blocks are used because the times of neighbouring lookups are correlated). Lines that the lookups do not determine are
+not used: `doubt` says what is missing.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# Lookups of a block: it doubles, two blocks becoming one, until it is as large as this; then the oldest block goes.
+# The lookups of a block double from _FIRST_BLOCK to _LAST_BLOCK, two blocks becoming one each time there are
+# _MOST_BLOCKS; after that the oldest block is dropped.
 _MOST_BLOCKS = 16
 _MERGED_BLOCKS = 64
 _FIRST_BLOCK, _LAST_BLOCK = 16, 512
-# What a line needs: lookups that were timed, and of x a standard deviation of a tenth of its mean.
+# A line needs so many timed lookups, and a standard deviation of x of at least a tenth of its mean.
 _LEAST_LOOKUPS = 64
 _LEAST_SPREAD = 0.01
 _SIGMAS = 2.0
 
-# The first five of a `CostModel`.
+# The first five fields of a `CostModel`.
 Numbers = tuple[float, float, float, float, float]
 
 
 class LineFit:
-    """Least squares of y over x, from running sums; one thread adds. Neither end of the line goes below zero."""
+    """Fits y over x by least squares from running sums. Intercept and slope never go below zero. One thread adds."""
 
     __slots__ = ("count", "x", "xx", "xy", "y")
 
@@ -38,7 +39,7 @@ class LineFit:
         self.count = self.x = self.xx = self.y = self.xy = 0.0
 
     def add(self, x: float, y: float) -> None:
-        """Takes in a point."""
+        """Adds a point."""
         self.count += 1
         self.x += x
         self.xx += x * x
@@ -46,7 +47,7 @@ class LineFit:
         self.xy += x * y
 
     def merge(self, other: LineFit) -> None:
-        """Takes in another one's points."""
+        """Adds the points of another fit."""
         self.count += other.count
         self.x += other.x
         self.xx += other.xx
@@ -55,11 +56,11 @@ class LineFit:
 
     @property
     def is_spread(self) -> bool:
-        """Whether the x differ enough for a slope; else it would be noise."""
+        """True when the x differ enough to determine a slope; else it would be noise."""
         return self.count * self.xx - self.x * self.x > self.x * self.x * _LEAST_SPREAD
 
     def line(self) -> tuple[float, float]:
-        """Intercept and slope, both 0 or more; (0, mean y / mean x) when all x are alike."""
+        """Returns intercept and slope, both 0 or more; (0, mean y / mean x) when all x are alike."""
         if self.count == 0 or self.x == 0:
             return (self.y / self.count if self.count else 0.0), 0.0
         if not self.is_spread:
@@ -75,32 +76,35 @@ class LineFit:
 
 @dataclass(frozen=True)
 class CostModel:
-    """Microseconds: overhead_us of a lookup, dram_us an id, latency_us of a lookup that reads, read_us a row read.
+    """The cost of a lookup as a function of its ids and its hit rate."""
 
-    reads_per_miss: distinct rows read for each id that DRAM did not have, 1 or less. without: the same five numbers,
-    fitted without each block of lookups. doubt: why times at other hit rates cannot be told, "" where they can;
-    ids_doubt: why those of lookups of other sizes cannot.
-    """
-
+    #: Microseconds that every lookup takes.
     overhead_us: float
+    #: Microseconds for each id.
     dram_us: float
+    #: Microseconds that a lookup waits when it reads from SSD.
     latency_us: float
+    #: Microseconds for each row read.
     read_us: float
+    #: The distinct rows read for each id that DRAM did not have, 1 or less.
     reads_per_miss: float = 1.0
+    #: The same five numbers, fitted without each block of lookups.
     without: tuple[Numbers, ...] = ()
+    #: The reason why times at other hit rates cannot be predicted; "" when they can.
     doubt: str = ""
+    #: The reason why times of lookups of other sizes cannot be predicted; "" when they can.
     ids_doubt: str = ""
 
     def lookup_ms(self, ids: float, hit_rate: float) -> float:
-        """Milliseconds of a lookup of so many ids, of which this share is in DRAM."""
+        """Returns the milliseconds of a lookup of so many ids, of which this share is in DRAM."""
         misses = ids * (1 - hit_rate)
         reads = misses * self.reads_per_miss
-        # With few misses many a lookup has none, and waits for nothing.
+        # With few misses on average, some lookups have none and do not wait.
         waits = -math.expm1(-misses)
         return (self.overhead_us + ids * self.dram_us + waits * self.latency_us + reads * self.read_us) / 1000
 
     def error_ms(self, ids: float, hit_rate: float) -> float:
-        """Two standard errors of `lookup_ms`, by the blocks; 0 without any."""
+        """Returns two standard errors of `lookup_ms`, by the blocks; 0 with fewer than two."""
         if len(self.without) < 2:
             return 0.0
         times = np.array([CostModel(*each).lookup_ms(ids, hit_rate) for each in self.without])
@@ -109,22 +113,26 @@ class CostModel:
 
 @dataclass
 class CostBlock:
-    """Lookups in a row. lookups: ids -> ns without the reads. reads: distinct rows read -> ns."""
+    """The fits of consecutive lookups."""
 
+    #: The nanoseconds of a lookup without its reads, over its ids.
     lookups: LineFit = field(default_factory=LineFit)
+    #: The nanoseconds of a lookup's reads, over the distinct rows read.
     reads: LineFit = field(default_factory=LineFit)
-    missed: float = 0.0  # occurrences of ids that were read for, beside `rows_read` distinct ones
+    #: The occurrences of ids that rows were read for.
+    missed: float = 0.0
+    #: The distinct rows read for them.
     rows_read: float = 0.0
 
     def merge(self, other: CostBlock) -> None:
-        """Takes in another block's lookups."""
+        """Adds the lookups of another block."""
         self.lookups.merge(other.lookups)
         self.reads.merge(other.reads)
         self.missed += other.missed
         self.rows_read += other.rows_read
 
     def numbers(self) -> Numbers:
-        """The first five of a `CostModel`."""
+        """Returns the first five fields of a `CostModel`."""
         overhead, dram = self.lookups.line()
         latency, read = self.reads.line()
         share = min(1.0, self.rows_read / self.missed) if self.missed else 1.0
@@ -132,14 +140,17 @@ class CostBlock:
 
 
 class LookupCosts:
-    """What one session measured, in blocks of lookups in a row, the oldest first; one thread adds, any reads."""
+    """Collects the times of one session's lookups in blocks, the oldest first. One thread adds; any thread reads."""
 
     def __init__(self) -> None:
         self.blocks: list[CostBlock] = [CostBlock()]
         self._size = _FIRST_BLOCK
 
     def add(self, ids: int, ns: int, reads: int, reads_ns: int, missed: int) -> None:
-        """Notes one lookup of `ids` ids, `ns` in all, of which `reads_ns` went to reading `reads` rows."""
+        """Adds a lookup of `ids` ids that took `ns`, of which `reads_ns` were spent reading `reads` distinct rows.
+
+        missed: the occurrences of ids that those rows were read for.
+        """
         block = self.blocks[-1]
         if block.lookups.count >= self._size:
             block = self._next()
@@ -150,27 +161,27 @@ class LookupCosts:
             block.rows_read += reads
 
     def merge(self, other: LookupCosts) -> None:
-        """Takes in another session's blocks, beside its own."""
+        """Adds the blocks of another session to its own."""
         found = [block for block in (*self.blocks, *other.blocks) if block.lookups.count] or [CostBlock()]
         self.blocks = found if len(found) <= _MERGED_BLOCKS else _pairs(found)
 
     @property
     def count(self) -> float:
-        """Lookups that are counted."""
+        """The number of lookups that the blocks hold."""
         return sum(block.lookups.count for block in self.blocks)
 
     def mean_ms(self) -> float:
-        """Mean milliseconds of a lookup, reads included; 0 without one."""
+        """Returns the mean milliseconds of a lookup, reads included; 0 without any lookup."""
         total = _together(self.blocks)
         return (total.lookups.y + total.reads.y) / total.lookups.count / 1e6 if total.lookups.count else 0.0
 
     def mean_ids(self) -> float:
-        """Mean number of ids of a lookup."""
+        """Returns the mean number of ids of a lookup."""
         total = _together(self.blocks).lookups
         return total.x / total.count if total.count else 0.0
 
     def model(self) -> CostModel | None:
-        """The lines; None before the first lookup."""
+        """Returns the fitted model; None before the first lookup."""
         total = _together(self.blocks)
         if total.lookups.count == 0:
             return None
@@ -191,12 +202,12 @@ class LookupCosts:
             else:
                 self.blocks = self.blocks[1:]
         block = CostBlock()
-        self.blocks = [*self.blocks, block]  # another list: others may be reading the one before
+        self.blocks = [*self.blocks, block]  # a new list, because other threads may be reading the old one
         return block
 
 
 def _doubt(total: CostBlock, without: Sequence[Numbers]) -> str:
-    """What lookups lack for telling what a row that is read costs; "" for nothing."""
+    """Returns what the lookups lack for predicting the cost of a row that is read; "" when they lack nothing."""
     if total.lookups.count < _LEAST_LOOKUPS or len(without) < 2:
         return f"only {total.lookups.count:,.0f} lookups were timed, {_LEAST_LOOKUPS} are needed"
     if total.reads.count < _LEAST_LOOKUPS / 2:
@@ -223,7 +234,7 @@ def _pairs(blocks: Sequence[CostBlock]) -> list[CostBlock]:
 
 
 def _merged(blocks: Sequence[CostBlock]) -> list[CostBlock]:
-    """At most 16 blocks, neighbours put together; a last one that is hardly begun goes with the one before."""
+    """Merges neighbouring blocks until at most 16 are left; a last block that is small joins the one before it."""
     found = [block for block in blocks if block.lookups.count]
     while len(found) > _MOST_BLOCKS:
         found = _pairs(found)

@@ -1,8 +1,8 @@
-"""What another DRAM budget would give: hit rates by miss-ratio curves, and the time of a lookup by measured costs.
+"""Forecasts what another DRAM budget would give: hit rates by miss-ratio curves, lookup times by measured costs.
 
-A slab holds the rows of one size, its curve says which share of its lookups would be found at so many rows. Bytes are
-split between slabs where they bring the most hits: each curve is replaced by its concave hull (the least concave curve
-above it), whose pieces are taken steepest first; that split is the best one for concave curves.
+A slab holds the rows of one size; its curve gives the share of its lookups that so many rows would answer. Bytes are
+split between slabs to bring the most hits: each curve is replaced by its concave hull (the least concave curve above
+it), whose pieces are taken steepest first. That split is optimal for concave curves.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from storage.tiers.planning.cost import CostModel
 from storage.tiers.planning.use_codes import uses_of_codes
 
 _SIGMAS = 2.0
-# What a real cache differs from its curve beside chance: measured, not derived (docs/store.md).
+# How far a real cache differs from its curve, apart from chance: measured, not derived (docs/store.md).
 _LEFT_OUT = 0.01
 
 
 @dataclass(frozen=True)
 class SlabCurve:
-    """The tables of one row size. row_cost: bytes of DRAM that a row takes, index included. rows: of all its tables.
-
-    lookups: ids with a row that were looked up in it; only the ratio to other slabs' counts. curve_rows: (k,) ascending
-    from 0; curve_hits: (k,) the share of the lookups found at so many rows, ascending; straight in between.
-    parts: (p, k) the same by parts of the sample alone, whose spread says how good it is. most_hits: (k,) what no cache
-    of so many rows can pass, where that is known.
-    """
+    """The miss-ratio curve of the tables of one row size."""
 
     tables: tuple[str, ...]
     row_bytes: int
+    #: The bytes of DRAM that a row takes, index included.
     row_cost: float
+    #: The rows of all its tables.
     rows: int
+    #: The ids with a row that were looked up in it. Only the ratio to other slabs' numbers matters.
     lookups: float
+    #: (k,) numbers of rows, ascending from 0.
     curve_rows: np.ndarray
+    #: (k,) the share of the lookups found at so many rows, ascending, interpolated linearly.
     curve_hits: np.ndarray
+    #: (p, k) the same by each part of the sample alone; their spread shows how accurate the curve is.
     parts: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    #: (k,) the share that no cache of so many rows can exceed; None when it is not known.
     most_hits: np.ndarray | None = None
 
     @property
     def whole_bytes(self) -> int:
-        """What all of its rows would take."""
+        """The bytes that all of its rows would take."""
         return int(np.ceil(self.rows * self.row_cost))
 
     def hit_rate(self, dram_bytes: float) -> float:
-        """Share of its lookups that so many bytes would answer."""
+        """Returns the share of its lookups that so many bytes would answer."""
         return self._at(dram_bytes, self.curve_hits)
 
     def part_hit_rates(self, dram_bytes: float) -> list[float]:
-        """The same by each part of the sample."""
+        """Returns the same share by each part of the sample."""
         return [self._at(dram_bytes, part) for part in self.parts]
 
     def most_hit_rate(self, dram_bytes: float) -> float:
-        """What no cache of so many bytes can pass; 1 where that is not known."""
+        """Returns the hit rate that no cache of so many bytes can exceed; 1 when that is not known."""
         return 1.0 if self.most_hits is None else self._at(dram_bytes, self.most_hits)
 
     def _at(self, dram_bytes: float, hits: np.ndarray) -> float:
@@ -64,7 +65,7 @@ class SlabCurve:
         return float(np.interp(dram_bytes / self.row_cost, self.curve_rows, hits))
 
     def hull(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes and hits (lookups found) of the corners of the concave hull, from (0, 0) on."""
+        """Returns the bytes and hits (lookups found) of the corners of the concave hull, from (0, 0) on."""
         points = [(0.0, 0.0)]
         for bytes_, hits in zip(
             (self.curve_rows * self.row_cost).tolist(), (self.curve_hits * self.lookups).tolist(), strict=True
@@ -79,18 +80,19 @@ class SlabCurve:
 
 @dataclass(frozen=True)
 class Forecast:
-    """All slabs of a store. windows: hit rates of stretches of the traffic at the present budget, in order."""
+    """The curves of all slabs of a store, which give the hit rate of any budget."""
 
     slabs: tuple[SlabCurve, ...]
+    #: The hit rates of consecutive periods of the traffic at the present budget.
     windows: tuple[float, ...] = ()
 
     @property
     def whole_bytes(self) -> int:
-        """What all rows would take."""
+        """The bytes that all rows would take."""
         return sum(slab.whole_bytes for slab in self.slabs)
 
     def split(self, dram_bytes: float) -> list[float]:
-        """Bytes of each slab (in order) that give the most hits together; what brings none is given by need."""
+        """Returns the bytes of each slab, in order, that give the most hits; bytes that bring none go by need."""
         shares = [0.0] * len(self.slabs)
         left = float(dram_bytes)
         pieces: list[tuple[float, int, float]] = []
@@ -99,7 +101,7 @@ class Forecast:
             for width, gain in zip(np.diff(bytes_).tolist(), np.diff(hits).tolist(), strict=True):
                 if gain > 0:
                     pieces.append((gain / width, index, width))
-        # Steepest first: those of one slab come in their order, because the hull is concave.
+        # Steepest first. The pieces of one slab come in their order, because the hull is concave.
         for _, index, width in sorted(pieces, key=lambda piece: -piece[0]):
             taken = min(left, width)
             shares[index] += taken
@@ -112,20 +114,20 @@ class Forecast:
         return shares
 
     def hit_rate(self, dram_bytes: float) -> float:
-        """Share of all lookups that a budget would answer, split as `split` does."""
+        """Returns the share of all lookups that a budget would answer, split as `split` does."""
         return self.hit_rate_of(self.split(dram_bytes))
 
     def hit_rate_of(self, shares: Sequence[float]) -> float:
-        """Share of all lookups that DRAM would answer with so many bytes for each slab."""
+        """Returns the share of all lookups that DRAM would answer with so many bytes for each slab."""
         lookups = sum(slab.lookups for slab in self.slabs)
         hits = sum(slab.lookups * slab.hit_rate(share) for slab, share in zip(self.slabs, shares, strict=True))
         return hits / lookups if lookups else 0.0
 
     def hit_range_of(self, shares: Sequence[float]) -> tuple[float, float]:
-        """Between which hit rates other traffic of this kind is expected, for so many bytes of each slab.
+        """Returns the range of hit rates expected of similar traffic, for so many bytes of each slab.
 
-        Two standard errors each way: of the sample, by how far apart its parts lie, and of the traffic, by how far
-        apart its stretches lie; and a margin for what the curve leaves out of how a cache works.
+        The range is two standard errors each way, of the sample (by the spread of its parts) and of the traffic (by the
+        spread of its periods), and a margin for what the curve leaves out of how a cache works.
         """
         rate = self.hit_rate_of(shares)
         lookups = sum(slab.lookups for slab in self.slabs)
@@ -143,7 +145,10 @@ class Forecast:
         return max(0.0, rate - half), min(1.0, most, rate + half)
 
     def smallest(self, target_ms: float, ids: float, costs: CostModel) -> int | None:
-        """The smallest budget, to 1/1000, with which a lookup of so many ids takes target_ms; None: not even all."""
+        """Returns the smallest budget, to 1/1000, with which a lookup of so many ids takes at most target_ms.
+
+        None means that no budget is enough.
+        """
         if target_ms <= 0 or ids <= 0:
             raise InvalidInput(f"target_ms is {target_ms} and ids is {ids}, expected more than 0")
         low, high = 0, self.whole_bytes
@@ -160,47 +165,52 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Measured:
-    """What lookups were: how many, ids and milliseconds of one in the mean, share of the rows that DRAM had."""
+    """The lookups that were measured."""
 
+    #: The number of lookups.
     lookups: float
+    #: The mean number of ids of a lookup.
     ids: float
+    #: The mean milliseconds of a lookup.
     ms: float
+    #: The share of the rows that DRAM had.
     hit_rate: float
 
 
 @dataclass(frozen=True)
 class StoreForecast:
-    """now: bytes of each slab. costs: None before the first lookup. source: what the curves are of, "traffic" or
-    "published", the use counts of the version.
-    """
+    """The forecast of a store with its present budget, its costs and what was measured."""
 
     forecast: Forecast
+    #: The present bytes of each slab.
     now: tuple[int, ...]
+    #: None before the first lookup.
     costs: CostModel | None
     measured: Measured
+    #: What the curves come from: "traffic", or "published", the use counts of the version.
     source: str = "published"
 
 
 def curve_of_codes(histogram: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """The curve of a cache that holds the most used rows, judged by uses that it did not choose them by.
+    """Returns the curve of a cache that holds the most used rows, judged by uses that did not select them.
 
     histogram: (256,) rows by their logarithmic use count. Returns rows (k,), hit rates (k,), the hit rates (k,) that
     the same uses would promise, and the uses in all. Each use is judged by the count of its row without it
-    (leave-one-out, which is I. J. Good's estimate of what was not seen). To choose and to judge by the same uses
-    flatters every size.
+    (leave-one-out, which is I. J. Good's estimate of what was not seen). Selecting and judging by the same uses would
+    overestimate the hit rate of every size.
     """
     uses = uses_of_codes()
-    widths = np.maximum(1.0, np.append(np.diff(uses), 1.0))  # counts that a code stands for
+    widths = np.maximum(1.0, np.append(np.diff(uses), 1.0))  # the number of counts that a code stands for
     order = np.arange(255, -1, -1)
     rows = np.concatenate([[0], np.cumsum(histogram[order])])
     of_code = histogram[order] * (uses + (widths - 1) / 2)[order]
     most = np.concatenate([[0.0], np.cumsum(of_code)])
-    # Of a code that stands for w counts, one row in w has the next lower code without one of its uses.
+    # One row in w of a code that stands for w counts falls to the next lower code without one of its uses.
     kept_of_code = of_code * (1 - 1 / widths[order])
     judged = np.concatenate([[0.0], most[:-1] + kept_of_code])
     total = float(most[-1])
     kept = np.concatenate([[True], np.diff(rows) > 0])
-    # What is left out of the least used rows finds no row at all: it is an absent id, and no lookup of a row.
+    # A use that is left out of the least used rows finds no row: it is an absent id, not a lookup of a row.
     judged, most = judged[kept], most[kept]
     found = float(judged[-1])
     judged, most = (np.minimum(1.0, each / found) if found else np.zeros_like(each) for each in (judged, most))

@@ -1,4 +1,4 @@
-"""A plan for people: what a range of DRAM budgets would give, beside what was measured."""
+"""Makes a plan for operators: what a range of DRAM budgets would give, beside what was measured."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ _NOTHING_KNOWN = {
     "budget (`emberline budget MODEL --dram-bytes ...`), send requests, then ask again",
 }
 _BESIDE_NOW = (0.25, 0.5, 1.0, 2.0, 4.0)
-# Lookups whose ids differ from the mean by less than this share are of the same size.
+# Lookups whose numbers of ids differ from the mean by less than this share count as the same size.
 _SAME_IDS = 0.1
 _OF_WHOLE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One budget. share: of what all rows would take.
-
-    hit_low, hit_high, ms_low, ms_high: what other traffic of the same kind is expected to give lies between them.
-    lookup_ms: None where it cannot be told; `Plan.doubt` says why.
-    """
+    """The forecast of one budget. Similar traffic is expected to give values between the low and the high ones."""
 
     dram_bytes: int
+    #: The share of the bytes that all rows would take.
     share: float
     hit_rate: float
     hit_low: float
     hit_high: float
+    #: None when it cannot be predicted; `Plan.doubt` says why.
     lookup_ms: float | None
     ms_low: float | None = None
     ms_high: float | None = None
@@ -42,23 +40,31 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """rows: budgets ascending. twice: what twice the present budget would give. smallest: for the target, or None.
+    """The forecasts of several budgets."""
 
-    doubt: why times of other budgets than the present one cannot be told, and what would help; "" where they can.
-    """
-
+    #: One row for each budget, ascending.
     rows: tuple[PlanRow, ...]
+    #: The number of ids of the lookup whose time is forecast.
     ids: int
+    #: The bytes that all rows would take.
     whole_bytes: int
+    #: The present budget, or None when there is none.
     now: PlanRow | None
+    #: Twice the present budget.
     twice: PlanRow | None
     target_ms: float | None
+    #: The smallest budget that reaches target_ms, or None.
     smallest: PlanRow | None
+    #: The reason why times of budgets other than the present one cannot be predicted, and what would help; "" when they
+    #: can.
     doubt: str = ""
 
 
 def make_plan(known: StoreForecast, *, ids: int, budgets: Iterable[int] = (), target_ms: float | None = None) -> Plan:
-    """ids: of a lookup. budgets: that are looked at; none: a range. Raises InvalidInput when nothing is known yet."""
+    """Makes a plan for lookups of so many ids. budgets: those to forecast; when empty, a range of them is chosen.
+
+    target_ms: the time for which to find the smallest budget. Raises InvalidInput when nothing is known yet.
+    """
     forecast = known.forecast
     if not any(len(slab.curve_rows) for slab in forecast.slabs):
         raise InvalidInput(_NOTHING_KNOWN[known.source])
@@ -96,7 +102,7 @@ def make_plan(known: StoreForecast, *, ids: int, budgets: Iterable[int] = (), ta
 
 
 def time_doubt(known: StoreForecast, ids: float) -> str:
-    """Why the time of a lookup of so many ids at other hit rates cannot be told, and what would help; "" if it can."""
+    """Returns why the time of such a lookup at other hit rates cannot be predicted, and what would help; else ""."""
     costs = known.costs
     if costs is None:
         return "no lookup was timed yet; send requests, then ask again"
@@ -117,7 +123,7 @@ def time_doubt(known: StoreForecast, ids: float) -> str:
 
 
 def _times(costs: CostModel, ids: int, rate: float, low: float, high: float) -> tuple[float, float, float]:
-    """Milliseconds of a lookup, and between what they are expected to lie."""
+    """Returns the milliseconds of a lookup, and the low and the high end of the expected range."""
     least = costs.lookup_ms(ids, high) - costs.error_ms(ids, high)
     most = costs.lookup_ms(ids, low) + costs.error_ms(ids, low)
     return costs.lookup_ms(ids, rate), max(0.0, least), most

@@ -1,7 +1,8 @@
-"""What DRAM budgets would give for a published version, by the use counts in its shards.
+"""Forecasts what DRAM budgets would give for a published version, by the use counts in its shards.
 
-The cache is taken to hold the rows that were used most in training, judged by uses that did not choose them. That is
-right as far as requests ask for ids as the training data did; traffic that differs, or that moves, gives less.
+The cache is assumed to hold the rows that were used most in training, judged by uses that did not select them. That is
+correct as far as requests ask for ids as the training data did; traffic that differs, or that changes, gives fewer
+hits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from storage.tiers.source import TableSource
 
 
 def version_forecast(version: TableSource, costs: CostModel | None) -> StoreForecast:
-    """Reads all shards of a version. Raises InvalidInput for one without any use count, and what the version raises."""
+    """Makes the forecast of a version by reading all its shards.
+
+    Raises InvalidInput for a version without any use count, and whatever the version raises.
+    """
     forecast = counts_forecast(
         version.tables, lambda index: (shard.freq for shard in version.shards(version.tables[index].name))
     )
@@ -29,7 +33,10 @@ def version_forecast(version: TableSource, costs: CostModel | None) -> StoreFore
 
 
 def counts_forecast(tables: Sequence[TableSpec], counts: Callable[[int], Iterable[np.ndarray]]) -> Forecast:
-    """By logarithmic use counts, (n,) uint8 arrays of the rows of a table, which is named by its index."""
+    """Makes the forecast of tables by their use counts.
+
+    counts: returns the logarithmic use counts of a table's rows, by the table's index, as (n,) uint8 arrays.
+    """
     histograms: dict[int, np.ndarray] = {}
     members: dict[int, list[str]] = {}
     for index, spec in enumerate(tables):

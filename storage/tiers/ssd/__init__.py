@@ -1,4 +1,4 @@
-"""The SSD tier: page files and changes on top of them. Each name loads its file, and with it RocksDB, at first use."""
+"""The SSD tier holds page files and changes on top of them. Each name loads its module, and RocksDB, at first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An iterator that is one item ahead of who uses it."""
+"""Provides an iterator that makes items one ahead of its caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items, each made on another thread while the one before it is used; errors come where the item would."""
+    """Yields the same items, each made on another thread while the one before it is used.
+
+    An error is raised in place of its item.
+    """
     iterator = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="emberline-ahead") as thread:
 

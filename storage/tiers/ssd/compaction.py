@@ -1,18 +1,18 @@
-"""A compaction: a table's page file and the changes on top of it become one new page file, while reads and merges go
+"""A compaction makes one new page file of a table's page file and the changes on top of it, while reads and merges go
 on.
 
-    compaction_freeze   from here on changes go into a new generation; what was there before is fixed
+    compaction_freeze   from here on changes go into a new generation; the earlier one is fixed
     compaction_write    the new file, of the old one and the fixed generation, is on the disk; nothing refers to it yet
     compaction_switch   the table consists of the new file and the new generation: one durable marker, then memory
-    compaction_clear    the compacted generation's keys and the old file's name are gone
+    compaction_clear    the compacted generation's keys and the old file's name are removed
 
-A row is the same before and after each step, so neither caches nor lookups notice; `reads` says why a reader who
+A row is the same before and after each step, so caches and lookups are not affected; `reads` explains why a reader that
 began before a step gets the right row after it.
 
-After a crash. Before compaction_freeze nothing had happened. Between compaction_freeze and compaction_switch the marker
-names the old file and both generations: the compaction is begun again, and a file that no marker names is removed when
-the store is opened. After compaction_switch the marker names the new file; keys of a generation that no marker names,
-and the old file, are removed when the store is opened.
+A crash at any moment is recovered from. Before compaction_freeze nothing has happened. Between compaction_freeze and
+compaction_switch the marker names the old file and both generations: the compaction is begun again, and a file that no
+marker names is removed when the store is opened. After compaction_switch the marker names the new file; keys of a
+generation that no marker names, and the old file, are removed when the store is opened.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from storage.tiers.ssd.table_book import TableBook, state_marker
 from storage.tiers.ssd.tables import Generation, TableState
 
 _log = logging.getLogger(__name__)
-# What a compaction says that it has done, in order.
+# The steps that a compaction reports when it has done them, in order.
 COMPACTION_STEPS = ("compaction_freeze", "compaction_write", "compaction_switch", "compaction_clear")
 _CHANGES = 512
 _STEP_BYTES = 1 << 20
 
 
 class _StoppedError(EmberlineError):  # so that `disk_errors` lets it through
-    """The compaction gives way; it is begun again later."""
+    """Stops a compaction, which is begun again later."""
 
 
 class CompactedStore(Protocol):
-    """What a compaction uses of an SSD tier."""
+    """The part of an SSD tier that a compaction uses."""
 
     path: Path
     limits: SsdOptions
@@ -65,15 +65,17 @@ class CompactedStore(Protocol):
 
     @property
     def writing(self) -> AbstractContextManager[object]:
-        """Held by whoever changes rows or markers of tables."""
+        """The lock that is held to change rows or markers of tables."""
 
     def changes(self, pace: Pace, expected_bytes: int = 0) -> SortedChanges:
         """Starts changes that become visible in one atomic step."""
 
 
 class Compactor:
-    """The compactions of one store: one at a time, by `compact` or in a thread that lives while there is something to
-    do."""
+    """Runs the compactions of one store, one at a time.
+
+    They run in `compact`, or in a thread that lives while there is something to do.
+    """
 
     def __init__(self, tier: CompactedStore) -> None:
         self._tier = tier
@@ -87,8 +89,10 @@ class Compactor:
         self.error: str | None = None
 
     def compact(self, table: int, on_step: Callable[[str], None], *, hurried: bool) -> bool:
-        """Compacts a table; False when it has no changes, or the compaction was stopped. hurried: not held to a
-        rate."""
+        """Compacts a table; returns False when it has no changes, or the compaction was stopped.
+
+        hurried: the bound on the write rate does not apply.
+        """
         with self._running:
             if not hurried and not self._is_due(self._tier.book.state(table)):
                 return False  # another compaction was faster
@@ -99,7 +103,7 @@ class Compactor:
                 return False
 
     def wake(self) -> None:
-        """Starts the thread when changes of a table are past their bound, or a compaction is to be taken up again."""
+        """Starts the thread when changes of a table exceed their bound, or a compaction is to be begun again."""
         if self._stop.is_set() or not self._due():
             return
         with self._lock:
@@ -108,14 +112,14 @@ class Compactor:
                 self._thread.start()
 
     def wait(self) -> None:
-        """Until the thread has nothing to do."""
+        """Waits until the thread has nothing to do."""
         thread = self._thread
         if thread is not None:
             thread.join()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """While it lasts no compaction is under way; one that was is begun again later."""
+        """Keeps compactions from running within the context; one that was running is begun again later."""
         with self._lock:
             self._stops += 1
             self._stop.set()
@@ -130,7 +134,7 @@ class Compactor:
             self.wake()
 
     def close(self) -> None:
-        """Stops the compaction under way, for good."""
+        """Stops the running compaction, and starts no other one."""
         with self._lock:
             self._stops += 1
             self._stop.set()
@@ -147,7 +151,7 @@ class Compactor:
         if ids == 0:
             return False
         if state.file is None:
-            # How large its rows are only the rows say; a key and a small row are taken for each.
+            # Without a file the size of its rows is unknown here; a key and a small row are assumed for each.
             return ids * 64 > self._limits.compaction_bytes
         changed = ids * (state.file.row_bytes + 12)
         return changed > max(self._limits.compaction_bytes, self._limits.compaction_share * state.file.file_bytes)
@@ -194,7 +198,7 @@ class Compactor:
                 if file is not None:
                     tier.pages.remove(file)
                 raise _StoppedError
-            # If this fails, the marker may be on the disk all the same: the file is left to the next opening.
+            # If this fails, the marker may still be on the disk, so the file is left to the next opening.
             self._set(table, tier.book.state(table).compacted(file))
         on_step("compaction_switch")
         self.compactions += 1
@@ -207,14 +211,18 @@ class Compactor:
         return True
 
     def _set(self, table: int, state: TableState) -> None:
-        """As a file that is ingested: a synced write would keep the GIL for as long as the disk takes."""
+        """Sets a table's state durably.
+
+        Its marker is written as a file that is ingested: a synced write would hold the GIL for as long as the disk
+        takes.
+        """
         with self._tier.changes(UNHURRIED) as changes, disk_errors(f"compacting changes in {self._tier.path}"):
             changes.write([marker_key(state_marker(table))], [state.text().encode()])
             changes.ingest()
             self._tier.book.put(table, state)
 
     def _write(self, table: int, base: PageFile | None, older: Generation, hurried: bool) -> PageFile | None:
-        """The new file; None when there is neither a file nor a row to make one of."""
+        """Writes and opens the new file; returns None when there is neither a file nor a row to make one of."""
         tier = self._tier
         ids = older.ids.sorted()
         row_bytes = base.row_bytes if base is not None else self._first_row_bytes(older, ids)
@@ -256,7 +264,7 @@ class Compactor:
 def _changes(
     tier: CompactedStore, ids: np.ndarray, values: Values, row_bytes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ids, rows and removed flags of those that the database has; the others were never ingested."""
+    """Returns ids, rows and removed flags of the changes that the database has; the others were never ingested."""
     there = np.fromiter((value is not None for value in values), np.bool_, len(values))
     said = [value for value in values if value is not None]
     for value in said:

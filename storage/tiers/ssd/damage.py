@@ -1,4 +1,4 @@
-"""What a store that is open finds to be wrong with its own files."""
+"""Remembers the damage that an open store finds in its own files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from storage.errors import CorruptStoreError
 
 
 class Damage:
-    """The first thing that was found. Any thread. A failing disk is no damage: what it has may be read later."""
+    """Remembers the first damage found. Thread-safe.
+
+    A failing disk is no damage, because its files may be read later.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,11 +22,14 @@ class Damage:
 
     @property
     def found(self) -> str:
-        """What is wrong, naming the file; "" as long as nothing is."""
+        """The damage, naming the file; "" as long as none was found."""
         return self._found
 
     def listen(self, listener: Callable[[str], None]) -> None:
-        """Has a function called once with what is found, at once if something was; on the thread that found it."""
+        """Registers a function to be called once with the damage, at once if there is any, else when it is found.
+
+        It is called on the thread that finds the damage.
+        """
         with self._lock:
             self._listener = listener
         if self._found:
@@ -31,7 +37,7 @@ class Damage:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Remembers a CorruptStoreError on its way."""
+        """Remembers a CorruptStoreError that is raised in the context."""
         try:
             yield
         except CorruptStoreError as error:

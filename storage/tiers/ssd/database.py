@@ -1,4 +1,4 @@
-"""The database of a store: changed rows by generation, lists of changed ids, markers."""
+"""The database of a store holds changed rows by generation, lists of changed ids, and markers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from storage.tiers.ssd.keys import CHANGED, GENERATIONS, SPILLS, group_prefix, i
 from storage.tiers.ssd.options import SsdOptions, ingest_options, rocks_options, synced
 
 _log = logging.getLogger(__name__)
-# Entries that an iterator reads before it is given up for another one.
+# Entries that one iterator reads before another one replaces it.
 _SCAN_KEYS = 1 << 16
 _SCAN_ENTRIES = 1 << 12
-# Value: the ids' own rows, encoded; nothing: the id has no row; not there: nothing is said of it.
+# For each id its encoded row, b"" when it has no row, or None when the group has no change of it.
 Values = list[bytes | None]
 
 
 class _Opened:
-    """RocksDB as it was opened once. users: calls that are in it now."""
+    """One opening of RocksDB. `users` counts the calls that use it now."""
 
     def __init__(self, raw: Any, *, read_only: bool = False) -> None:
         self.raw = raw
@@ -36,14 +36,14 @@ class _Opened:
 
 
 class Database:
-    """RocksDB in a folder. Several threads may read and write at once; the GIL is free during reads.
+    """Wraps RocksDB in a folder. Thread-safe; the GIL is free during reads.
 
-    After a write that failed RocksDB refuses every other one until it is opened again, which the next write does. Reads
-    go on meanwhile, and if it cannot be opened for writing: they use a second, read-only opening of the same folder.
+    After a write has failed RocksDB refuses all others until it is opened again, which the next write does. Reads go on
+    meanwhile, also when it cannot be opened for writing: they use a second, read-only opening of the same folder.
     """
 
     def __init__(self, path: Path, limits: SsdOptions, *, direct: bool, damage: Damage | None = None) -> None:
-        """damage: learns of what is found to be wrong."""
+        """Opens or creates the database. damage: is notified of damaged files."""
         self.path = path
         self._damage = damage or Damage()
         self.options = rocks_options(limits, direct=direct)
@@ -58,8 +58,8 @@ class Database:
     def mend(self) -> None:
         """Opens RocksDB again when a write has failed since it was opened.
 
-        What failed may be on the disk all the same, which only the next opening shows; `openings` counts them. Raises
-        StoreError; reads go on as before.
+        The write that failed may still be on the disk, which only the next opening shows; `openings` counts them.
+        Raises StoreError; reads go on as before.
         """
         if not self._failed:
             return
@@ -77,7 +77,7 @@ class Database:
         _log.warning("%s: was opened again after a write had failed", self.path)
 
     def get(self, group: int, ids: np.ndarray) -> Values:
-        """What a group says of ids (n,) int64, ascending is fastest."""
+        """Returns the changes that a group has of ids (n,) int64; ascending ids are fastest."""
         if len(ids) == 0:
             return []
         with self._reading(f"reading {len(ids)} changed rows from {self.path}") as raw:
@@ -85,7 +85,7 @@ class Database:
         return values
 
     def write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Puts and deletes (None), in batches of bounded size, each on the disk before the next."""
+        """Puts and deletes (None) entries in batches of bounded size, each on the disk before the next."""
         batch = rocksdict.WriteBatch(raw_mode=True)
         with self._writing(f"writing to {self.path}") as raw:
             for key, value in entries:
@@ -100,16 +100,16 @@ class Database:
                 raw.write(batch, synced())
 
     def ingest(self, files: Sequence[Path]) -> None:
-        """Moves sorted files in, in one atomic step that is on the disk when the call returns."""
+        """Moves sorted files into the database in one atomic step that is on the disk when the call returns."""
         with self._writing(f"writing to {self.path}") as raw:
             raw.ingest_external_file([str(path) for path in files], ingest_options())
 
     def groups(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Every group of changed rows with its ids (n,), ascending, some at a time; empty groups are left out."""
+        """Yields every group of changed rows with its ids (n,), ascending, some at a time; skips empty groups."""
         yield from self._ids_by_group(GENERATIONS, CHANGED)
 
     def changed(self, table: int) -> Iterator[np.ndarray]:
-        """The ids (n,) on the list of a table, ascending, some at a time."""
+        """Yields the ids (n,) on the list of a table, ascending, some at a time."""
         return (ids for _, ids in self._ids_by_group(CHANGED + table, CHANGED + table + 1))
 
     def clear_groups(self, first: int, last: int, *, sync: bool = True) -> None:
@@ -119,18 +119,18 @@ class Database:
             raw.delete_range(group_prefix(first), group_prefix(last), options)
 
     def compact_groups(self, first: int, last: int) -> None:
-        """Gives back the disk space of what was cleared. Holds no GIL; its rate is bounded."""
+        """Frees the disk space of what was cleared. It releases the GIL, and its rate is bounded."""
         with self._writing(f"compacting {self.path}") as raw:
             raw.compact_range(group_prefix(first), group_prefix(last))
 
     def marker(self, name: str) -> str | None:
-        """A durable word, or None."""
+        """Returns a durable text, or None."""
         with self._reading(f"reading from {self.path}") as raw:
             value = raw.get(marker_key(name))
         return None if value is None else bytes(value).decode()
 
     def markers(self, prefix: str) -> dict[str, str]:
-        """All markers whose names begin so."""
+        """Returns all markers whose names begin with a prefix."""
         found: dict[str, str] = {}
         start = marker_key(prefix)
         for key, value in self._scan(start, None):
@@ -140,21 +140,21 @@ class Database:
         return found
 
     def set_markers(self, markers: Mapping[str, str | None]) -> None:
-        """Writes or removes (None) markers in one atomic step. On the disk when the call returns."""
+        """Writes or removes (None) markers in one atomic step. They are on the disk when the call returns."""
         self.write((marker_key(name), None if value is None else value.encode()) for name, value in markers.items())
 
     def begins_with_rows(self) -> bool:
-        """Whether rows lie where the first format had them, below all groups."""
+        """Returns whether rows lie where the first format had them: below all groups, or at numbers of spills."""
         first = next(self._scan(group_prefix(0), group_prefix(GENERATIONS)), None)
         spilled = next(self._scan(group_prefix(SPILLS), group_prefix(0xFFFF_FFFF)), None)
         return first is not None or spilled is not None
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Everything, in the order of keys."""
+        """Yields all entries in the order of keys."""
         return self._scan(b"", None)
 
     def size_bytes(self) -> int:
-        """Bytes on the disk and in write buffers."""
+        """Returns the bytes on the disk and in write buffers."""
         with self._reading(f"measuring {self.path}") as raw:
             return sum(
                 int(raw.property_int_value(name) or 0)
@@ -162,7 +162,7 @@ class Database:
             )
 
     def close(self) -> None:
-        """Flushes and releases the folder. Raises StoreError when it could not flush; it is closed all the same."""
+        """Flushes and releases the folder. Raises StoreError when it could not flush; it is closed even then."""
         with self._changed:
             self._changed.wait_for(lambda: self._opened.users == 0)
         try:
@@ -173,7 +173,7 @@ class Database:
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[Any]:
-        """RocksDB for a read. No iterator may outlive it: whoever opens the folder again waits for the end of this."""
+        """Gives RocksDB for a read. No iterator may outlive the context: opening the folder again waits for its end."""
         with self._changed:
             opened = self._opened
             opened.users += 1
@@ -187,7 +187,7 @@ class Database:
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[Any]:
-        """RocksDB for a write."""
+        """Gives RocksDB for a write."""
         self.mend()
         with self._reading(doing) as raw:
             try:
@@ -197,11 +197,11 @@ class Database:
                 raise
 
     def _replace(self, opened: _Opened) -> None:
-        """From here on calls go to this opening; closes the one before once the calls in it have ended."""
+        """Directs calls to this opening; closes the one before once the calls in it have ended."""
         with self._changed:
             before, self._opened = self._opened, opened
             self._changed.wait_for(lambda: before.users == 0)
-        with suppress(Exception):  # what it cannot flush stands in its log
+        with suppress(Exception):  # what it cannot flush is in its log
             before.raw.close()
 
     def _ids_by_group(self, first: int, last: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -212,7 +212,7 @@ class Database:
                 yield int.from_bytes(keys[0][:4], "big"), ids_of(keys)
 
     def _keys(self, start: bytes, end: bytes) -> tuple[list[bytes], bytes | None]:
-        """Keys of one group, from `start` to before `end`, and where those behind begin; None: there are none."""
+        """Returns keys of one group from `start` to before `end`, and the first key after them, or None."""
         keys: list[bytes] = []
         with self._reading(f"reading from {self.path}") as raw:
             # Not `keys()`: it ends at a damaged block as if there were no more, and a change would be forgotten.
@@ -236,7 +236,7 @@ class Database:
             yield from entries
 
     def _entries(self, start: bytes, end: bytes | None) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """As `_keys`, with the values, of any group."""
+        """Returns keys and values as `_keys` does, but of any groups."""
         entries: list[tuple[bytes, bytes]] = []
         with self._reading(f"reading from {self.path}") as raw:
             iterator = raw.iter()

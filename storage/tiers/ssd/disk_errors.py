@@ -1,4 +1,4 @@
-"""What a disk or the database said, in words that say what to do."""
+"""Translates errors of a disk or of the database into messages that say what to do."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _DAMAGED = "the store is damaged; a server loads it anew from the published vers
 
 @contextmanager
 def disk_errors(doing: str) -> Iterator[None]:
-    """Says what was done when a disk or the database failed; raises StoreError."""
+    """Raises StoreError, with what was being done and what to do, when a disk or the database fails in the context."""
     try:
         yield
     except EmberlineError:
-        raise  # ours already, such as a shard that is not what was published
+        raise  # one of ours, such as for a shard that is not what was published
     except CorruptPageError as error:
         raise CorruptStoreError(f"{doing}: {_DAMAGED} ({error})") from error
     except OSError as error:
@@ -43,7 +43,7 @@ def disk_errors(doing: str) -> Iterator[None]:
         raise StoreError(f"{doing}: {error}" if advice is None else f"{doing}: {advice} ({error})") from error
     except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
         if type(error).__module__ not in ("builtins", "rocksdict"):
-            raise  # a caller's own, which it raised to end what was under way
+            raise  # the caller's own exception, raised to end what was under way
         text = str(error)
         if "LOCK" in text or "lock hold" in text:
             raise StoreError(
@@ -58,9 +58,9 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 
 def _is_damage(text: str) -> bool:
-    """Whether RocksDB says that its files are not what it wrote, or that one of them is gone.
+    """Returns whether RocksDB reports that its files are not what it wrote, or that one of them is gone.
 
-    It also calls "Corruption" that it cannot look at a file; what the system refuses now may be there later.
+    RocksDB also says "Corruption" when it cannot access a file, which may work later; that is no damage.
     """
     if "No such file" in text:
         return True

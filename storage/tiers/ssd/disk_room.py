@@ -1,4 +1,4 @@
-"""Whether what comes still fits: the store's own bound of bytes, and the disk's."""
+"""Checks before a write that it still fits within the store's own bound of bytes, and on the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from storage.errors import StoreError
 
 
 class DiskRoom:
-    """disk_bytes: bound of all files below a folder, None for none. reserve_bytes: of the disk, that are left free."""
+    """Checks the room for the files below a folder.
+
+    disk_bytes: the bound of all these files; None for no bound. reserve_bytes: the bytes of the disk to leave free.
+    """
 
     def __init__(self, path: Path, disk_bytes: int | None, reserve_bytes: int) -> None:
         self._path = path
@@ -17,7 +20,7 @@ class DiskRoom:
         self._reserve_bytes = reserve_bytes
 
     def used(self) -> int:
-        """Bytes of all files of the store."""
+        """Returns the bytes of all files of the store."""
         return bytes_below(self._path)
 
     def require(self, more: int, doing: str) -> None:
@@ -39,7 +42,7 @@ class DiskRoom:
 
 
 def bytes_below(path: Path) -> int:
-    """Bytes of all files in a folder and those below it; files that go meanwhile do not count."""
+    """Returns the bytes of all files in a folder and those below it; files removed meanwhile do not count."""
     total = 0
     try:
         with os.scandir(path) as entries:

@@ -1,8 +1,8 @@
-"""Reading a whole store to see whether it is sound, and dropping what is not so that it is loaded anew.
+"""Reads a whole store to check whether it is sound, and drops damaged parts so that they are loaded again.
 
-What is dropped is whole tables: a version's rows are the version's to give back, and rows that deltas changed are in
-the deltas. A store of which a table was dropped is at no snapshot, so the next load fills that table from the version,
-and whoever follows the deltas applies them again.
+Whole tables are dropped: the version still has their rows, and the deltas have the rows that they changed. A store of
+which a table was dropped is at no snapshot, so the next load fills that table from the version, and the deltas are
+applied again.
 """
 
 from __future__ import annotations
@@ -26,42 +26,47 @@ from storage.tiers.ssd.tier import SsdTier
 
 _PAGES = 256
 _MOST_PROBLEMS = 100
-# pages read, pages in all
+# Takes the pages read and all pages.
 CheckProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class TableReport:
-    """One table. name: "" for one that no model names. changes: rows, or absences, on top of its page file."""
+    """The report of one table."""
 
     number: int
+    #: The table's name, "" for a table that no model names.
     name: str
     rows: int
     pages: int
     bytes: int
+    #: The rows, or absences, on top of its page file.
     changes: int
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class StoreReport:
-    """A store. at: its snapshot, "" for none. problems: those that are not a table's own. dropped: by repair_store."""
+    """The report of a store."""
 
     path: Path
+    #: The store's snapshot, "" for none.
     at: str
     bytes: int
     tables: tuple[TableReport, ...]
+    #: The problems that do not belong to a table.
     problems: tuple[str, ...] = ()
+    #: What repair_store dropped.
     dropped: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True when neither the store nor a table has a problem."""
         return not self.problems and not any(table.problems for table in self.tables)
 
 
 class _Store:
-    """A store as it lies there, opened as far as it can be, without its tier: nothing is compacted or removed."""
+    """A store opened without its tier as far as possible, so that nothing is compacted or removed."""
 
     def __init__(self, path: Path, limits: SsdOptions | None = None) -> None:
         if not (path / "rocksdb").is_dir():
@@ -90,7 +95,7 @@ class _Store:
 
 
 def verify_store(path: Path, progress: CheckProgress | None = None, *, pages: bool = True) -> StoreReport:
-    """Reads everything in a store that nobody has open: every page (unless pages is False), changed row and marker.
+    """Reads everything in a store that is not open: every page (unless pages is False), changed row and marker.
 
     Raises StoreError when there is no store, it is open elsewhere or it may not be read; damage is reported.
     """
@@ -105,14 +110,14 @@ def verify_store(path: Path, progress: CheckProgress | None = None, *, pages: bo
 
 
 def describe_store(path: Path) -> StoreReport:
-    """As verify_store, but reads no page: what lies there, and what cannot be opened."""
+    """Describes a store as verify_store does, without reading pages: what it holds, and what cannot be opened."""
     return verify_store(path, pages=False)
 
 
 def repair_store(path: Path, progress: CheckProgress | None = None) -> StoreReport:
-    """As verify_store, then drops each table that is not sound; everything, when the database itself is not.
+    """Checks a store as verify_store does, then drops each damaged table, or everything when the database is damaged.
 
-    The report says what was found, and what was dropped. The next load rebuilds it from the version.
+    The report says what was found, and what was dropped. The next load rebuilds that from the version.
     """
     report = verify_store(path, progress)
     if report.ok:
@@ -135,7 +140,7 @@ def repair_store(path: Path, progress: CheckProgress | None = None) -> StoreRepo
 
 
 def verify_open(tier: SsdTier, progress: CheckProgress | None = None) -> StoreReport:
-    """As verify_store, of a store that this process has open; merges and compactions may go on."""
+    """Checks a store that this process has open, as verify_store does; merges and compactions may go on."""
     book, tables = tier.book, []
     files = {table: book.state(table) for table in book.durable()}
     meter = _Meter(sum(state.file.pages for state in files.values() if state.file is not None), progress)
@@ -252,4 +257,4 @@ def _drop(store: _Store, number: int) -> None:
     first = generation_group(number, 0)
     store.database.clear_groups(first, first + GENERATION_NUMBERS)
     store.database.clear_groups(CHANGED + number, CHANGED + number + 1)
-    # Its files go when the store is opened: no marker names them.
+    # Its files are removed when the store is opened, because no marker names them.

@@ -1,4 +1,4 @@
-"""How the SSD tier is bounded, and how RocksDB is set up for it: point lookups of random bytes, bounded memory."""
+"""Defines the bounds of the SSD tier, and sets up RocksDB for point lookups of random bytes in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,33 +17,40 @@ _CHANGE_FILES = 32
 
 @dataclass(frozen=True)
 class SsdOptions:
-    """Bounds of the SSD tier; sizes in bytes.
+    """The bounds of the SSD tier. Sizes are in bytes."""
 
-    block_cache_bytes, write_buffer_bytes, write_batch_bytes, bloom_bits_per_key, open_files: of RocksDB, which holds
-    changes and markers. write_rate_bytes: a second, of its compactions and of compactions together with what they read.
-    page_bloom_bits: per id, of the page files. io: "uring", "threads", or "auto": io_uring where the kernel allows it.
-    direct: rows are read past the page cache, "on", "off", or "auto": when the page files are larger than a quarter of
-    the machine's memory. io_depth: pages of one call in flight. io_calls: calls that read at the same time; one more
-    waits, within its deadline. io_threads: of "threads". compaction_bytes, compaction_share: changes of a table past
-    both, as bytes and as a share of its page file, are compacted into a new one. disk_bytes: what all files of the
-    store may take; None: what the disk has, less reserve_bytes.
-    """
-
+    #: The block cache of RocksDB, which holds changes and markers.
     block_cache_bytes: int = 64 << 20
+    #: A write buffer of RocksDB.
     write_buffer_bytes: int = 16 << 20
+    #: The most bytes of one write batch to RocksDB.
     write_batch_bytes: int = 4 << 20
+    #: The bits for each key in the Bloom filters of RocksDB.
     bloom_bits_per_key: int = 10
+    #: The files that RocksDB keeps open.
     open_files: int = 512
+    #: The bytes a second of RocksDB's compactions, and of the tier's compactions together with what they read.
     write_rate_bytes: int = 128 << 20
+    #: The bits for each id in the Bloom filters of the page files.
     page_bloom_bits: int = 10
+    #: "uring", "threads", or "auto": io_uring where the kernel allows it.
     io: str = "auto"
+    #: Whether rows are read past the page cache: "on", "off", or "auto": when the page files are larger than a quarter
+    #: of the machine's memory.
     direct: str = "auto"
+    #: The pages of one call that are in flight at once.
     io_depth: int = 64
+    #: The calls that read at the same time; a further call waits, within its deadline.
     io_calls: int = 16
+    #: The threads that read when io is "threads".
     io_threads: int = 32
+    #: Changes of a table are compacted into a new page file when they exceed these bytes and compaction_share.
     compaction_bytes: int = 64 << 20
+    #: A share of the bytes of the table's page file.
     compaction_share: float = 0.125
+    #: The bytes that all files of the store may take; None: those that the disk has, less reserve_bytes.
     disk_bytes: int | None = None
+    #: The bytes of the disk that are left free.
     reserve_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
@@ -58,14 +65,14 @@ class SsdOptions:
 
 
 def rocks_options(limits: SsdOptions, *, direct: bool = False) -> Any:
-    """RocksDB's options: embedding rows do not compress, and a filter answers for absent ids without a read.
+    """Returns RocksDB's options: rows are not compressed, and a filter answers for absent ids without a read.
 
-    direct: compactions go past the page cache; only where the file system can.
+    direct: compactions bypass the page cache, which the file system must support.
     """
     table = rocksdict.BlockBasedOptions()
     table.set_bloom_filter(limits.bloom_bits_per_key, False)
     table.set_block_cache(rocksdict.Cache(limits.block_cache_bytes))
-    # Filters and indexes count against the bound too.
+    # Filters and indexes count against the bound of the block cache too.
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_block_size(4096)
@@ -82,9 +89,9 @@ def rocks_options(limits: SsdOptions, *, direct: bool = False) -> Any:
     options.set_max_total_wal_size(4 * limits.write_buffer_bytes)
     options.set_max_open_files(limits.open_files)
     options.set_max_background_jobs(2)
-    # A merge brings one to three files, and a compaction makes them a page file before they are many. Until then a look
-    # at each of their filters costs less than to write them over and over. What is compacted anyway gives way to
-    # requests.
+    # A merge adds one to three files, and a compaction turns them into a page file before they are many. Until then it
+    # costs less to check each of their filters than to rewrite them repeatedly. RocksDB's compactions run at a lower
+    # priority than requests.
     options.set_level_zero_file_num_compaction_trigger(_CHANGE_FILES)
     options.set_level_zero_slowdown_writes_trigger(2 * _CHANGE_FILES)
     options.set_level_zero_stop_writes_trigger(3 * _CHANGE_FILES)
@@ -96,7 +103,7 @@ def rocks_options(limits: SsdOptions, *, direct: bool = False) -> Any:
     options.set_bytes_per_sync(1 << 20)
     options.set_use_direct_io_for_flush_and_compaction(direct)
     options.set_paranoid_checks(True)
-    # A torn tail of the log is a crash and is cut off; anything else wrong in it is an error.
+    # A torn tail of the log comes from a crash and is cut off; any other damage in it is an error.
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1 << 20)
@@ -104,14 +111,14 @@ def rocks_options(limits: SsdOptions, *, direct: bool = False) -> Any:
 
 
 def ingest_options() -> Any:
-    """Files are moved in, not copied."""
+    """Returns the options of an ingestion that moves files instead of copying them."""
     options = rocksdict.IngestExternalFileOptions()
     options.set_move_files(True)
     return options
 
 
 def synced() -> Any:
-    """A write that is on the disk when it returns."""
+    """Returns the options of a write that is on the disk when it returns."""
     options = rocksdict.WriteOptions()
     options.sync = True
     return options

@@ -1,4 +1,4 @@
-"""The folder of page files: writing them from rows that come in any order, opening them, removing those of the past."""
+"""Manages the folder of page files: writes them from rows in any order, opens them, and removes old ones."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from storage.tiers.ssd.options import SsdOptions
 from storage.tiers.ssd.row_arrays import checked_ids, encoded
 
 _PIECE_ROWS = 1 << 17
-# Beside requests: well below a slice of the pace.
+# Rows of a piece that is written beside requests: well below a slice of the pace.
 _PACED_ROWS = 1 << 10
-# Between two looks at how much room there is, and of one step of a merge of runs.
+# The bytes between two checks of the room, and of one step of a merge of runs.
 _STEP_BYTES = 16 << 20
 # Files that are merged at once; each holds a megabyte of memory meanwhile.
 _MOST_RUNS = 64
@@ -29,7 +29,7 @@ Done = Callable[[int], None]
 
 
 class PageFolder:
-    """Files `TABLE-NUMBER.pages`; a number is never used twice while a store is open. Thread-safe."""
+    """Manages files `TABLE-NUMBER.pages`; a number is never used twice while a store is open. Thread-safe."""
 
     def __init__(self, path: Path, limits: SsdOptions, room: DiskRoom) -> None:
         path.mkdir(exist_ok=True)
@@ -41,7 +41,7 @@ class PageFolder:
         self._cached_bytes = _memory_bytes() // 4
 
     def new_path(self, table: int) -> Path:
-        """Where the next file of a table goes."""
+        """Returns the path of a new file of a table."""
         with self._lock:
             number, self._next = self._next, self._next + 1
         return self.path / f"{table:08x}-{number:08x}.pages"
@@ -51,17 +51,18 @@ class PageFolder:
         return PageFile.open(str(self.path / name), direct=self._direct())
 
     def writer(self, path: Path, table: int, row_bytes: int, row_type: str) -> PageWriter:
-        """A writer of a new file."""
+        """Makes a writer of a new file."""
         bits = self._limits.page_bloom_bits
         return PageWriter(str(path), table=table, row_bytes=row_bytes, row_type=row_type, bits_per_id=bits)
 
     def write(
         self, table: int, shards: Iterable[tuple[np.ndarray, np.ndarray]], row_type: str, pace: Pace, done: Done
     ) -> PageFile | None:
-        """A new file of all rows of shards (ids, rows), each id once, in any order; None when there is no shard.
+        """Writes all rows of shards (ids, rows), each id once, in any order, to a new file and opens it.
 
-        Rows that come in order go straight into the file. Otherwise each sorted stretch becomes a file of its own, and
-        these are merged; a shard is sorted in memory. done: called with the rows so far.
+        Returns None when there is no shard. Rows that come in order go directly into the file. Otherwise each sorted
+        run becomes a file of its own, and these are merged; a shard is sorted in memory. done: called with the rows so
+        far.
         """
         writer: PageWriter | None = None
         runs: list[Path] = []
@@ -106,11 +107,11 @@ class PageFolder:
             raise
 
     def remove(self, file: PageFile) -> None:
-        """Takes a file's name away; who still reads it goes on reading. Its bytes go with its last reader."""
+        """Unlinks a file. Readers that have it open go on; the disk space is freed with the last of them."""
         Path(file.path).unlink(missing_ok=True)
 
     def remove_others(self, names: Iterable[str]) -> None:
-        """Removes every file but those named: what loads and compactions left when they did not come to their end."""
+        """Removes every file but those named, such as those of loads and compactions that did not end."""
         kept = set(names)
         for name in os.listdir(self.path):
             if name not in kept:
@@ -132,7 +133,7 @@ class PageFolder:
     def _direct(self) -> bool:
         if self._limits.direct != "auto":
             return self._limits.direct == "on"
-        # What the page cache can hold is served from it; a store of many times its size would only churn through it.
+        # Files that fit into the page cache are served from it; a much larger store would only thrash it.
         return bytes_below(self.path) > self._cached_bytes  # files come and go meanwhile
 
 

@@ -1,11 +1,12 @@
-"""The reader of the SSD tier: what changes say of an id, else its page; many tables in one call.
+"""Reads rows of the SSD tier for many tables in one call: a change of an id comes first, else its page is read.
 
-Why a reader gets the row of some moment during its call, whatever moves meanwhile. It takes the state of the table
-(`tables`). An id that is in no generation of the state had not been changed when it looked, and the state's file,
-which stays open as long as somebody reads it, has its row. An id that is in one is asked of RocksDB, the newer
-generation first: what is found was there during the call. What is not found in any either was never ingested (the ids
-come first), or the generation was cleared; before it was, the next state was set. So if the state is still the same
-after the question, the file has the row, and if it is not, the reader begins again with the next one.
+A reader gets the row of some moment during its call, whatever changes meanwhile, for this reason. It takes the state of
+the table (`tables`). An id that is in no generation of the state had not been changed when the reader looked, and the
+state's file, which stays open as long as a reader uses it, has its row. An id that is in one is looked up in RocksDB,
+the newer generation first: what is found was there during the call. An id that is found in no generation was either
+never ingested (the sets of ids are extended first), or its generation was cleared, and the next state was set before
+that. So if the state is still the same after the lookup, the file has the row; if it is not, the reader begins again
+with the next state.
 """
 
 from __future__ import annotations
@@ -33,39 +34,39 @@ _Native = tuple[PageFile | None, np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowRead:
-    """Rows to be read from one table on SSD, and their answers, which are written in place.
+    """Rows to be read from one table on SSD, and their answers, which are written in place."""
 
-    table: its number on SSD. ids: (n,) int64, in any order. rows: (n, row_bytes) uint8, zeros where no row is found.
-    states: (n,) uint8, ABSENT, FOUND or UNRESOLVED. where: (m,) positions in these arrays that are asked for and
-    answered, each once; None for all of them.
-    """
-
+    #: The table's number on SSD.
     table: int
+    #: (n,) int64, in any order.
     ids: np.ndarray
+    #: (n, row_bytes) uint8, zeros where no row is found.
     rows: np.ndarray
+    #: (n,) uint8: ABSENT, FOUND or UNRESOLVED.
     states: np.ndarray
+    #: (m,) the positions in these arrays that are read and answered, each once; None for all of them.
     where: np.ndarray | None = None
 
     @classmethod
     def of(cls, table: int, ids: np.ndarray, row_bytes: int) -> RowRead:
-        """All of `ids`, with new arrays for the answers; absent until they are read. Raises InvalidInput."""
+        """Makes a read of all `ids` with new arrays for the answers, ABSENT until then. Raises InvalidInput."""
         ids = checked_ids(ids)
         return cls(table, ids, np.zeros((len(ids), row_bytes), np.uint8), np.zeros(len(ids), np.uint8))
 
     def at(self, where: np.ndarray, table: int | None = None) -> RowRead:
-        """The part at some positions, answered into the same arrays; of another table, if one is given."""
+        """Returns the part at some positions, answered into the same arrays, of another table if one is given."""
         return replace(self, where=where, table=self.table if table is None else table)
 
     def __len__(self) -> int:
         return len(self.ids) if self.where is None else len(self.where)
 
     def positions(self) -> np.ndarray:
-        """(m,) where its ids stand in `ids`."""
+        """Returns the positions (m,) in `ids` that are read."""
         return np.arange(len(self.ids)) if self.where is None else self.where
 
 
 class SsdReader:
-    """Reads rows of many tables. Any number of threads; the GIL is free while pages are read."""
+    """Reads rows of many tables. Thread-safe; the GIL is free while pages are read."""
 
     def __init__(self, path: Path, book: TableBook, database: Database, limits: SsdOptions, damage: Damage) -> None:
         self._path = path
@@ -81,7 +82,7 @@ class SsdReader:
     def read(self, wanted: Sequence[RowRead], timeout_s: float | None = None) -> None:
         """Answers all of `wanted`, with all their pages in flight together.
 
-        What does not come within timeout_s (None: no limit) stays UNRESOLVED, its row zero. Raises StoreError when the
+        A row that does not come within timeout_s (None: no limit) stays UNRESOLVED and zero. Raises StoreError when the
         store is closed or the disk fails, CorruptStoreError for files that are not what was written.
         """
         if self._closed:
@@ -97,11 +98,11 @@ class SsdReader:
     def close(self) -> None:
         """Waits for the reads under way; later ones raise StoreError."""
         self._closed = True
-        # Not left to the garbage collector: the tier is part of cycles, and a ring is memory and a descriptor.
+        # Not left to the garbage collector: the tier is part of cycles, and a ring holds memory and a descriptor.
         self.pages.close()
 
     def export_batch(self, table: int, cursor: int, limit: int, row_bytes: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """As `SsdTier.export_batch`."""
+        """Does what `SsdTier.export_batch` does."""
         if self._closed:
             raise StoreError(f"{self._path}: the store is closed")
         with self._damage.noted():
@@ -117,7 +118,7 @@ class SsdReader:
                 ids, rows = state.file.scan(first, limit)
         changed = state.changed_ids()
         changed = changed[changed >= first]
-        # Up to here all that there is has been looked at.
+        # All ids up to the smallest of these ends have been seen.
         ends = [int(part[limit - 1]) for part in (ids, changed) if len(part) >= limit]
         changed = changed[:limit]
         if ends:
@@ -139,7 +140,7 @@ class SsdReader:
         return -1 if following == 1 << 63 else following + (1 << 63), ids, rows
 
     def _read_once(self, todo: Sequence[RowRead], deadline: float | None) -> list[RowRead]:
-        """One round: what it leaves to be read again, because the table's state changed meanwhile."""
+        """Reads one round; returns what must be read again because the table's state changed meanwhile."""
         native: list[_Native] = []
         apart: list[tuple[RowRead, np.ndarray, np.ndarray]] = []
         again: list[RowRead] = []
@@ -166,9 +167,10 @@ class SsdReader:
         return again
 
     def _from_changes(self, state: TableState, one: RowRead, deadline: float | None) -> tuple[RowRead, RowRead | None]:
-        """Answers ids that a generation says something of.
+        """Answers the ids that a generation has a change of.
 
-        Returns what is in no generation, and what is in one without RocksDB having it; None when no generation has any.
+        Returns the ids that are in no generation, and those that are in one but not in RocksDB; the latter is None when
+        no generation has any of the ids.
         """
         ids = one.ids if one.where is None else one.ids[one.where]
         flagged = np.zeros(len(ids), np.bool_)

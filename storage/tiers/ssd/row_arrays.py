@@ -1,4 +1,4 @@
-"""Ids and rows as a tier that moves bytes takes them: checked, never cast, rows encoded."""
+"""Checks ids and rows for a tier that moves bytes; they are never cast, and rows become encoded ones."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from storage.errors import InvalidInput
 
 
 def checked_ids(ids: np.ndarray) -> np.ndarray:
-    """Ids (n,) int64, C-contiguous. Raises InvalidInput for anything else."""
+    """Returns ids (n,) int64 as a C-contiguous array. Raises InvalidInput for anything else."""
     if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
         raise InvalidInput(f"ids: expected an int64 array of 1 dimension, got {_kind(ids)}", field="ids")
     return np.ascontiguousarray(ids)
 
 
 def encoded(rows: np.ndarray, count: int) -> np.ndarray:
-    """`count` rows (n, D) float32, or (n, row_bytes) uint8 as they are stored, as the latter. Raises InvalidInput."""
+    """Returns `count` rows as uint8 (n, row_bytes). Raises InvalidInput.
+
+    rows: (n, D) float32, or (n, row_bytes) uint8 as they are stored.
+    """
     if (
         not isinstance(rows, np.ndarray)
         or rows.dtype not in (np.float32, np.uint8)

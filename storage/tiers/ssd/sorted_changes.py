@@ -1,4 +1,4 @@
-"""Many changes of the SSD tier in one atomic step: sorted files that are built beside the database, then ingested."""
+"""Makes many changes of the SSD tier in one atomic step: builds sorted files beside the database, then ingests them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from storage.tiers.ssd.database import Database
 from storage.tiers.ssd.keys import row_keys
 from storage.tiers.ssd.tables import Generation
 
-# Entries between two looks at the pace.
+# Entries between two steps of the pace.
 _SLICE = 128
 
 
 class SortedChanges:
-    """Puts and deletes, keys strictly ascending; made by `SsdTier.changes`. Nothing is visible before `ingest`.
+    """Collects puts and deletes with strictly ascending keys; `SsdTier.changes` makes one.
 
-    Finishing a file keeps the GIL for a time that follows its size, so the changes are shared out over several files;
-    they are ingested by one edit of the database's manifest, all or none, and are on the disk when `ingest` returns.
-    Left without `ingest`, the files are removed. While it is open, nobody else changes the tier (writing: its lock), so
-    that the rows are still added to the generation under whose keys they were written.
+    Nothing is visible before `ingest`. Finishing a file holds the GIL for a time that grows with its size, so the
+    changes are divided into several files. These are ingested by one edit of the database's manifest, all or none, and
+    are on the disk when `ingest` returns. When the context ends without `ingest`, the files are removed. While it is
+    open, nothing else changes the tier (writing: its lock), so that the rows are still added to the generation under
+    whose keys they were written.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class SortedChanges:
         self._changed: list[tuple[Generation, np.ndarray]] = []
 
     def write_rows(self, table: int, ids: np.ndarray, values: Sequence[bytes | None]) -> None:
-        """Adds changed rows of a table, encoded; None: the id has none any more. Tables ascend, and ids within one."""
+        """Adds changed rows of a table, encoded; None removes an id's row. Tables ascend, and ids within a table."""
         generation = self._generation_of(table)
         self._changed.append((generation, np.ascontiguousarray(ids, np.int64)))
         self.write(row_keys(generation.group, ids), [b"" if value is None else value for value in values])
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Adds entries behind those written before; None deletes."""
+        """Adds entries after those written before; None deletes."""
         for start in range(0, len(keys), _SLICE):
             writer = self._writer or self._open()
             for key, value in zip(keys[start : start + _SLICE], values[start : start + _SLICE], strict=True):
@@ -75,15 +76,16 @@ class SortedChanges:
                 self._finish()
 
     def finish(self) -> None:
-        """Ends the last file; nothing can be written after it."""
+        """Finishes the last file; nothing can be written afterwards."""
         if self._writer is not None:
             self._finish()
 
     def ingest(self) -> None:
-        """Makes all of it visible and durable, in one step."""
+        """Makes all changes visible and durable in one step."""
         self.finish()
         if self._paths:
-            # First: who does not find an id here reads the page file, and that is right only until the next line.
+            # Before ingesting: a reader that does not find an id in the set reads the page file, which has the right
+            # row only until the files are ingested.
             for generation, ids in self._changed:
                 generation.ids.add(ids)
             self._database.ingest(self._paths)
@@ -102,7 +104,7 @@ class SortedChanges:
         self._writing.__exit__(None, None, None)
         self._writer = None
         for path in self._paths:
-            # Ingested files were moved. What a failing disk keeps goes with the folder when the store is opened again.
+            # Ingested files were moved. A file that a failing disk keeps is removed when the store is opened again.
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -1,4 +1,4 @@
-"""What the SSD tier counts."""
+"""Defines the statistics of the SSD tier."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SsdStats:
-    """Sizes now, counts since the store was opened.
+    """Present sizes, and counts since the store was opened."""
 
-    page_bytes, database_bytes: on the disk. memory_bytes: of directories, filters and sets of changed ids.
-    changed_rows: rows, or absences, that lie on top of the page files. pages_coalesced: reads that another call's read
-    served. ids_filtered: absent ids that cost no read. compaction_error: why the last background compaction did not
-    end, or None. io: "uring" or "threads". direct: whether rows are read past the page cache.
-    """
-
+    #: The bytes of page files on the disk.
     page_bytes: int
+    #: The bytes of the database on the disk.
     database_bytes: int
+    #: The bytes of directories, filters and sets of changed ids in memory.
     memory_bytes: int
+    #: The rows, or absences, that lie on top of the page files.
     changed_rows: int
     pages_read: int
+    #: The reads that another call's read served.
     pages_coalesced: int
     ids_unresolved: int
+    #: The absent ids that cost no read.
     ids_filtered: int
     compactions: int
+    #: The reason why the last background compaction failed, or None.
     compaction_error: str | None
+    #: "uring" or "threads".
     io: str
+    #: Whether rows are read past the page cache.
     direct: bool

@@ -1,4 +1,4 @@
-"""The states of all tables of a store, as their durable markers and the keys of the database say when it is opened."""
+"""Holds the states of all tables of a store; reads them from the durable markers and the keys of the database."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from storage.tiers.ssd.page_folder import PageFolder
 from storage.tiers.ssd.tables import Generation, StateText, TableState
 
 _log = logging.getLogger(__name__)
-# Of what lies in the folder. The first format had all rows in the database and no such marker.
+# The marker of the folder's format and its value. The first format had all rows in the database and no such marker.
 FORMAT, FORMAT_NOW = "format", "2"
 
 
 def state_marker(table: int) -> str:
-    """The marker of what a table consists of."""
+    """Returns the name of the marker that holds a table's state."""
     return f"pages.{table}"
 
 
 class TableBook:
-    """Table number -> state. States are replaced whole and read without a lock; writers hold `writing`."""
+    """Maps table numbers to states. States are replaced whole and read without a lock; writers hold `writing`."""
 
     def __init__(self, database: Database, pages: PageFolder, writing: Any) -> None:
         self._database = database
@@ -39,7 +39,7 @@ class TableBook:
         self._find_changes()
 
     def state(self, table: int) -> TableState:
-        """What a table consists of now; nothing for one that was never written."""
+        """Returns the present state of a table, an empty one for a table that was never written."""
         state = self._states.get(table)
         if state is None:
             if self._released:
@@ -49,16 +49,16 @@ class TableBook:
         return state
 
     def numbers(self, first: int = 0, last: int | None = None) -> list[int]:
-        """The known tables from `first` to before `last` (None: `first` alone), ascending."""
+        """Returns the known tables from `first` to before `last` (None: `first` alone), ascending."""
         end = first + 1 if last is None else last
         return sorted(table for table in list(self._states) if first <= table < end)
 
     def durable(self) -> list[int]:
-        """The known tables that outlive the process."""
+        """Returns the known tables that outlive the process."""
         return self.numbers(0, MAX_TABLES)
 
     def put(self, table: int, state: TableState) -> None:
-        """Sets a state whose marker is written."""
+        """Sets a state whose marker has been written."""
         self._states[table] = state
 
     def place(self, table: int, file: PageFile) -> None:
@@ -70,11 +70,11 @@ class TableBook:
             self._set(table, state.compacted(file))
 
     def clear(self, table: int) -> None:
-        """Removes all of a table. Not while it is compacted."""
+        """Removes everything of a table, which must not be compacted meanwhile."""
         with self._writing:
             state = self.state(table)
             self._set(table, state.cleared())
-            # From here on readers go by the new state, or find nothing under the old one and see that it has changed.
+            # From here on readers use the new state, or find nothing under the old one and see that it has changed.
             if table < SPILLS:
                 for generation in state.generations:
                     self._database.clear_groups(generation.group, generation.group + 1, sync=False)
@@ -84,11 +84,11 @@ class TableBook:
                 self._pages.remove(state.file)
 
     def page_bytes(self) -> int:
-        """Bytes of all files."""
+        """Returns the bytes of all page files."""
         return sum(state.file.file_bytes for state in list(self._states.values()) if state.file is not None)
 
     def release(self) -> None:
-        """Lets go of the files; nothing is known of any table any more."""
+        """Releases the files and forgets all tables."""
         self._released = True
         self._states = {}
 
@@ -126,13 +126,16 @@ class TableBook:
                     generation.ids.add(ids)
                     break
             else:
-                stray.add(group)  # a compaction ended, but for this
+                stray.add(group)  # a compaction ended without clearing this group
         for group in stray:
             self._database.clear_groups(group, group + 1)
 
 
 def is_first_format(database: Database) -> bool:
-    """Whether an earlier build wrote it, with all rows in the database. Raises StoreError for a later format."""
+    """Returns whether an earlier build wrote the store, with all rows in the database.
+
+    Raises StoreError for a later format.
+    """
     written = database.marker(FORMAT)
     if written not in (None, FORMAT_NOW):
         raise StoreError(

@@ -1,14 +1,15 @@
-"""What each table consists of on SSD: a page file, and generations of changes on top of it.
+"""A table on SSD consists of a page file, and generations of changes on top of it.
 
     newer       changes that are still being added to
     older       changes that are being compacted into a new page file; none most of the time
     file        rows of the version, with what was compacted in since
 
-A row is what the newer generation says, else the older one, else the file. A generation's rows lie in RocksDB; which
-ids it has is in memory too, so that an id that nobody changed never asks RocksDB.
+A row is that of the newer generation if this has the id, else that of the older one, else that of the file. A
+generation's rows lie in RocksDB; the set of its ids is in memory too, so that RocksDB is never asked for an id that was
+not changed.
 
-Whoever reads takes the state of a table once, a fixed object, and goes by it. A state stays true until its older
-generation is cleared, which happens after the next state was set: `reads` says what a reader makes of that.
+A reader takes the state of a table once, an immutable object, and uses it throughout. A state stays valid until its
+older generation is cleared, which happens after the next state was set: `reads` explains how a reader handles that.
 """
 
 from __future__ import annotations
@@ -24,26 +25,27 @@ from storage.tiers.ssd.keys import generation_group
 
 @dataclass(frozen=True)
 class Generation:
-    """Changes of one table. ids: at least those whose rows, or whose absence, RocksDB has under `group`."""
+    """A set of changes of one table."""
 
     table: int
     number: int
+    #: At least the ids whose rows, or whose absence, RocksDB has under `group`.
     ids: ChangeSet
 
     @classmethod
     def empty(cls, table: int, number: int) -> Generation:
-        """A generation without changes."""
+        """Makes a generation without changes."""
         return cls(table, number, ChangeSet())
 
     @property
     def group(self) -> int:
-        """Of its keys."""
+        """The group of its keys."""
         return generation_group(self.table, self.number)
 
 
 @dataclass(frozen=True, eq=False)
 class TableState:
-    """One table at one moment; see above."""
+    """The state of one table at one moment, as the module describes it."""
 
     newer: Generation
     older: Generation | None = None
@@ -51,33 +53,33 @@ class TableState:
 
     @property
     def generations(self) -> tuple[Generation, ...]:
-        """The newest first."""
+        """The generations, the newest first."""
         return (self.newer,) if self.older is None else (self.newer, self.older)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever put into it."""
+        """True when the table has neither a file nor changes."""
         return self.file is None and not any(len(generation.ids) for generation in self.generations)
 
     def changed_ids(self) -> np.ndarray:
-        """(n,) int64, ascending: ids that any generation may say something of."""
+        """Returns the ids (n,) int64, ascending, that any generation may have a change of."""
         parts = [generation.ids.sorted() for generation in self.generations]
         return parts[0] if len(parts) == 1 else np.union1d(*parts)
 
     def frozen(self) -> TableState:
-        """Changes go into a new generation from now on."""
+        """Returns the state in which changes go into a new generation."""
         return TableState(Generation.empty(self.newer.table, self.newer.number + 1), self.newer, self.file)
 
     def compacted(self, file: PageFile | None) -> TableState:
-        """The older generation is in the file."""
+        """Returns the state in which the file contains the older generation."""
         return replace(self, older=None, file=file)
 
     def cleared(self) -> TableState:
-        """Nothing is there."""
+        """Returns the state of an empty table."""
         return TableState(Generation.empty(self.newer.table, self.newer.number + 1))
 
     def text(self) -> str:
-        """What has to be remembered of it; `parse` reads it."""
+        """Returns the text of its durable marker, which `StateText.parse` reads."""
         return json.dumps(
             {
                 "file": None if self.file is None else self.file.path.rsplit("/", 1)[-1],
@@ -89,14 +91,17 @@ class TableState:
 
 @dataclass(frozen=True)
 class StateText:
-    """What the marker of a table says. file: its name, or None. newer, older: numbers of generations."""
+    """The contents of a table's durable marker."""
 
+    #: The name of the page file, or None.
     file: str | None
+    #: The number of the newer generation.
     newer: int
+    #: The number of the older generation, or None.
     older: int | None
 
     @classmethod
     def parse(cls, text: str) -> StateText:
-        """Raises ValueError, KeyError and TypeError for what `TableState.text` never wrote."""
+        """Parses a marker. Raises ValueError, KeyError or TypeError for a text that `TableState.text` never wrote."""
         said = json.loads(text)
         return cls(said["file"], int(said["newer"]), None if said["older"] is None else int(said["older"]))

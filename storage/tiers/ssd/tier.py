@@ -1,8 +1,8 @@
-"""The SSD tier, the durable truth of every row: page files, and on top of them changes in RocksDB.
+"""The SSD tier holds every row durably, in page files with changes on top of them in RocksDB.
 
-What a table consists of stands in `tables`, how keys are laid out in `keys`, how changes become a new page file in
-`compaction`, how rows are read in `reads`. Several threads may read beside one that writes; the GIL is free during
-reads. One process a folder.
+`tables` explains what a table consists of, `keys` the layout of keys, `compaction` how changes become a new page file,
+and `reads` how rows are read. Several threads may read beside one that writes; the GIL is free during reads. One
+process opens a folder at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from storage.tiers.ssd.table_book import TableBook
 from storage.tiers.ssd.tables import TableState
 
 _INGEST_BYTES = 64 << 20
-# Of one file of changes that are made beside requests: finishing it keeps the GIL for one or two milliseconds.
+# The bytes of a file of changes that is written beside requests: finishing it holds the GIL for one or two
+# milliseconds.
 _CHANGES_BYTES = 4 << 20
 _PIECE_ROWS = 1024
 
@@ -44,10 +45,10 @@ Progress = Callable[[int], None]
 
 
 class SsdTier:
-    """Rows of several tables in one folder. A table is a number; rows are encoded, (n, row_bytes) uint8.
+    """Holds rows of several tables in one folder. A table is a number; rows are encoded, (n, row_bytes) uint8.
 
-    Errors: StoreError for a folder that is open elsewhere and for a disk that fails or is full, CorruptStoreError for
-    files that are not what was written, of which `damage` keeps the first.
+    Raises StoreError for a folder that is open elsewhere and for a disk that fails or is full, and CorruptStoreError
+    for files that are not what was written; `damage` keeps the first of these.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class SsdTier:
         self.room = room
         self.pages = pages
         self.database = database
-        # Held by whoever changes rows or markers of tables, so that a generation is not frozen under its feet.
+        # Held by the thread that changes rows or markers of tables, so that no generation is frozen meanwhile.
         self.writing = threading.RLock()
         self.book = TableBook(database, pages, self.writing)
         self.reader = SsdReader(path, self.book, database, limits, damage)
         self._spills = count(SPILLS)
-        self._sizes: dict[int, int] = {}  # bytes of a row, of tables that were written by row
+        self._sizes: dict[int, int] = {}  # bytes of a row of each table that was written by row
         self._closed = False
         self.compactor = Compactor(self)
         self.compactor.wake()
@@ -88,7 +89,7 @@ class SsdTier:
         database = Database(path / "rocksdb", limits, direct=direct, damage=damage)
         try:
             with disk_errors(f"opening {path}"):
-                # What a crashed merge left. Only now: before the lock it could be another process's merge.
+                # Removes what a crashed merge left. Without the database's lock it could be another process's merge.
                 shutil.rmtree(path / "ingest", ignore_errors=True)
                 room = DiskRoom(path, limits.disk_bytes, limits.reserve_bytes)
                 return cls(path, database, PageFolder(path / "pages", limits, room), room, limits, damage)
@@ -97,20 +98,23 @@ class SsdTier:
             raise
 
     def find(self, table: int, ids: np.ndarray, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of ids (n,) int64, in any order: rows (n, row_bytes) uint8, zeros where absent, and found (n,)."""
+        """Finds the rows of ids (n,) int64, in any order.
+
+        Returns rows (n, row_bytes) uint8, zeros where absent, and found (n,).
+        """
         one = RowRead.of(table, ids, row_bytes)
         self.reader.read([one])
         return one.rows, one.states
 
     def insert_or_assign(self, table: int, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Writes rows (n, row_bytes) uint8, or float32; durable when the call returns."""
+        """Writes rows (n, row_bytes) uint8, or float32; they are durable when the call returns."""
         ids = checked_ids(ids)
         stored = encoded(rows, len(ids))
         self._check_row_bytes(table, stored.shape[1])
         self._write(table, ids, row_values(stored))
 
     def assign(self, table: int, ids: np.ndarray, rows: np.ndarray) -> int:
-        """Writes only the rows whose ids are present; returns how many."""
+        """Writes only the rows whose ids are present; returns how many they are."""
         ids = checked_ids(ids)
         stored = encoded(rows, len(ids))
         self._check_row_bytes(table, stored.shape[1])
@@ -119,18 +123,18 @@ class SsdTier:
         return int(chosen.sum())
 
     def erase(self, table: int, ids: np.ndarray) -> None:
-        """Removes rows; absent ids are ignored. Durable when the call returns."""
+        """Removes rows durably; absent ids are ignored."""
         self._write(table, checked_ids(ids), [b""] * len(ids))
 
     def export_batch(self, table: int, cursor: int, limit: int, row_bytes: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Rows in ascending order of ids. cursor: 0 starts; returns the next cursor, -1 at the end, ids, rows.
+        """Returns at most `limit` rows in ascending order of ids: the next cursor (-1 at the end), ids, rows.
 
-        Not while a compaction ends or rows are written, if each row is to be there once.
+        The first cursor is 0. Each row comes once if no compaction ends and no row is written between the calls.
         """
         return self.reader.export_batch(table, cursor, limit, row_bytes)
 
     def ids(self, table: int, limit: int = 1 << 16) -> Iterator[np.ndarray]:
-        """The ids of a table, ascending, at most `limit` at a time."""
+        """Yields the ids of a table, ascending, at most `limit` at a time."""
         cursor = 0
         state = self.book.state(table)
         row_bytes = self._row_bytes(state)
@@ -140,7 +144,7 @@ class SsdTier:
                 yield ids
 
     def is_empty(self, first: int, last: int | None = None) -> bool:
-        """Whether nothing lies in the tables from `first` to before `last` (None: `first` alone)."""
+        """Returns whether the tables from `first` to before `last` (None: `first` alone) hold nothing."""
         return all(self.book.state(table).is_empty for table in self.book.numbers(first, last))
 
     def bulk_load(
@@ -152,10 +156,10 @@ class SsdTier:
         pace: Pace = UNHURRIED,
         row_type: str = "fp32",
     ) -> int:
-        """Adds rows, into an empty table as one page file; on the disk when it returns the number of rows.
+        """Adds rows, to an empty table as one page file. Returns their number when they are on the disk.
 
         shards: (ids, rows (n, row_bytes) uint8 or float32), each id once; fastest when ids ascend over all shards.
-        progress: called with rows done so far. row_type: how they are encoded, as a word in the file.
+        progress: called with the rows done so far. row_type: how they are encoded; its name is written to the file.
         """
         total = 0
 
@@ -176,11 +180,11 @@ class SsdTier:
         return total
 
     def spill_number(self) -> int:
-        """A table number for rows that need not outlive the process; each is given out once."""
+        """Returns a new table number for rows that need not outlive the process."""
         return next(self._spills)
 
     def changes(self, pace: Pace, expected_bytes: int = 0) -> SortedChanges:
-        """Starts many changes that become visible in one atomic step, built at a pace. A context manager.
+        """Starts many changes that become visible in one atomic step, built at a pace. Returns a context manager.
 
         Raises StoreError when expected_bytes do not fit.
         """
@@ -209,42 +213,42 @@ class SsdTier:
                 self._sizes.pop(table, None)
 
     def changed(self, table: int) -> Iterator[np.ndarray]:
-        """Ids (n,), ascending, some at a time, on the list of those that merges changed in a table."""
+        """Yields the ids (n,), ascending, some at a time, on the list of those that merges changed in a table."""
         return self.database.changed(table)
 
     def clear_changed(self, table: int) -> None:
-        """Empties that list."""
+        """Empties the list of the ids that merges changed in a table."""
         self.database.clear_groups(CHANGED + table, CHANGED + table + 1)
 
     def compact(self, table: int, on_step: Callable[[str], None] | None = None) -> bool:
-        """Makes a new page file of a table and its changes, now, in this thread. False: there was nothing to compact.
+        """Makes a new page file of a table and its changes in this thread; False if there was nothing to compact.
 
         on_step: called after each of `compaction.COMPACTION_STEPS`. Raises StoreError.
         """
         return self.compactor.compact(table, on_step or (lambda _: None), hurried=True)
 
     def settle(self) -> None:
-        """Waits until the background compactions that are due have ended."""
+        """Waits until the due background compactions have ended."""
         self.compactor.wait()
 
     def marker(self, name: str) -> str | None:
-        """A durable word about this store, or None."""
+        """Returns a durable text about this store, or None."""
         return self.database.marker(name)
 
     def set_marker(self, name: str, value: str | None) -> None:
-        """Writes a marker, or removes it (None). On the disk when the call returns."""
+        """Writes a marker, or removes it (None). It is on the disk when the call returns."""
         self.set_markers({name: value})
 
     def set_markers(self, markers: Mapping[str, str | None]) -> None:
-        """Writes or removes (None) several markers in one atomic step. On the disk when the call returns."""
+        """Writes or removes (None) several markers in one atomic step. They are on the disk when the call returns."""
         self.database.set_markers(markers)
 
     def size_bytes(self) -> int:
-        """Bytes of page files, of the database, and in its write buffers."""
+        """Returns the bytes of page files, of the database, and in its write buffers."""
         return self.book.page_bytes() + self.database.size_bytes()
 
     def stats(self) -> SsdStats:
-        """Counts and sizes now."""
+        """Returns the present counts and sizes."""
         states = [self.book.state(table) for table in self.book.numbers(0, MARKERS)]
         files = [state.file for state in states if state.file is not None]
         reads = self.reader.pages.stats()
@@ -265,8 +269,10 @@ class SsdTier:
         )
 
     def close(self) -> None:
-        """Flushes and releases the folder; later calls raise StoreError. A compaction under way goes on when it is
-        opened."""
+        """Flushes and releases the folder; later calls raise StoreError.
+
+        A compaction that is under way is begun again when the folder is opened.
+        """
         self.compactor.close()
         self._closed = True
         self.reader.close()
@@ -308,14 +314,14 @@ class SsdTier:
         self.compactor.wake()
 
     def _check_row_bytes(self, table: int, row_bytes: int) -> None:
-        """Raises InvalidInput for rows of another size than those that are there."""
+        """Raises InvalidInput for rows of another size than the table's."""
         known = self._sizes.get(table) or self._row_bytes(self.book.state(table))
         self._sizes[table] = known or row_bytes
         if known and known != row_bytes:
             raise InvalidInput(f"rows: one has {row_bytes} bytes, those of the table have {known}", field="rows")
 
     def _row_bytes(self, state: TableState) -> int:
-        """Bytes of a row of a table, 0 when no row says it."""
+        """Returns the bytes of a row of a table, 0 when it has no row."""
         if state.file is not None:
             return state.file.row_bytes
         for generation in state.generations:

@@ -1,1 +1,1 @@
-"""Rows that are being trained, in DRAM and on SSD. Import from the files."""
+"""Contains the tables of rows that are trained, in DRAM and on SSD. Import from the modules."""

@@ -1,35 +1,39 @@
-"""How the tables of a training share the DRAM that they may take."""
+"""Divides the DRAM budget of a training among its tables."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-# Of the whole, so much is divided equally and kept for each table; the rest goes to those that ask first.
+# This share of the budget is divided equally and kept for each table; the rest goes to the tables that ask first.
 _KEPT_SHARE = 0.25
-# A table asks for a part of what it has at once, so that it does not ask with every batch.
+# A table gets this part of its share beyond what it asks for, so that it does not ask with every batch.
 _STEP = 0.25
 
 
 class Share(Protocol):
-    """A table that takes part. share_bytes: what it may take; the budget alone changes it."""
+    """A table that shares the budget."""
 
+    #: The bytes that the table may take; the budget alone changes it.
     share_bytes: int
 
 
 class RowBudget:
-    """dram_bytes: of rows, optimizer values, index and counts of all tables together."""
+    """A budget of DRAM that several tables share.
+
+    dram_bytes: the bytes of rows, optimizer values, index and counts of all tables together.
+    """
 
     def __init__(self, dram_bytes: int) -> None:
         self.dram_bytes = dram_bytes
         self._tables: list[Share] = []
 
     def join(self, table: Share) -> None:
-        """A table joins with nothing; all join before the first asks."""
+        """Adds a table, whose share is 0 at first. All tables join before the first one asks."""
         self._tables.append(table)
 
     @property
     def kept_bytes(self) -> int:
-        """What every table can have, whatever the others took."""
+        """The bytes that every table can have, whatever the others took."""
         return int(self.dram_bytes * _KEPT_SHARE / max(1, len(self._tables)))
 
     def ask(self, table: Share, wanted_bytes: int) -> None:
@@ -37,7 +41,7 @@ class RowBudget:
         if wanted_bytes <= table.share_bytes:
             return
         kept = self.kept_bytes
-        # What the others have, or can still have without asking anybody.
+        # The bytes that the others have, or can have in any case.
         taken = sum(max(other.share_bytes, kept) for other in self._tables if other is not table)
         most = self.dram_bytes - taken
         step = wanted_bytes + int(table.share_bytes * _STEP)

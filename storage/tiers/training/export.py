@@ -1,6 +1,6 @@
-"""What is asked of a tiered training table as a whole: DRAM and store together, streamed in bounded pieces.
+"""Exports a tiered training table as a whole, from DRAM and store together, in bounded pieces.
 
-Answers are ordinary arrays; large ones are mapped files (spool.py). N rows, D dim, S optimizer values.
+Results are ordinary arrays; large ones are mapped files (spool.py). N rows, D dim, S optimizer values.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from storage.tiers.training.rows import Counts, Ids, Rows, TieredRows
 from storage.tiers.training.spool import Spool
 
 _LAST_STAMP = 2**32 - 1
-# The native table answers for the counts of so many stamps; the store keeps no more.
+# The native table knows the changed counts of so many stamps; the store keeps no more.
 _WAITING_STAMPS = 64
 _Part = tuple[Ids, Rows, Rows, Counts, Counts]
 
 
 class TieredTrainingTable(TieredRows):
-    """All of `TrainingTable`'s face over both tiers."""
+    """Offers the methods of `TrainingTable` over both tiers. Ids (n,) are int64 and ascending in every result."""
 
     @property
     def stamp(self) -> int:
-        """As `TrainingTable`."""
+        """The open stamp, which changes carry."""
         return self.native.stamp
 
     def set_stamp(self, stamp: int) -> None:
-        """As `TrainingTable`."""
+        """Sets the stamp. Raises ValueError for a stamp below the table's own."""
         self.native.set_stamp(stamp)
 
     def advance(self) -> int:
-        """As `TrainingTable`."""
+        """Closes the stamp and returns it; later changes carry the next one."""
         closed = self.native.advance()
         self.store.forget(WAITING_AT, self.number, closed - _WAITING_STAMPS)
         return closed
 
     def export_rows(self) -> _Part:
-        """As `TrainingTable`."""
+        """Returns ids (n,), rows (n, D), optimizer values (n, S), occurrences (n,) and stamps (n,) of all rows."""
         all_ids, spools = self._spool(np.int64), self._row_spools()
         for ids, *parts in self._all_rows():
             all_ids.append(ids)
@@ -48,7 +48,10 @@ class TieredTrainingTable(TieredRows):
         return all_ids.array(), rows, slots, counts, stamps
 
     def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts]:
-        """As `TrainingTable`."""
+        """Returns rows (n, D), optimizer values (n, S), occurrences (n,) and stamps (n,) of ids (n,).
+
+        Raises ValueError for an id without a row.
+        """
         spools = self._row_spools()
         for piece in self.pieces(ids):
             for spool, values in zip(spools, self._rows_of(piece), strict=True):
@@ -57,7 +60,7 @@ class TieredTrainingTable(TieredRows):
         return rows, slots, counts, stamps
 
     def export_counts(self) -> tuple[Ids, Counts]:
-        """As `TrainingTable`."""
+        """Returns ids (n,) that have no row yet, and their occurrences (n,)."""
         ids, counts = self.native.export_counts()
         if self.waiting_outside == 0:
             return ids, counts
@@ -74,30 +77,30 @@ class TieredTrainingTable(TieredRows):
         return _sorted(all_ids.array(), all_counts.array())
 
     def changed_since(self, stamp: int) -> Ids:
-        """As `TrainingTable`."""
+        """Returns ids (n,) of rows created, stepped or looked up in training after a stamp."""
         return self._with_outside(
             self.native.changed_since(stamp), self.store.rows_at(self.number, stamp + 1, _LAST_STAMP)
         )
 
     def expired(self, stamp: int) -> Ids:
-        """As `TrainingTable`."""
+        """Returns ids (n,) of rows that changed last at that stamp or before."""
         return self._with_outside(self.native.expired(stamp), self.store.rows_at(self.number, 0, stamp))
 
     def removed_since(self, stamp: int) -> Ids:
-        """As `TrainingTable`."""
+        """Returns ids (n,) that were erased after a stamp and have no row now."""
         return self._removed(stamp)[0]
 
     def removed(self) -> tuple[Ids, Counts]:
-        """As `TrainingTable`."""
+        """Returns ids (n,) that were erased and have no row now, and the stamps (n,) of their erasure."""
         return self._removed(0)
 
     def forget_removed(self, upto_stamp: int) -> None:
-        """As `TrainingTable`."""
+        """Forgets that ids were erased, for erasures at that stamp or before."""
         here = self.native.removed()[0]
         self.native.forget_removed(upto_stamp)
         if upto_stamp >= self.stamp:
-            # Ids may still be erased at the open stamp, so what to forget of it cannot be told by the stamp alone.
-            # What is brought back for that is forgotten before the next part, which may send it out again.
+            # Ids may still be erased at the open stamp, so the stamp alone does not say what to forget of it.
+            # Ids that are brought back for that are forgotten before the next part, which may write them out again.
             for _, ids in self.store.removed_at(self.number, self.stamp, upto_stamp):
                 self.know(ids)
                 was_removed = np.isin(ids, here) | np.isin(ids, self.native.removed()[0])
@@ -110,7 +113,10 @@ class TieredTrainingTable(TieredRows):
         self.store.forget(REMOVED_AT, self.number, closed)
 
     def waiting_since(self, stamp: int) -> tuple[Ids, Counts]:
-        """As `TrainingTable`."""
+        """Returns ids (n,) without a row whose count changed after a stamp, and counts (n,).
+
+        A count of 0 means that the id has a row now, or was erased. The stamp must be one of the last 64.
+        """
         ids, counts = self.native.waiting_since(stamp)
         found: list[tuple[Ids, Counts]] = []
         for part, values in self.store.waiting_at(self.number, stamp + 1, _LAST_STAMP):
@@ -119,7 +125,7 @@ class TieredTrainingTable(TieredRows):
         if not found:
             return ids, counts
         others, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        # Of an id that stands there under several stamps the last one counts.
+        # When an id is listed under several stamps, the last one is valid.
         last, places = np.unique(others[::-1], return_index=True)
         return _sorted(np.concatenate([ids, last]), np.concatenate([counts, values[::-1][places]]))
 
@@ -129,7 +135,7 @@ class TieredTrainingTable(TieredRows):
         found: list[tuple[Ids, Counts]] = [(ids[newer], stamps[newer])]
         for at, part in self.store.removed_at(self.number, max(after, self.forgotten) + 1, _LAST_STAMP):
             outside = self.store.read(self.number, self._only_outside(part), self.record_bytes)
-            # An id may stand there under stamps of which its record says nothing any more.
+            # An id may also be listed under earlier stamps that its record does not have any more.
             order = np.argsort(part, kind="stable")
             for place in order[np.isin(part[order], outside.bare_ids)]:
                 record = np.searchsorted(outside.bare_ids, part[place])
@@ -138,11 +144,11 @@ class TieredTrainingTable(TieredRows):
         return _sorted(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def _only_outside(self, ids: Ids) -> Ids:
-        """Those of which DRAM knows nothing, each once."""
+        """Returns the ids of which DRAM knows nothing, each once."""
         return self.native.unknown(np.ascontiguousarray(ids), False)[0]
 
     def _with_outside(self, ids: Ids, others: Iterable[Ids]) -> Ids:
-        """`ids` of rows in DRAM, and of `others` those that are not there, ascending."""
+        """Returns `ids` of rows in DRAM and those of `others` that have no row there, ascending."""
         spool = self._spool(np.int64)
         spool.append(ids)
         for part in others:
@@ -152,7 +158,7 @@ class TieredTrainingTable(TieredRows):
         return whole
 
     def _all_rows(self) -> Iterator[_Part]:
-        """Every row, ascending by id, in bounded parts."""
+        """Yields every row, ascending by id, in bounded parts."""
         inside = self.native.row_ids()
         for ids, records in self._outside_rows():
             while True:
@@ -177,7 +183,7 @@ class TieredTrainingTable(TieredRows):
         return ids[order], rows, slots, counts, stamps
 
     def _outside_rows(self) -> Iterator[tuple[Ids, np.ndarray]]:
-        """Ids ascending and records of the rows that are in the store alone; no part is empty."""
+        """Yields ids, ascending, and records of the rows that are in the store alone; no part is empty."""
         if self.rows_outside == 0:
             return
         size = self.record_bytes

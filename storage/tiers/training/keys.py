@@ -1,4 +1,4 @@
-"""How the rows of training tables that are not in DRAM are laid out as keys and values of one database.
+"""Lays out the rows of training tables that are not in DRAM as keys and values of one database.
 
 A key starts with a space (u32, big endian): the kind of its entry, then the number of the table. Ids follow with their
 sign bit flipped, so that byte order is the order of ids.
@@ -8,8 +8,8 @@ sign bit flipped, so that byte order is the order of ids.
     WAITING_AT  space, stamp, id   the count of an id without a row became the value (u32); the newest stamp counts
     REMOVED_AT  space, stamp, id   an id was erased at that stamp, if its record still says so; no value
 
-A row's record is what the native table packs: count, stamp, weights, optimizer values. Without a row it is a `BARE`,
-whose size no row's record has: those are multiples of four.
+A row's record is what the native table packs: count, stamp, weights, optimizer values. The record of an id without a
+row is a `BARE`, whose size no row's record has, because those are multiples of four.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _SIGN = np.uint64(1 << 63)
 
 
 def space_prefix(space: int) -> bytes:
-    """What all keys of a space start with; also what ends the space before."""
+    """Returns the prefix of all keys of a space, which is also the end of the keys of the space before."""
     return space.to_bytes(4, "big")
 
 
 def at_prefix(space: int, stamp: int) -> bytes:
-    """What all keys of a stamp start with."""
+    """Returns the prefix of all keys of a stamp."""
     return space_prefix(space) + stamp.to_bytes(4, "big")
 
 
 def record_keys(table: int, ids: np.ndarray) -> list[bytes]:
-    """The keys of the records of ids (n,) int64."""
+    """Returns the keys of the records of ids (n,) int64."""
     keys = np.empty(len(ids), _RECORD_KEY)
     keys["space"] = RECORDS + table
     keys["id"] = _flipped(ids)
@@ -43,7 +43,7 @@ def record_keys(table: int, ids: np.ndarray) -> list[bytes]:
 
 
 def at_keys(space: int, stamps: np.ndarray, ids: np.ndarray) -> list[bytes]:
-    """The keys of ids (n,) int64 at stamps (n,)."""
+    """Returns the keys of ids (n,) int64 at stamps (n,)."""
     keys = np.empty(len(ids), _AT_KEY)
     keys["space"] = space
     keys["stamp"] = stamps
@@ -52,7 +52,7 @@ def at_keys(space: int, stamps: np.ndarray, ids: np.ndarray) -> list[bytes]:
 
 
 def raw_values(values: np.ndarray) -> list[bytes]:
-    """The bytes of each entry of values (n,) or (n, m), contiguous."""
+    """Returns the bytes of each entry of values (n,) or (n, m), contiguous."""
     if len(values) == 0:
         return []
     size = values.nbytes // len(values)
@@ -61,12 +61,12 @@ def raw_values(values: np.ndarray) -> list[bytes]:
 
 
 def ids_of_records(keys: list[bytes]) -> np.ndarray:
-    """The ids (n,) int64 of record keys."""
+    """Returns the ids (n,) int64 of record keys."""
     return _plain(np.frombuffer(b"".join(keys), _RECORD_KEY)["id"])
 
 
 def parts_of_at(keys: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Stamps (n,) uint32 and ids (n,) int64 of keys at stamps."""
+    """Returns the stamps (n,) uint32 and ids (n,) int64 of keys at stamps."""
     parts = np.frombuffer(b"".join(keys), _AT_KEY)
     return parts["stamp"].astype(np.uint32), _plain(parts["id"])
 

@@ -1,8 +1,8 @@
-"""A training table of which a part lies on SSD; to its caller it is a `TrainingTable` with every row in it.
+"""Keeps a part of a training table on SSD; to its caller it is a `TrainingTable` with every row in it.
 
-What is in DRAM is newer than what the store has of the same id; what is not in DRAM is in the store as it left. Before
-training sees an id, what the store has of it is brought; rows leave when their place is wanted, those that were used
-least first, and only after the store has taken them. N ids, B bags, D dim, S optimizer values.
+What DRAM has of an id is newer than what the store has of it; an id that is not in DRAM is in the store as it left
+DRAM. Before training uses an id, its row is brought from the store. Rows leave DRAM when their memory is needed, the
+least used ones first, and only after the store has taken them. N ids, B bags, D dim, S optimizer values.
 """
 
 from __future__ import annotations
@@ -24,43 +24,45 @@ Rows = NDArray[np.float32]
 Counts = NDArray[np.uint32]
 
 # Beside its values a row takes 15 to 21 bytes of index, 8 of counts, 12 of what the tiers need, up to a quarter more of
-# both while they grow, two to four entries in the log of changes, and its part of what a batch was told of absent ids.
+# both while they grow, two to four entries in the log of changes, and its part of a batch's notes about absent ids.
 _ROW_OVERHEAD = 112
-# An id without a row stands in up to three open-addressing maps and a log.
+# An id without a row is in up to three open-addressing maps and a log.
 _BARE_BYTES = 112
-# Ids without a row may take so much of a table's share before they go to the store.
+# Ids without a row may take this part of a table's share before they go to the store.
 _BARE_SHARE = 0.25
-# Rows leave in groups, so that not every batch writes: so much of the share is made free at once.
+# Rows leave in groups, so that not every batch writes: this part of the share is freed at once.
 _LEAVE_SHARE = 1 / 16
 _PIECE_BYTES = 16 << 20
 
 
 @dataclass
 class Traffic:
-    """What went between DRAM and the store since the table was made, in rows.
+    """The rows that moved between DRAM and the store since the table was made."""
 
-    fetched_ahead: brought by a batch that had them read before it began; fetched_late: read while it waited. left: rows
-    that left DRAM; written: those of them that the store did not have as they were.
-    """
-
+    #: The rows brought to DRAM that were read before their batch began.
     fetched_ahead: int = 0
+    #: The rows brought to DRAM that were read while their batch waited.
     fetched_late: int = 0
+    #: The rows that left DRAM.
     left: int = 0
+    #: Those of them that had to be written, because the store did not have them as they were.
     written: int = 0
 
 
 @dataclass
 class Staged:
-    """What was read for a batch to come. stale: ids of which the store got something newer since."""
+    """The rows that were read for a coming batch."""
 
     found: Found | None = None
+    #: The ids whose records in the store have changed since.
     stale: list[Ids] = field(default_factory=list)
 
 
 class TieredRows:
-    """See `TrainingTable` for what has the same name. One thread trains; `stage` may be called from another.
+    """Holds the rows of a training table in DRAM and in a store. `TrainingTable` documents methods of the same name.
 
-    name, number: of the table, in messages and in the store. budget: shared with other tables.
+    One thread trains; another one may call `stage`. name, number: those of the table, in messages and in the store.
+    budget: shared with other tables.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class TieredRows:
         self.store = store
         self.budget = budget
         self.row_bytes = 4 * (dim + slots) + _ROW_OVERHEAD
-        # Of rows, and of ids that wait for one, that are in the store alone.
+        # The numbers of rows, and of ids that wait for one, that are in the store alone.
         self.rows_outside = 0
         self.waiting_outside = 0
         self._staged: Staged | None = None
@@ -98,23 +100,23 @@ class TieredRows:
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of a row in the store."""
+        """The bytes of a row in the store."""
         return self.native.record_bytes
 
     def size(self) -> int:
-        """Rows that exist."""
+        """Returns the number of rows, in DRAM and in the store."""
         return self.native.size() + self.rows_outside
 
     def waiting(self) -> int:
-        """Ids that were seen and have no row."""
+        """Returns the number of ids that were seen and have no row."""
         return self.native.waiting_size() + self.waiting_outside
 
     def memory_bytes(self) -> int:
-        """Bytes of DRAM."""
+        """Returns the bytes of DRAM that the table takes."""
         return self.native.memory_bytes()
 
     def stage(self, ids: Ids) -> None:
-        """Reads what the next batch will need; `hold` takes it. For a thread beside the training one."""
+        """Reads the rows that the next batch will need, which `hold` takes. Another thread than training calls it."""
         staged = Staged()
         with self._staging:
             self._staged = staged
@@ -128,33 +130,33 @@ class TieredRows:
         """
         self.native.begin()
         try:
-            # What leaves to make room for the batch makes what was read for it old, too.
+            # Rows that leave to make room for the batch also make the copies that were read for it stale.
             self._bring(ids, self._staged)
         finally:
             with self._staging:
                 self._staged = None
 
     def lookup(self, ids: Ids, out: Rows, train: bool, initial_slot: float) -> int:
-        """Evaluation reads rows that are in the store beside the table, and moves nothing."""
+        """Looks up rows as `TrainingTable.lookup` does. Evaluation reads rows from the store without moving them."""
         if train:
             self._bring(ids)
             return self.native.lookup(ids, out, True, initial_slot)
         return self.native.lookup(ids, out, False, initial_slot, *self._beside(ids))
 
     def pool(self, values: Ids, offsets: Ids, mode: int, out: Rows, train: bool, initial_slot: float) -> int:
-        """As `lookup`."""
+        """Looks up rows pooled by bags, as `TrainingTable.pool` does. Evaluation reads as in `lookup`."""
         if train:
             self._bring(values)
             return self.native.pool(values, offsets, mode, out, True, initial_slot)
         return self.native.pool(values, offsets, mode, out, False, initial_slot, *self._beside(values))
 
     def adagrad(self, ids: Ids, grads: Rows, lr: float, eps: float) -> int:
-        """Steps rows; those that left since the lookup come back."""
+        """Steps rows; those that left since the lookup are brought back."""
         self._bring(ids)
         return self.native.adagrad(ids, grads, lr, eps)
 
     def sgd(self, ids: Ids, grads: Rows, lr: float) -> int:
-        """As `adagrad`."""
+        """Steps rows as `adagrad` does, without optimizer values."""
         self._bring(ids)
         return self.native.sgd(ids, grads, lr)
 
@@ -163,7 +165,7 @@ class TieredRows:
         return sum(self._erase(np.unique(part)) for part in self.pieces(ids))
 
     def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts) -> None:
-        """Small tables are restored into DRAM; of larger ones the rows go to the store until training asks for them."""
+        """Puts back rows: a small table into DRAM, a larger one into the store, until training asks for its rows."""
         wanted = (self.native.size() + len(ids)) * self.row_bytes
         if self.rows_outside == 0 and wanted <= self.budget.kept_bytes:
             self.know(ids)
@@ -180,25 +182,25 @@ class TieredRows:
             self._restore_outside(mine, records, at)
 
     def restore_counts(self, ids: Ids, counts: Counts) -> None:
-        """Puts back counts of ids without a row; 0 takes a count out."""
+        """Puts back counts of ids without a row; 0 removes a count."""
         for part in self.slices(len(ids)):
             mine, values = ids[part], counts[part]
             has_row = self.know(mine)
             self.native.restore_counts(mine[~has_row], values[~has_row])
             lost = mine[(values == 0) & ~has_row & (self.native.has_row(mine) == 0)]
             if len(lost) and not self.store.is_empty:
-                # A record that is there would bring the count back.
+                # A record that stays in the store would bring the count back.
                 self.store.erase(self.number, lost, np.zeros(len(lost), np.uint32))
                 self._note(lost)
 
     def restore_removed(self, ids: Ids, stamps: Counts) -> None:
-        """Puts back what was erased and has no row."""
+        """Puts back the erasures of ids; those that have a row are left out."""
         for part in self.slices(len(ids)):
             has_row = self.know(ids[part])
             self.native.restore_removed(ids[part][~has_row], stamps[part][~has_row])
 
     def know(self, ids: Ids) -> NDArray[np.bool_]:
-        """Brings what the store has of ids that have no row. Returns which of `ids` have a row in the store alone."""
+        """Brings what the store has of ids without a row. Returns which of `ids` have a row in the store alone."""
         self._spill_bare_if_many()
         unknown, _ = self.native.unknown(ids, False)
         found = self.store.read(self.number, unknown, self.record_bytes)
@@ -207,16 +209,16 @@ class TieredRows:
 
     @property
     def piece_rows(self) -> int:
-        """Rows that are moved or exported at once."""
+        """The rows that are moved or exported at once."""
         return max(1, min(_PIECE_BYTES, max(self.budget.dram_bytes // 8, 4096)) // self.record_bytes)
 
     def slices(self, n: int) -> Iterator[slice]:
-        """Parts of n entries, each a bounded piece of work."""
+        """Divides n entries into parts, each a bounded piece of work."""
         rows = self.piece_rows
         return (slice(start, start + rows) for start in range(0, n, rows))
 
     def pieces(self, ids: Ids) -> Iterator[Ids]:
-        """Parts of ids, each a bounded piece of work."""
+        """Divides ids into parts, each a bounded piece of work."""
         return (ids[part] for part in self.slices(len(ids)))
 
     def _bring(self, ids: Ids, staged: Staged | None = None) -> None:
@@ -256,7 +258,7 @@ class TieredRows:
         return found.row_ids, self.unpack(found.records)[0]
 
     def unpack(self, records: NDArray[np.uint8]) -> tuple[Rows, Rows, Counts, Counts]:
-        """Rows (n, D), optimizer values (n, S), counts (n,), stamps (n,) of records (n, record_bytes)."""
+        """Returns rows (n, D), optimizer values (n, S), counts (n,), stamps (n,) of records (n, record_bytes)."""
         parts = records.view(
             np.dtype([("count", "<u4"), ("stamp", "<u4"), ("row", "<f4", (self.dim,)), ("slots", "<f4", (self.slots,))])
         ).reshape(-1)
@@ -267,7 +269,7 @@ class TieredRows:
         return (self.native.size() + more_rows) * self.row_bytes + self.native.bare_size() * _BARE_BYTES
 
     def _make_room(self, ids: Ids, rowless: int) -> bool:
-        """For as many rows as the ids may get: each may be brought or created. Returns whether anything left for it."""
+        """Makes room for `rowless` more rows, which may be brought or created. Returns whether any row left for it."""
         wanted = self._used_bytes(rowless)
         self.budget.ask(self, wanted)
         if wanted <= self.share_bytes:
@@ -275,7 +277,7 @@ class TieredRows:
         self._leave(wanted - self.share_bytes)
         if self._used_bytes(rowless) <= self.share_bytes:
             return True
-        # Rows that are held for lookups before this one may go all the same: whoever needs them brings them again.
+        # Rows that are held for earlier lookups may leave too: code that needs them brings them again.
         self.native.begin()
         _, rowless = self.native.unknown(ids, True)
         self._leave(self._used_bytes(rowless) - self.share_bytes)
@@ -320,7 +322,7 @@ class TieredRows:
         self.waiting_outside += int((counts > 0).sum())
 
     def _note(self, ids: Ids) -> None:
-        """What was read of these ids for the next batch is old from now on."""
+        """Marks what was read of these ids for the next batch as stale."""
         with self._staging:
             if self._staged is not None:
                 self._staged.stale.append(ids)
@@ -331,7 +333,7 @@ class TieredRows:
         written = self.native.written(inside)
         erased = self.native.erase(inside)
         if not self.store.is_empty:
-            # Also of ids that had no row: a count in the store would come back.
+            # Records of ids without a row are erased too: a count in the store would come back.
             self.store.erase(self.number, inside, written)
         if len(outside):
             found = self.store.read(self.number, outside, self.record_bytes)
@@ -340,7 +342,7 @@ class TieredRows:
             self.store.erase(self.number, found.row_ids, stamps)
             self.store.write_bare(self.number, found.row_ids, none, none, none + np.uint32(self.native.stamp))
             self.rows_outside -= len(found.row_ids)
-        # Not before: who reads ahead may begin at any moment, and these ids are not in DRAM meanwhile.
+        # Only now: reading ahead may begin at any moment, and these ids are not in DRAM meanwhile.
         self._note(ids)
         return erased + len(outside)
 

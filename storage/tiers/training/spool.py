@@ -1,7 +1,7 @@
-"""Arrays that grow at their end: in memory while they are small, in a file without a name when they are not.
+"""Grows arrays at their end: in memory while they are small, in an unnamed file when they are not.
 
-What streams out of a table that is larger than memory must not be gathered in it; a mapped file is given back to the
-caller as an ordinary array, whose pages the system may drop.
+The rows of a table that is larger than memory must not be collected in memory. The caller gets a mapped file as an
+ordinary array, whose pages the system may drop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MEMORY_BYTES = 8 << 20
 
 
 class Spool:
-    """One array, (n, *tail) of a dtype. folder: gives the place of the file, when one is needed.
+    """Collects one array, (n, *tail) of a dtype. Raises StoreError when the disk is full.
 
-    memory_bytes: what is larger goes to the file. Raises StoreError when the disk is full.
+    folder: returns the folder of the file, when one is needed. memory_bytes: a larger array goes to the file.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Spool:
             self._flush()
 
     def array(self) -> np.ndarray:
-        """All of it, writable. The spool is empty afterwards."""
+        """Returns the whole array, writable. The spool is empty afterwards."""
         if self._file is None:
             whole = np.concatenate([np.empty((0, *self._tail), self._dtype), *self._parts])
         else:

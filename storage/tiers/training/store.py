@@ -1,8 +1,8 @@
-"""The rows of a training that are not in DRAM: a RocksDB in a folder of its own, for the life of one process.
+"""Stores the rows of a training that are not in DRAM, in a RocksDB in a folder of its own, for one process's lifetime.
 
-Nothing in it is ever resumed from: a training goes on from its commits, and the folder of a process that was killed is
-removed by the next. So the store can never be ahead of a commit. It is written with a sync all the same: a row leaves
-DRAM when the disk has taken it, so that a full or broken disk is an error while the row is still there.
+A training is never resumed from it: it continues from its commits, and the next process removes the folder of one that
+was killed. So the store can never be ahead of a commit. Writes are synced nevertheless: a row leaves DRAM when it is on
+the disk, so that a full or broken disk raises an error while the row is still in DRAM.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from storage.tiers.training.keys import (
 LIMITS = SsdOptions(block_cache_bytes=32 << 20, write_rate_bytes=1 << 30)
 _PREFIX = "rows-"
 _LOCK = "lock"
-# Records of more bytes are ingested as sorted files: a write batch of them would go through log and memtable first.
+# More bytes of records are ingested as sorted files: a write batch of them would go through log and memtable first.
 _INGEST_BYTES = 8 << 20
 _SCAN_ENTRIES = 1 << 14
 _SCAN_BYTES = 8 << 20
@@ -50,21 +50,23 @@ _SCAN_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Found:
-    """What the store has of some ids: rows of some, counts or erasures of others, nothing of `absent`.
+    """The store's records of some ids. Ids are int64."""
 
-    records: (k, record_bytes) uint8. counts, waiting, removed: (b,) uint32, as `TrainingTable.bring_bare` takes them.
-    """
-
+    #: (k,) the ids that have a row.
     row_ids: np.ndarray
+    #: (k, record_bytes) uint8, the records of `row_ids`.
     records: np.ndarray
+    #: (b,) the ids that have a count or an erasure, but no row.
     bare_ids: np.ndarray
+    #: (b,) uint32 for `bare_ids`, like `waiting` and `removed`, as `TrainingTable.bring_bare` takes them.
     counts: np.ndarray
     waiting: np.ndarray
     removed: np.ndarray
+    #: The ids that the store has nothing of.
     absent: np.ndarray
 
     def among(self, ids: np.ndarray) -> Found:
-        """The part of it that is about `ids`."""
+        """Returns the part of it that is about `ids`."""
         row, bare = np.isin(self.row_ids, ids), np.isin(self.bare_ids, ids)
         return Found(
             self.row_ids[row],
@@ -79,14 +81,15 @@ class Found:
 
 @dataclass(frozen=True)
 class Entries:
-    """What one write changes, by key; None removes."""
+    """The entries that one write changes."""
 
     keys: list[bytes]
+    #: One value for each key; None removes the key.
     values: list[bytes | None]
 
 
 class TrainingStore:
-    """Rows, counts and erasures of several tables by number. Made with the first write.
+    """Stores rows, counts and erasures of several tables by number. The first write creates it on the disk.
 
     parent: the folder that holds the stores of a run's processes. Several threads may read beside one that writes.
     Raises StoreError when the disk fails.
@@ -103,11 +106,11 @@ class TrainingStore:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever written."""
+        """True when nothing was ever written."""
         return self._db is None
 
     def read(self, table: int, ids: np.ndarray, record_bytes: int) -> Found:
-        """What is known of ids (n,) int64, each once."""
+        """Reads what is known of ids (n,) int64, each once."""
         if self._db is None or len(ids) == 0:
             return _nothing_of(ids, record_bytes)
         ids = np.sort(ids)
@@ -130,9 +133,9 @@ class TrainingStore:
     def write_rows(
         self, table: int, ids: np.ndarray, records: np.ndarray, stamps: np.ndarray, written: np.ndarray
     ) -> None:
-        """Takes rows, ids (n,) ascending and each once. On the disk when the call returns.
+        """Writes rows, ids (n,) ascending and each once. They are on the disk when the call returns.
 
-        written: (n,) uint32, the stamp of the record that is there, 0 for none.
+        written: (n,) uint32, the stamps of the records that they replace, 0 for none.
         """
         moved = stamps != written
         gone = moved & (written > 0)
@@ -149,7 +152,7 @@ class TrainingStore:
     def write_bare(
         self, table: int, ids: np.ndarray, counts: np.ndarray, waiting: np.ndarray, removed: np.ndarray
     ) -> None:
-        """Takes what ids without a row have; an id with neither count nor erasure only lost its count at `waiting`."""
+        """Writes what ids without a row have. An id with neither count nor erasure only lost its count at `waiting`."""
         known = (counts > 0) | (removed > 0)
         parts = np.zeros(int(known.sum()), BARE)
         parts["count"], parts["waiting"], parts["removed"] = counts[known], waiting[known], removed[known]
@@ -162,7 +165,7 @@ class TrainingStore:
         self._write(Entries(keys, values))
 
     def erase(self, table: int, ids: np.ndarray, written: np.ndarray) -> None:
-        """Removes records. written: (n,) uint32, the stamps of those that are rows, 0 for others."""
+        """Removes records. written: (n,) uint32, the stamps of those that are rows, 0 for the others."""
         if self._db is None:
             return
         rows = written > 0
@@ -170,23 +173,23 @@ class TrainingStore:
         self._write(Entries(keys, [None] * len(keys)))
 
     def records(self, table: int) -> Iterator[tuple[np.ndarray, list[bytes]]]:
-        """All records of a table by ascending id, some at a time: ids (n,), their bytes."""
+        """Yields all records of a table by ascending id, some at a time: ids (n,), their bytes."""
         space = RECORDS + table
         for keys, values in self._scan(space_prefix(space), space_prefix(space + 1)):
             yield ids_of_records(keys), values
 
     def rows_at(self, table: int, first: int, last: int) -> Iterator[np.ndarray]:
-        """Ids (n,) of rows that changed last at the stamps `first` to `last`, some at a time, in no order."""
+        """Yields ids (n,) of rows that changed last at the stamps `first` to `last`, some at a time, in no order."""
         for _, ids, _ in self._at(ROWS_AT + table, first, last):
             yield ids
 
     def removed_at(self, table: int, first: int, last: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Stamps and ids of erasures; only those count whose record says the same."""
+        """Yields stamps and ids of erasures; one is valid only if its record says the same."""
         for stamps, ids, _ in self._at(REMOVED_AT + table, first, last):
             yield stamps, ids
 
     def waiting_at(self, table: int, first: int, last: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Ids and what their counts became, by ascending stamp: of an id the last one counts."""
+        """Yields ids and what their counts became, by ascending stamp; the last count of an id is valid."""
         for _, ids, values in self._at(WAITING_AT + table, first, last):
             yield ids, np.frombuffer(b"".join(values), "<u4").astype(np.uint32)
 
@@ -197,7 +200,7 @@ class TrainingStore:
                 self._db.delete_range(at_prefix(kind + table, 0), at_prefix(kind + table, last + 1))
 
     def size_bytes(self) -> int:
-        """Bytes on the disk and in write buffers."""
+        """Returns the bytes on the disk and in write buffers."""
         if self._db is None:
             return 0
         with disk_errors(f"measuring {self._folder}"):
@@ -208,7 +211,7 @@ class TrainingStore:
 
     @property
     def scratch(self) -> Path:
-        """A folder for files of this process; it goes with the store."""
+        """A folder for files of this process, which is removed with the store."""
         self._open()
         assert self._folder is not None
         return self._folder
@@ -238,7 +241,7 @@ class TrainingStore:
                 database.write(batch, synced())
 
     def _ingest(self, database: Any, entries: Entries) -> None:
-        """Keys are ascending."""
+        """Ingests entries, whose keys ascend, as a sorted file."""
         assert self._folder is not None
         path = self._folder / f"{secrets.token_hex(8)}.sst"
         try:
@@ -261,7 +264,7 @@ class TrainingStore:
             yield *parts_of_at(keys), values
 
     def _scan(self, start: bytes, end: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """What is there when the scan begins: writes beside it are not seen."""
+        """Yields the entries that exist when the scan begins; it does not see later writes."""
         if self._db is None:
             return
         with disk_errors(f"reading from {self._folder}"):
@@ -305,7 +308,7 @@ def _nothing_of(ids: np.ndarray, record_bytes: int) -> Found:
 
 
 def _own_folder(parent: Path) -> tuple[Path, int]:
-    """A new folder with its lock held; those that nobody holds are removed."""
+    """Makes a new folder and holds its lock; removes folders whose lock is not held."""
     parent.mkdir(parents=True, exist_ok=True)
     gate = os.open(parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -328,7 +331,7 @@ def _try_lock(folder: Path) -> int | None:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError:
-        return None  # somebody removes it at this moment
+        return None  # another process is removing it
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
