@@ -1,5 +1,5 @@
 """
-What this machine can do at best, for benchmarks. The core is benchmarks/native/limits.
+Measures what this machine can do at best, for benchmarks. The core is benchmarks/native/limits.
 """
 
 import numpy
@@ -65,7 +65,7 @@ class ByteLimit:
         """Copies all of them once."""
 
 def has_io_uring() -> bool:
-    """Whether this system lets a process use io_uring."""
+    """Returns whether this system lets a process use io_uring."""
 
 def random_reads(
     path: str, *, block_bytes: int = 4096, depth: int = 32, count: int, seed: int = 0, engine: str = ""

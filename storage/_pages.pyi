@@ -186,7 +186,7 @@ class PageReader:
     Reads rows of any number of page files. Thread-safe.
 
     io: "uring", "threads" or "auto": io_uring where the kernel allows it. depth: pages of one call in flight.
-    page queues: calls that read at the same time; one more waits. threads: number of threads of the fall-back. Raises
+    page_queues: calls that read at the same time; one more waits. threads: number of threads of the fall-back. Raises
     OSError where "uring" is refused.
     """
 

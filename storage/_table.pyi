@@ -373,8 +373,7 @@ class GpuSet:
     @property
     def emptied(self) -> numpy.typing.NDArray[numpy.int64]:
         """
-        Entries (m, 2): bucket * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row
-        changed.
+        Entries (m, 2): bucket * 8 + 4 + place, word. Places that lose their owner; words of owners whose row changed.
         """
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repo import imports
+from tests.repo import docstrings, imports
 from tests.repo.markdown import COLUMNS, is_generated, long_lines
 
 ROOT = Path(__file__).parent.parent
@@ -212,6 +212,15 @@ def test_prose_fits_the_screen() -> None:
         for number in long_lines(text)
     ]
     assert not long, "python -m tests.repo.markdown --wrap"
+
+
+def test_docstrings_begin_with_a_sentence() -> None:
+    tails = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in docstrings.python_files([])
+        for line, text in docstrings.tails(path.read_text(encoding="utf-8"))
+    ]
+    assert not tails, "a docstring has a verb of its own: point 4 of the style in CONTRIBUTING.md"
 
 
 def test_every_page_is_reachable_from_the_index() -> None:

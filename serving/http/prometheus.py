@@ -15,7 +15,7 @@ Labels = dict[str, str]
 
 # Triton's counters do not end in _total, but prometheus_client writes every counter with it.
 _TRITON = "nv_"
-# What is written without an exponent, and whole numbers without a fraction: Triton's perf_analyzer reads no exponents, and old parsers of lines no fractions.
+# Large and whole numbers are written as digits: Triton's perf_analyzer reads no exponents.
 _LARGE_OR_WHOLE = re.compile(rb"(?<= )(\d+\.0|\d(?:\.\d+)?e\+\d+)$", re.MULTILINE)
 # Parts of Accept that choose how names are escaped; all of these names are plain.
 _ESCAPING = re.compile(r";\s*escaping=[^;,]*", re.IGNORECASE)

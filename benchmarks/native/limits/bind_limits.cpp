@@ -113,7 +113,7 @@ void bind_bytes(nb::module_& module) {
 }
 
 void bind_disk(nb::module_& module) {
-  module.def("has_io_uring", &limits::has_io_uring, "Whether this system lets a process use io_uring.");
+  module.def("has_io_uring", &limits::has_io_uring, "Returns whether this system lets a process use io_uring.");
   module.def(
       "random_reads",
       [](const std::string& path, std::size_t block_bytes, unsigned depth, std::size_t count, std::uint64_t seed,
@@ -136,7 +136,7 @@ void bind_disk(nb::module_& module) {
 }  // namespace emberline::bind
 
 NB_MODULE(_limits, module) {
-  module.doc() = "What this machine can do at best, for benchmarks. The core is benchmarks/native/limits.";
+  module.doc() = "Measures what this machine can do at best, for benchmarks. The core is benchmarks/native/limits.";
   emberline::bind::bind_index(module);
   emberline::bind::bind_rows(module);
   emberline::bind::bind_bytes(module);

@@ -154,7 +154,7 @@ void bind_gpu_set(nb::module_& module) {
       .def_prop_ro(
           "emptied", [](const GpuSetArrays& set) { return set.emptied; },
           nb::for_getter(nb::sig("def emptied(self) -> numpy.typing.NDArray[numpy.int64]")),
-          "Entries (m, 2): bucket * 8 + 4 + place, word. Places that lose their owner, and words of owners whose row "
+          "Entries (m, 2): bucket * 8 + 4 + place, word. Places that lose their owner; words of owners whose row "
           "changed.")
       .def_prop_ro(
           "ids", [](const GpuSetArrays& set) { return set.ids; },

@@ -102,6 +102,29 @@ def test_a_version_that_was_rolled_back_meanwhile_answers_no_late_body(live: Liv
     check(live, late, go_back(live, one))
 
 
+def test_a_late_body_finds_no_version_that_is_about_to_be_closed(live: Live) -> None:
+    """Between the moment at which a version is taken out of the routes and the one at which its sessions end."""
+    one = live.version()
+    live.start()
+    live.reaches(one)
+    model = live.repository._models[NAME].model
+    served = model.default
+    assert served is not None
+    late = Late(live, one)
+    with model.lock:
+        mounts = model.mounts
+        model.default = None
+        model.replace_mounts(())
+    try:
+        answer = late.end()
+    finally:
+        with model.lock:
+            model.default = served
+            model.replace_mounts(mounts)
+    assert answer.status == 503
+    check(live, Late(live, one), one)
+
+
 def test_a_late_body_for_a_model_that_was_unloaded_is_refused(live: Live) -> None:
     one = live.version()
     live.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,19 @@ def test_what_changes_on_another_gpu_captures_nothing_anew(shared: Shared) -> No
     gpus_of(world.store).resize(1, 40_000)
     agree(world, pipeline, world.batch(rng, 20))
     assert driver.counts["capture"] == captured
+
+
+def test_idle_sessions_keep_no_replica_that_was_replaced(shared: Shared) -> None:
+    world, rng = shared.world, np.random.default_rng(6)
+    for pipeline in shared.pipelines:
+        agree(world, pipeline, world.batch(rng, 20))
+    gpus = gpus_of(world.store)
+    replaced = [weakref.ref(tier.replica) for tier in gpus.tiers.values() if tier.replica is not None]
+    assert len(replaced) == 2
+    for index in (0, 1):
+        gpus.resize(index, 40_000)
+    gc.collect()
+    assert [replica() for replica in replaced] == [None, None]
 
 
 @pytest.mark.slow

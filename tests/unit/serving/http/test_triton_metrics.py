@@ -87,17 +87,35 @@ def test_the_text_format_has_counters_of_any_name(accept: str) -> None:
     assert page.decode().splitlines() == [
         "# HELP nv_requests Requests.",
         "# TYPE nv_requests counter",
-        'nv_requests{model="m"} 7.0',
+        'nv_requests{model="m"} 7',
         "# HELP emberline_rows_total Rows.",
         "# TYPE emberline_rows_total counter",
-        "emberline_rows_total 8.0",
+        "emberline_rows_total 8",
         "# HELP nv_times Times.",
         "# TYPE nv_times histogram",
-        'nv_times_bucket{le="1"} 2.0',
-        'nv_times_bucket{le="+Inf"} 3.0',
+        'nv_times_bucket{le="1"} 2',
+        'nv_times_bucket{le="+Inf"} 3',
         "nv_times_sum 4.5",
-        "nv_times_count 3.0",
+        "nv_times_count 3",
     ]
+
+
+def test_large_numbers_have_no_exponent_in_the_text_format() -> None:
+    """perf_analyzer reads digits and a point; an exponent would make gigabytes a few bytes."""
+    values = [80 * 2**30, 12_345_678.5, 0.25, 1e-7, float("inf"), 2**63]
+    samples = [({"n": str(number)}, value) for number, value in enumerate(values)]
+    page, _ = encode(lambda: [family("nv_bytes", "gauge", "Bytes", samples)], "")
+    shown = [line.rpartition(" ")[2] for line in page.decode().splitlines()[2:]]
+    assert shown == ["85899345920", "12345678.5", "0.25", "1e-07", "+Inf", "9223372036854775808"]
+
+
+@pytest.mark.parametrize("escaping", ["dots", "values", "underscores", "allow-utf-8"])
+@pytest.mark.parametrize("accept", ["text/plain;version=1.0.0", "application/openmetrics-text;version=1.0.0"])
+def test_names_are_never_escaped(accept: str, escaping: str) -> None:
+    page, _ = encode(triton_families, f"{accept};escaping={escaping}")
+    assert page.decode().splitlines()[:2] == encode(triton_families, accept)[0].decode().splitlines()[:2]
+    assert "nv_requests{" in page.decode()
+    assert "emberline_rows_total 8" in page.decode()
 
 
 def test_openmetrics_has_the_same_names() -> None:
