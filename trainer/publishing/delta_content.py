@@ -49,9 +49,12 @@ def live_weights(half: DenseHalf, graph: DenseGraph) -> dict[str, Tensor]:
 
     Raises CheckpointError for a weight that the module does not have any more.
     """
-    live = {weight_key("state", name): value for name, value in half.state_dict().items()}
+    # By the names that torch.export uses; a module's own state_dict may rename, leave out or convert its entries.
+    buffers = dict(half.named_buffers(remove_duplicate=False))
+    named = {**dict(half.named_parameters(remove_duplicate=False)), **buffers}
+    live: dict[str, Tensor] = {weight_key("state", name): value for name, value in named.items()}
     # Buffers that are not saved are constants to torch.export; they may change all the same.
-    live.update({weight_key("constant", name): value for name, value in half.named_buffers()})
+    live.update({weight_key("constant", name): value for name, value in buffers.items()})
     weights: dict[str, Tensor] = {}
     for key, published in graph.weights().items():
         value = live.get(key)

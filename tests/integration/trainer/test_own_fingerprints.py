@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from storage.checkpoint import DeltaTable, list_deltas, open_delta
+from storage.checkpoint import DeltaTable, list_deltas, open_delta, open_version
 from storage.errors import ParityError
 from tests.integration.trainer.published_line import Follower, go_on, some_rows
-from trainer import EmbeddingTable
+from trainer import EmbeddingTable, publish
 from trainer.publishing import delta_content, delta_writer
 
 Fault = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -98,3 +99,31 @@ def test_a_row_that_is_lost_or_damaged_on_its_way_to_a_version_is_found_out(
     with pytest.raises(ParityError, match="table 'users': what is to be written is not what the trainer has"):
         publisher.publish("version")
     assert sorted(path.name for path in (models / "m").iterdir() if path.is_dir()) == ["1"]
+
+
+class Renaming(torch.nn.Module):
+    """Saves its weights under other names and in another type, as modules of some libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding(10, 4)
+        self.top = torch.nn.Linear(4, 1)
+        self.register_buffer("shift", torch.tensor([0.5]))
+        self.tied = self.top
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.tied(self.rows(ids)) + self.shift
+
+    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
+        saved: dict[str, Any] = super().state_dict(*arguments, **options)
+        return {f"model.{name}": value.half() for name, value in saved.items()}
+
+
+def test_a_module_that_saves_its_weights_by_other_names_is_published(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = Renaming()
+    publish(module, {"ids": torch.arange(8) % 10}, tmp_path, name="renaming")
+    version = open_version(tmp_path / "renaming" / "1")
+    weights = version.graph().weights()
+    assert any(torch.equal(value, module.top.weight) for value in weights.values())
+    assert version.manifest.dense_fingerprint
