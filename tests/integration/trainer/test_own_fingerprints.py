@@ -101,6 +101,11 @@ def test_a_row_that_is_lost_or_damaged_on_its_way_to_a_version_is_found_out(
     assert sorted(path.name for path in (models / "m").iterdir() if path.is_dir()) == ["1"]
 
 
+def _save_otherwise(_: torch.nn.Module, saved: dict[str, Any], prefix: str, __: object) -> None:
+    for name in [name for name in saved if name.startswith(prefix)]:
+        saved[f"{prefix}model.{name.removeprefix(prefix)}"] = saved.pop(name).half()
+
+
 class Renaming(torch.nn.Module):
     """Saves its weights under other names and in another type, as modules of some libraries do."""
 
@@ -110,13 +115,10 @@ class Renaming(torch.nn.Module):
         self.top = torch.nn.Linear(4, 1)
         self.register_buffer("shift", torch.tensor([0.5]))
         self.tied = self.top
+        self.register_state_dict_post_hook(_save_otherwise)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.tied(self.rows(ids)) + self.shift
-
-    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
-        saved: dict[str, Any] = super().state_dict(*arguments, **options)
-        return {f"model.{name}": value.half() for name, value in saved.items()}
 
 
 def test_a_module_that_saves_its_weights_by_other_names_is_published(tmp_path: Path) -> None:
