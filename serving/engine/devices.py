@@ -95,10 +95,6 @@ class Devices:
             logger.warning("%s: a session of GPU %d is on the processor: %s", parts.name, place, error)
             return parts.processor_pipeline(lookup_timeout_s)
 
-    def is_usable(self, place: Place) -> bool:
-        """Returns whether sessions can run at `place`."""
-        return place is None or not self.models[place].given_up
-
     @property
     def max_rows(self) -> int:
         """Returns the largest batch that every GPU here takes."""

@@ -15,11 +15,11 @@ Labels = dict[str, str]
 
 # Triton's counters do not end in _total, but prometheus_client writes every counter with it.
 _TRITON = "nv_"
+_TRITON_HEADS = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)
 # Large and whole numbers are written as digits: Triton's perf_analyzer reads no exponents.
 _LARGE_OR_WHOLE = re.compile(rb"(?<= )(\d+\.0|\d(?:\.\d+)?e\+\d+)$", re.MULTILINE)
 # Parts of Accept that choose how names are escaped; all of these names are plain.
 _ESCAPING = re.compile(r";\s*escaping=[^;,]*", re.IGNORECASE)
-_TRITON_HEADS = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)
 
 
 def family(name: str, kind: str, meaning: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
