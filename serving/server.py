@@ -24,6 +24,8 @@ from serving.http.control import LocalHttpControl
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
 from serving.http.metrics_app import MetricsApp
+from serving.http.native_server import AdoptedConnection, NativeHttpServer
+from serving.http.protocol import HttpProtocol
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
@@ -133,20 +135,31 @@ class Server:
             )
             self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
             control = LocalHttpControl(self.repository)
-            http = http_server(HttpApp(models, control, gate), HttpLimits(config), config.drain_timeout_s, tls)
+            # Callers that have to be known, and TLS, are for the Python path alone.
+            is_native = tls is None and gate.is_open
+            http = http_server(
+                HttpApp(models, control, gate),
+                HttpLimits(config),
+                config.drain_timeout_s,
+                tls,
+                protocol=AdoptedConnection if is_native else HttpProtocol,
+            )
             metrics = http_server(
                 GatedApp(MetricsApp(self.repository), gate), HttpLimits(config), config.drain_timeout_s, tls
             )
             await grpc.start()
             tasks = [
-                asyncio.create_task(server.serve(sockets=[bound]))
-                for server, bound in ((http, http_socket), (metrics, metrics_socket))
+                asyncio.create_task(server.serve(sockets=bound))
+                for server, bound in ((http, [] if is_native else [http_socket]), (metrics, [metrics_socket]))
             ]
             while not (http.started and metrics.started):
                 await asyncio.sleep(0)
                 for task in tasks:
                     if task.done():
                         task.result()
+            native = NativeHttpServer(config, http_socket, http.connection) if is_native else None
+            if native is not None:
+                native.follow(self.repository)
             self._loading.start()
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
             async with local_health(self.http_port, self.repository.is_ready):
@@ -155,6 +168,8 @@ class Server:
             logger.info("stopping: in-flight requests have %g s", config.drain_timeout_s)
             deadline = time.monotonic() + config.drain_timeout_s
             self.repository.stop_loading()
+            if native is not None:
+                await native.drain(config.drain_timeout_s)
             http.should_exit = metrics.should_exit = True
             health.stop()
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
