@@ -62,6 +62,8 @@ class Server:
         self.http_port = 0
         self.grpc_port = 0
         self.metrics_port = 0
+        #: Answers ordinary inference requests of the HTTP port; None where all of them are for the Python path.
+        self.native: NativeHttpServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -157,8 +159,8 @@ class Server:
                 for task in tasks:
                     if task.done():
                         task.result()
-            native = NativeHttpServer(config, http_socket, http.connection) if is_native else None
-            if native is not None:
+            if is_native:
+                self.native = native = NativeHttpServer(config, http_socket, http.connection)
                 native.follow(self.repository)
             self._loading.start()
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
@@ -168,8 +170,8 @@ class Server:
             logger.info("stopping: in-flight requests have %g s", config.drain_timeout_s)
             deadline = time.monotonic() + config.drain_timeout_s
             self.repository.stop_loading()
-            if native is not None:
-                await native.drain(config.drain_timeout_s)
+            if self.native is not None:
+                await self.native.drain(config.drain_timeout_s)
             http.should_exit = metrics.should_exit = True
             health.stop()
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)

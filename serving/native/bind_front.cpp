@@ -272,5 +272,7 @@ NB_MODULE(_front, m) {
       .def("drain", &Server::drain)
       .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("connections", &Server::connections)
-      .def_prop_ro("in_flight", &Server::in_flight);
+      .def_prop_ro("in_flight", &Server::in_flight)
+      .def_prop_ro("answered", &Server::answered)
+      .def_prop_ro("passed_on", &Server::passed_on);
 }

@@ -416,6 +416,7 @@ void Server::read_mail(Mailbox::Letter& letter) {
   if (connection == nullptr) return;
   switch (letter.kind) {
     case Mailbox::Letter::Kind::kRespond:
+      answered_.fetch_add(1, std::memory_order_relaxed);
       release(*connection);
       connection->unsent = std::move(letter.bytes);
       work(*connection);
@@ -660,6 +661,7 @@ Server::Step Server::pass_on(Connection& connection, std::string bytes) {
   }
   release(connection);
   drop(connection);
+  passed_on_.fetch_add(1, std::memory_order_relaxed);
   connection.state = Connection::State::kAway;
   connection.due_ns = kNever;
   ::epoll_ctl(epoll_, EPOLL_CTL_DEL, connection.descriptor, nullptr);

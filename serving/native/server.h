@@ -142,6 +142,9 @@ class Server {
   std::int64_t connections() const { return open_.load(std::memory_order_relaxed); }
   // Requests that a session or its queue has.
   std::int64_t in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
+  // Requests that were answered here, and connections that were handed over, since the start.
+  std::int64_t answered() const { return answered_.load(std::memory_order_relaxed); }
+  std::int64_t passed_on() const { return passed_on_.load(std::memory_order_relaxed); }
 
  private:
   struct Connection;
@@ -179,7 +182,7 @@ class Server {
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   int epoll_ = -1;
   std::atomic<bool> is_stopping_{false};
-  std::atomic<std::int64_t> open_{0}, in_flight_{0};
+  std::atomic<std::int64_t> open_{0}, in_flight_{0}, answered_{0}, passed_on_{0};
 
   mutable std::mutex mutex_;
   std::vector<HandedOver> handed_over_;
