@@ -11,12 +11,15 @@ them once a batch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from serving._front import Queue, RequestBatch, Ticket
 from serving.engine.requests import Answers, QueuedRequest, ReplacedError
 from serving.model_config.queue_settings import QueueSettings
 from storage.errors import DeadlineExceeded, Overloaded
+
+logger = logging.getLogger("emberline.serving")
 
 Join = Callable[[RequestBatch], QueuedRequest]
 _CLOSED = "closed"
@@ -35,6 +38,7 @@ class RequestQueue:
 
     def __init__(self, model: str, settings: QueueSettings, max_batch_size: int, sessions: int = 1) -> None:
         """sessions: the number of sessions that take from it, for the estimate of a wait."""
+        self.settings = settings
         #: The queue itself, to which the native server adds requests.
         self.native = Queue(
             f"model {model!r}",
@@ -104,8 +108,9 @@ class RequestQueue:
                 for request in expired:
                     late.add(request, DeadlineExceeded("request timeout expired in the queue"))
                 late.send()
-            if requests or batches:
-                return [*requests, *map(self.join, batches)]
+            batch = [*requests, *self._joined(batches)]
+            if batch:
+                return batch
         return None
 
     def leave(self, sessions: int) -> None:
@@ -123,7 +128,7 @@ class RequestQueue:
     def clear(self) -> list[QueuedRequest]:
         """Removes and returns all requests; the caller refuses them."""
         requests, batches = self.native.clear()
-        return [*requests, *map(self.join, batches)]
+        return [*requests, *self._joined(batches)]
 
     def worked(self, rows: int, ns: int) -> None:
         """Records that a session worked on a batch of `rows` rows for `ns` nanoseconds, for the estimate of a wait."""
@@ -132,3 +137,13 @@ class RequestQueue:
     def wait_ns(self, rows: int) -> int:
         """Returns how many nanoseconds the sessions will work on `rows` rows; 0 before the first batch."""
         return self.native.wait_ns(rows)
+
+    def _joined(self, batches: list[RequestBatch]) -> list[QueuedRequest]:
+        joined = []
+        for batch in batches:
+            try:
+                joined.append(self.join(batch))
+            except Exception:  # a bug must not end the session
+                logger.exception("requests could not be joined; they are answered one by one")
+                batch.hand_over()
+        return joined

@@ -13,8 +13,8 @@ import contextlib
 import itertools
 import logging
 import os
-import resource
 import socket
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -55,7 +55,13 @@ _REASONS: tuple[Callable[[], Exception], ...] = (
 class AdoptedConnection(HttpProtocol):
     """Serves a connection that the native server has handed over."""
 
-    def __init__(self, *arguments: Any, server: NativeHttpServer, ticket: int, data: bytes, may_return: bool, **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, server: NativeHttpServer, ticket: int, data: bytes, may_return: bool, **options: Any
+    ) -> None:
+        """Further arguments are those of HttpProtocol. data: what was read, from the beginning of a request.
+
+        may_return: whether the connection may go back to the native server, which knows it by its ticket.
+        """
         super().__init__(*arguments, **options)
         self._server = server
         self._ticket = ticket
@@ -74,7 +80,7 @@ class AdoptedConnection(HttpProtocol):
         """Takes bytes of requests; gives the connection back when an ordinary request begins."""
         if self._may_return and self.is_at_rest and _is_ordinary(data):
             self._is_returned = True
-            self._server.native.give_back(self._ticket, data)
+            self._server.give_back(self._ticket, data)
             self._transport.abort()
             return
         super().data_received(data)
@@ -83,7 +89,7 @@ class AdoptedConnection(HttpProtocol):
         """Ends the connection, unless it was given back."""
         super().connection_lost(exc)
         if not self._is_returned:
-            self._server.native.closed(self._ticket)
+            self._server.closed(self._ticket)
 
 
 def _is_ordinary(data: bytes) -> bool:
@@ -176,7 +182,7 @@ class NativeHttpServer:
         """protocol: makes the protocol of a connection, as `HttpServer` does, of the class AdoptedConnection."""
         self._protocol = protocol
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.native = Server(_options(config), listener.fileno(), self._wake)
+        self._native: Server | None = Server(_options(config), listener.fileno(), self._wake)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._wake, self._look)
         self._adopting: set[asyncio.Task[Any]] = set()
@@ -184,6 +190,13 @@ class NativeHttpServer:
         self._endpoints: weakref.WeakValueDictionary[int, Endpoint] = weakref.WeakValueDictionary()
         self._models: weakref.WeakKeyDictionary[Endpoint, Model | None] = weakref.WeakKeyDictionary()
         self._paths: dict[str, frozenset[str]] = {}
+        self._publishing = threading.Lock()
+
+    @property
+    def native(self) -> Server:
+        """Returns the native server. It must not have ended."""
+        assert self._native is not None
+        return self._native
 
     def follow(self, repository: ModelRepository) -> None:
         """Answers requests for the models of a repository from now on, as they come and go."""
@@ -200,9 +213,25 @@ class NativeHttpServer:
         for descriptor, *_ in self.native.take_handed_over():
             os.close(descriptor)
         os.close(self._wake)
+        self._native = None
+
+    def give_back(self, ticket: int, data: bytes) -> None:
+        """Lets the native server go on with a connection. data: what was read of its next request."""
+        if self._native is not None:
+            self._native.give_back(ticket, data)
+
+    def closed(self, ticket: int) -> None:
+        """Ends a connection that was handed over."""
+        if self._native is not None:
+            self._native.closed(ticket)
 
     def _publish(self, name: str, routes: Routes) -> None:
-        """Replaces the paths of a model. Called on the threads of updates, for one model at a time."""
+        """Replaces the paths of a model. Called on the threads of updates."""
+        with self._publishing:
+            if self._native is not None:
+                self._publish_one(name, routes)
+
+    def _publish_one(self, name: str, routes: Routes) -> None:
         base = f"/v2/models/{name}"
         paths: dict[str, Model] = {}
         for version, endpoint in routes.by_version.items():
@@ -249,7 +278,7 @@ class NativeHttpServer:
             )
         except OSError:
             connection.close()
-            self.native.closed(ticket)
+            self.closed(ticket)
 
 
 def _connect(endpoint: Endpoint, model: Model) -> None:

@@ -143,6 +143,7 @@ std::vector<std::pair<int, int>> layout(const RequestBatch& batch) {
 }  // namespace
 
 NB_MODULE(_front, m) {
+  nb::class_<RequestBatch> batch(m, "RequestBatch");  // others' signatures name it
   nb::class_<Ticket>(m, "Ticket").def(nb::init<>());
 
   nb::class_<Queue>(m, "Queue")
@@ -171,27 +172,34 @@ NB_MODULE(_front, m) {
             return request != nullptr && self.discard(request.get());
           },
           "ticket"_a)
-      .def("take", &take)
+      .def("take", &take,
+           nb::sig("def take(self) -> tuple[list[typing.Any], list[RequestBatch], list[typing.Any]] | None"))
       .def("leave", &Queue::leave, "sessions"_a)
       .def("retire", &Queue::retire)
       .def("close", &Queue::close)
-      .def("clear",
-           [](Queue& self) {
-             auto left = self.clear();
-             return sorted(left);
-           })
+      .def(
+          "clear",
+          [](Queue& self) {
+            auto left = self.clear();
+            return sorted(left);
+          },
+          nb::sig("def clear(self) -> tuple[list[typing.Any], list[RequestBatch]]"))
+      .def("pause", &Queue::pause)
+      .def("resume", &Queue::resume)
+      .def_prop_ro("levels", &Queue::levels)
       .def("worked", &Queue::worked, "rows"_a, "ns"_a)
       .def("wait_ns", &Queue::wait_ns, "rows"_a);
 
-  nb::class_<RequestBatch>(m, "RequestBatch")
-      .def("__len__", [](const RequestBatch& self) { return self.requests().size(); })
+  batch.def("__len__", [](const RequestBatch& self) { return self.requests().size(); })
       .def_prop_ro("rows", &RequestBatch::rows)
       .def_prop_ro("model_key", [](const RequestBatch& self) { return self.requests().front()->model->key(); })
       .def_prop_ro("canary", [](const RequestBatch& self) { return self.requests().front()->canary; })
       .def_prop_ro("arrivals_ns", &arrivals)
       .def_prop_ro("layout", &layout)
-      .def("column", &column, "index"_a)
-      .def("respond", &respond, "outputs"_a, "version"_a, "parameters"_a)
+      .def("column", &column, "index"_a, nb::sig("def column(self, index: int) -> numpy.typing.NDArray[numpy.uint8]"))
+      .def("respond", &respond, "outputs"_a, "version"_a, "parameters"_a,
+           nb::sig("def respond(self, outputs: collections.abc.Sequence[numpy.typing.NDArray[typing.Any]], "
+                   "version: str, parameters: str) -> None"))
       .def("hand_over", &RequestBatch::hand_over)
       .def("expire", &RequestBatch::expire);
 
@@ -204,8 +212,8 @@ NB_MODULE(_front, m) {
              std::int64_t max_rows, std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays) {
             std::vector<ModelInput> takes;
             for (const auto& [name, place, dtypes, width, is_required] : inputs) {
-              takes.push_back({name, static_cast<std::uint16_t>(place), static_cast<std::uint8_t>(dtypes), width,
-                               is_required});
+              takes.push_back(
+                  {name, static_cast<std::uint16_t>(place), static_cast<std::uint8_t>(dtypes), width, is_required});
             }
             std::vector<ModelOutput> gives;
             for (const auto& [name, before, after, bytes] : outputs) gives.push_back({name, before, after, bytes});
@@ -244,24 +252,27 @@ NB_MODULE(_front, m) {
       .def(
           "route", [](Server& self, const std::string& path, std::shared_ptr<Model> model) { self.route(path, model); },
           "path"_a, "model"_a.none())
-      .def("take_handed_over",
-           [](Server& self) {
-             nb::list found;
-             for (const HandedOver& each : self.take_handed_over()) {
-               found.append(nb::make_tuple(each.descriptor, each.ticket,
-                                           nb::bytes(each.bytes.data(), each.bytes.size()), each.may_return));
-             }
-             return found;
-           })
-      .def("take_missed",
-           [](Server& self) {
-             nb::list found;
-             for (const Missed& each : self.take_missed()) {
-               found.append(
-                   nb::make_tuple(each.model->key(), each.canary, each.took_ns, static_cast<int>(each.why)));
-             }
-             return found;
-           })
+      .def(
+          "take_handed_over",
+          [](Server& self) {
+            nb::list found;
+            for (const HandedOver& each : self.take_handed_over()) {
+              found.append(nb::make_tuple(each.descriptor, each.ticket, nb::bytes(each.bytes.data(), each.bytes.size()),
+                                          each.may_return));
+            }
+            return found;
+          },
+          nb::sig("def take_handed_over(self) -> list[tuple[int, int, bytes, bool]]"))
+      .def(
+          "take_missed",
+          [](Server& self) {
+            nb::list found;
+            for (const Missed& each : self.take_missed()) {
+              found.append(nb::make_tuple(each.model->key(), each.canary, each.took_ns, static_cast<int>(each.why)));
+            }
+            return found;
+          },
+          nb::sig("def take_missed(self) -> list[tuple[int, bool, int, int]]"))
       .def(
           "give_back",
           [](Server& self, std::uint64_t ticket, const nb::bytes& bytes) {

@@ -46,9 +46,12 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
 
 bool is_host(std::string_view text) {
   if (text.empty()) return false;
-  return std::all_of(text.begin(), text.end(), [](char byte) {
-    return is_alphanumeric(static_cast<unsigned char>(byte)) || byte == '.' || byte == '-' || byte == '_' || byte == ':';
-  }) && std::count(text.begin(), text.end(), ':') <= 1 &&
+  return std::all_of(text.begin(), text.end(),
+                     [](char byte) {
+                       return is_alphanumeric(static_cast<unsigned char>(byte)) || byte == '.' || byte == '-' ||
+                              byte == '_' || byte == ':';
+                     }) &&
+         std::count(text.begin(), text.end(), ':') <= 1 &&
          (text.find(':') == std::string_view::npos || text.find(':') + 1 == text.size() ||
           whole_number(text.substr(text.find(':') + 1)).has_value());
 }
@@ -100,9 +103,7 @@ struct Headers {
       case 10: return !equals(name, "connection") || equals(value, "keep-alive");
       case 13: return !equals(name, "authorization");
       case 14: return !equals(name, "content-length") || set(content_length, value);
-      case 15:
-        accepts_encoding = accepts_encoding || equals(name, "accept-encoding");
-        return true;
+      case 15: accepts_encoding = accepts_encoding || equals(name, "accept-encoding"); return true;
       case 16: return !equals(name, "content-encoding");
       case 17: return !equals(name, "transfer-encoding");
       case 31: return !equals(name, "inference-header-content-length") || set(json_length, value);
@@ -151,7 +152,8 @@ HeadState read_head(std::string_view bytes, InferHead& head) {
     const std::string_view name = header.substr(0, colon), value = trimmed(header.substr(colon + 1));
     const bool is_plain =
         std::all_of(name.begin(), name.end(), [](char byte) { return kToken[static_cast<unsigned char>(byte)]; }) &&
-        std::all_of(value.begin(), value.end(), [](char byte) { return (byte >= 0x20 && byte < 0x7f) || byte == '\t'; });
+        std::all_of(value.begin(), value.end(),
+                    [](char byte) { return (byte >= 0x20 && byte < 0x7f) || byte == '\t'; });
     if (!is_plain || !headers.add(name, value)) return HeadState::kOther;
   }
   if (!headers.has_host || !headers.content_length || !headers.json_length) return HeadState::kOther;

@@ -100,9 +100,8 @@ bool Model::read(InferRequest& request, std::size_t body, std::int64_t json_leng
     }
     if (key != "parameters" || !set_once<bool>(has_parameters, true)) return false;
     std::optional<bool> binary;
-    const bool is_plain = read_object(scan, [&](std::string_view name) {
-      return name == "binary_data_output" && set_once(binary, scan.boolean());
-    });
+    const bool is_plain = read_object(
+        scan, [&](std::string_view name) { return name == "binary_data_output" && set_once(binary, scan.boolean()); });
     all_binary = binary.value_or(false);
     return is_plain;
   });

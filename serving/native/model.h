@@ -69,10 +69,11 @@ struct Queues {
 // Immutable but for its queues. Thread-safe.
 class Model {
  public:
-  // key: names the model for Python. inputs: those that requests may hold here, each of one plain tensor. model_json: the model's name as a JSON string.
+  // key: names the model for Python. inputs: those that requests may hold here, each of one plain tensor.
+  // model_json: the model's name as a JSON string.
   // timeout_ns: the most that a request may wait, 0 for no limit. delays: such a request is delayed instead.
-  Model(std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs, std::int64_t max_rows, std::string model_json,
-        std::size_t level, std::int64_t timeout_ns, bool delays);
+  Model(std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs, std::int64_t max_rows,
+        std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays);
 
   // Reads the body of a request, whose bytes, ticket and arrival are set; false for one that is not plain.
   bool read(InferRequest& request, std::size_t body, std::int64_t json_length) const;

@@ -57,8 +57,7 @@ bool Arm::discard(const Waiting* request) {
 const Waiting* Arm::first(std::int64_t now) {
   if (count_ == 0) return nullptr;
   for (Level& level : levels_) {
-    while (!level.timely.empty() && level.timely.front()->delay_at_ns > 0 &&
-           level.timely.front()->delay_at_ns <= now) {
+    while (!level.timely.empty() && level.timely.front()->delay_at_ns > 0 && level.timely.front()->delay_at_ns <= now) {
       level.delayed.push_back(std::move(level.timely.front()));
       level.timely.pop_front();
     }
@@ -169,6 +168,10 @@ Batch Queue::take() {
         batch.is_end = true;
         return batch;
       }
+      if (is_paused_) {
+        changed_.wait(lock);
+        continue;
+      }
       arm = first_arm();
     }
     const bool is_full = gather(*arm, batch, rows);
@@ -233,6 +236,27 @@ std::vector<Request> Queue::clear() {
   return left;
 }
 
+void Queue::pause() {
+  const std::lock_guard lock(mutex_);
+  is_paused_ = true;
+}
+
+void Queue::resume() {
+  const std::lock_guard lock(mutex_);
+  is_paused_ = false;
+  changed_.notify_all();
+}
+
+std::vector<std::size_t> Queue::levels() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Request> every;
+  main_.append_all(every);
+  canary_.append_all(every);
+  std::vector<std::size_t> found;
+  for (const Request& each : every) found.push_back(each->level);
+  return found;
+}
+
 void Queue::worked(std::int64_t rows, std::int64_t ns) {
   const double row_ns = static_cast<double>(ns) / static_cast<double>(std::max<std::int64_t>(1, rows));
   const double known = row_ns_.load(std::memory_order_relaxed);
@@ -254,8 +278,8 @@ std::int64_t Queue::estimate_ns(std::int64_t rows) const {
 std::string Queue::full(std::size_t level) const {
   const auto waiting_here = static_cast<std::int64_t>(main_.size(level) + canary_.size(level));
   if (waiting_here < options_.max_waiting[level]) return "";
-  return options_.model + ": exceeds maximum queue size of " +
-         std::to_string(options_.max_waiting[level]) + "; try later";
+  return options_.model + ": exceeds maximum queue size of " + std::to_string(options_.max_waiting[level]) +
+         "; try later";
 }
 
 // Returns what to say when the rows that wait would take too long; "" when they would not. Only waiting rows count, so

@@ -127,6 +127,11 @@ class Queue {
   void close();
   // Removes and returns all requests; the caller refuses them.
   std::vector<Request> clear();
+  // Lets no session begin a batch until `resume`; requests are still added.
+  void pause();
+  void resume();
+  // The levels of the requests that wait, in the order of their turns, the main arm first.
+  std::vector<std::size_t> levels() const;
   // Records that a session worked on a batch.
   void worked(std::int64_t rows, std::int64_t ns);
   // How many nanoseconds the sessions will work on rows; 0 before the first batch.
@@ -151,7 +156,7 @@ class Queue {
   std::atomic<std::size_t> count_{0};
   std::int64_t sessions_;
   std::int64_t leaving_ = 0;
-  bool is_closed_ = false;
+  bool is_closed_ = false, is_paused_ = false;
   // A moving average.
   std::atomic<double> row_ns_{0.0};
 };

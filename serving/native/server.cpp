@@ -105,7 +105,7 @@ struct Server::Connection {
   std::int64_t due_ns = kNever, idle_since_ns = 0;
   // There may be bytes to read; the client has ended its side.
   bool is_readable = false, is_half_closed = false;
-  // Bytes that the request in the buffer has, where its head is complete; whether more must arrive before it can be read.
+  // Bytes that the request in the buffer has, where its head is complete; whether it cannot be read before more arrive.
   std::size_t wanted = 0;
   bool needs_more = false;
   int declined = 0;
@@ -172,7 +172,8 @@ void RequestBatch::respond(const std::vector<const char*>& outputs, std::string_
   for (const auto& request : requests_) {
     Mailbox::Letter& letter =
         letters.emplace_back(Mailbox::Letter{Mailbox::Letter::Kind::kRespond, request->ticket, "", nullptr});
-    request->model->write(letter.bytes, *request, rows, version, parameters, date, request->mailbox->is_draining.load());
+    request->model->write(letter.bytes, *request, rows, version, parameters, date,
+                          request->mailbox->is_draining.load());
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += request->model->outputs()[i].row_bytes * request->rows;
   }
   requests_.front()->mailbox->post(std::move(letters));
@@ -266,9 +267,7 @@ void Server::give_back(std::uint64_t ticket, std::string bytes) {
   mailbox_->post(std::move(letters));
 }
 
-void Server::closed(std::uint64_t ticket) {
-  mailbox_->post({{Mailbox::Letter::Kind::kClosed, ticket, "", nullptr}});
-}
+void Server::closed(std::uint64_t ticket) { mailbox_->post({{Mailbox::Letter::Kind::kClosed, ticket, "", nullptr}}); }
 
 void Server::drain() {
   mailbox_->is_draining.store(true);
@@ -408,7 +407,8 @@ void Server::watch(Connection& connection, std::uint32_t operation) {
 }
 
 void Server::read_mail(Mailbox::Letter& letter) {
-  const bool is_answer = letter.kind == Mailbox::Letter::Kind::kRespond || letter.kind == Mailbox::Letter::Kind::kHandOver ||
+  const bool is_answer = letter.kind == Mailbox::Letter::Kind::kRespond ||
+                         letter.kind == Mailbox::Letter::Kind::kHandOver ||
                          letter.kind == Mailbox::Letter::Kind::kExpire;
   if (is_answer) in_flight_.fetch_sub(1, std::memory_order_relaxed);
   if (letter.kind == Mailbox::Letter::Kind::kExpire) missed(*letter.request, Missed::Why::kExpired);
@@ -464,8 +464,8 @@ void Server::tick(std::int64_t now) {
   const bool drains = mailbox_->is_draining.load(std::memory_order_relaxed);
   std::vector<std::uint64_t> due;
   for (const auto& [ticket, connection] : connections_) {
-    const bool is_idle = connection->state == Connection::State::kReading && connection->buffer.empty() &&
-                         connection->unsent.empty();
+    const bool is_idle =
+        connection->state == Connection::State::kReading && connection->buffer.empty() && connection->unsent.empty();
     if (connection->due_ns <= now || (drains && is_idle)) due.push_back(ticket);
   }
   for (const std::uint64_t ticket : due) {
@@ -506,7 +506,8 @@ void Server::work(Connection& connection) {
     Step next = Step::kWait;
     if (!connection.unsent.empty()) {
       next = flush(connection);
-    } else if (connection.state == Connection::State::kReading && !connection.buffer.empty() && !connection.needs_more) {
+    } else if (connection.state == Connection::State::kReading && !connection.buffer.empty() &&
+               !connection.needs_more) {
       next = advance(connection);
     } else if (connection.is_readable &&
                (connection.state == Connection::State::kReading || connection.state == Connection::State::kEnding)) {

@@ -118,15 +118,15 @@ def variants(published: Published) -> list[tuple[bytes, int]]:
     made.append(body_of({**values, "item": values["item"].astype(np.int32)}))
     made.append(body_of({**values, "user": values["user"].astype(np.uint64)}))
     made.append(body_of({**values, "price": values["price"].astype(np.float64)}))
-    for outputs in (
+    outputs: list[list[dict[str, Any]]] = [
         [{"name": "like", "parameters": {"binary_data": True}}],
         [{"name": "like"}, {"name": "score"}],
         [{"name": "like"}, {"name": "like"}],
         [{"name": "like", "parameters": {"binary_data": False}}],
         [{"name": "nobody"}],
         [],
-    ):
-        made.append(body_of(values, outputs=outputs))
+    ]
+    made += [body_of(values, outputs=wanted) for wanted in outputs]
     made.append(body_of(values, unknown={"a": [1, None]}))
     made.append(body_of(values, parameters={"binary_data_output": True, "priority": 1}))
     made.append(body_of(values, parameters={"binary_data_output": "yes"}))
@@ -160,7 +160,8 @@ def test_damaged_requests_get_the_answer_of_the_python_path(client: Client, publ
         damaged = bytearray(body)
         for _ in range(rng.randint(1, 3)):
             place = rng.randrange(length + 8)
-            damaged[place] = rng.choice(b'{}[]":,0123456789 tfn\\\x00\xff') if rng.random() < 0.7 else rng.randrange(256)
+            is_mark = rng.random() < 0.7
+            damaged[place] = rng.choice(b'{}[]":,0123456789 tfn\\\x00\xff') if is_mark else rng.randrange(256)
         length = max(1, length + rng.choice((0, 0, 0, 0, -1, 1, 8)))
         reply = client.post(bytes(damaged), length)
         by_python = client.post(bytes(damaged), length, BY_PYTHON)
@@ -191,8 +192,8 @@ def test_a_connection_whose_requests_are_for_python_stays_there(
 
 
 def request_bytes(body: bytes, length: int, *, version: str = "1.1", headers: str = "") -> bytes:
-    head = f"POST {PATH} HTTP/{version}\r\nHost: a\r\n{LENGTH}: {length}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
-    return head.encode() + body
+    lengths = f"{LENGTH}: {length}\r\nContent-Length: {len(body)}\r\n"
+    return f"POST {PATH} HTTP/{version}\r\nHost: a\r\n{lengths}{headers}\r\n".encode() + body
 
 
 def answers(end: socket.socket, count: int) -> list[Reply]:
