@@ -170,10 +170,11 @@ class Server:
             logger.info("stopping: in-flight requests have %g s", config.drain_timeout_s)
             deadline = time.monotonic() + config.drain_timeout_s
             self.repository.stop_loading()
-            if self.native is not None:
-                await self.native.drain(config.drain_timeout_s)
             http.should_exit = metrics.should_exit = True
             health.stop()
+            if self.native is not None:
+                http_socket.close()
+                tasks.append(asyncio.create_task(self.native.drain(config.drain_timeout_s)))
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
         left = max(0.5, deadline - time.monotonic())
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)

@@ -75,6 +75,8 @@ class AdoptedConnection(HttpProtocol):
         data, self._first = self._first, b""
         if not self._transport.is_closing():
             super().data_received(data)
+        if self._server.is_draining:
+            self.shutdown()
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes of requests; gives the connection back when an ordinary request begins."""
@@ -180,6 +182,8 @@ class NativeHttpServer:
 
     def __init__(self, config: ServerConfig, listener: socket.socket, protocol: Callable[..., HttpProtocol]) -> None:
         """protocol: makes the protocol of a connection, as `HttpServer` does, of the class AdoptedConnection."""
+        #: Whether it takes no further connections.
+        self.is_draining = False
         self._protocol = protocol
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._native: Server | None = Server(_options(config), listener.fileno(), self._wake)
@@ -203,7 +207,11 @@ class NativeHttpServer:
         repository.watch_routes(self._publish)
 
     async def drain(self, timeout_s: float) -> None:
-        """Accepts no further connections, answers the requests that were begun, and ends."""
+        """Accepts no further connections, answers the requests that were begun, and ends.
+
+        The server of the adopted connections ends these.
+        """
+        self.is_draining = True
         self.native.drain()
         deadline = time.monotonic() + timeout_s
         while self.native.connections and time.monotonic() < deadline:

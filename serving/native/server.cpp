@@ -212,7 +212,7 @@ std::string date_line() {
 }
 
 Server::Server(ServerOptions options, int listener, int wake_python)
-    : options_(std::move(options)), listener_(::fcntl(listener, F_DUPFD_CLOEXEC, 0)), wake_python_(wake_python) {
+    : options_(std::move(options)), wake_python_(wake_python), listener_(::fcntl(listener, F_DUPFD_CLOEXEC, 0)) {
   if (listener_ < 0) fail("listener");
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) fail("epoll");
@@ -237,7 +237,9 @@ Server::~Server() {
   stop();
   for (auto& [ticket, connection] : connections_) ::close(connection->descriptor);
   for (const HandedOver& each : handed_over_) ::close(each.descriptor);
-  for (const int descriptor : {epoll_, listener_}) ::close(descriptor);
+  for (const int descriptor : {epoll_, listener_}) {
+    if (descriptor >= 0) ::close(descriptor);
+  }
 }
 
 // From any thread.
@@ -324,11 +326,11 @@ void Server::run() {
     }
     for (Mailbox::Letter& letter : mailbox_->take()) read_mail(letter);
     const std::int64_t now = now_ns();
-    if (!deadlines_.empty()) check_deadlines(now);
+    if (!deadlines_.empty() && now >= next_deadlines_ns_) check_deadlines(now);
     if (now >= next_tick_ns_) tick(now);
-    if (mailbox_->is_draining.load(std::memory_order_relaxed) && is_listening_) {
-      is_listening_ = false;
-      ::epoll_ctl(epoll_, EPOLL_CTL_DEL, listener_, nullptr);
+    if (mailbox_->is_draining.load(std::memory_order_relaxed) && listener_ >= 0) {
+      ::close(listener_);
+      listener_ = -1;
       tick(now);
     }
   }
@@ -337,7 +339,7 @@ void Server::run() {
 int Server::timeout_ms(std::int64_t now) const {
   if (!unfinished_.empty()) return 0;
   if (!deadlines_.empty()) return static_cast<int>(kDeadlineTickNs / 1'000'000);
-  if (connections_.empty()) return -1;
+  if (connections_.empty() && is_listening_) return -1;
   return static_cast<int>(std::clamp<std::int64_t>((next_tick_ns_ - now) / 1'000'000 + 1, 1, kTickNs / 1'000'000));
 }
 
@@ -353,7 +355,8 @@ void Server::accept_all() {
     const int descriptor =
         ::accept4(listener_, reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (descriptor < 0) {
-      if (errno == EMFILE || errno == ENFILE) make_room("", false);
+      // Without a file to give up, connections wait in the listening socket until the next tick.
+      if ((errno == EMFILE || errno == ENFILE) && !make_room("", false)) listen_for(false);
       return;
     }
     const int one = 1;
@@ -379,6 +382,15 @@ void Server::accept_all() {
       work(connection);
     }
   }
+}
+
+void Server::listen_for(bool is_wanted) {
+  if (listener_ < 0) return;
+  is_listening_ = is_wanted;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kListenerTicket;
+  ::epoll_ctl(epoll_, is_wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listener_, &event);
 }
 
 // Ends connections that have been idle for longest, several at a time: finding them means looking at all.
@@ -443,13 +455,15 @@ void Server::read_mail(Mailbox::Letter& letter) {
 }
 
 void Server::check_deadlines(std::int64_t now) {
+  next_deadlines_ns_ = now + kDeadlineTickNs;
   for (std::size_t left = deadlines_.size(); left > 0; --left) {
-    const std::uint64_t ticket = deadlines_.front();
+    const std::weak_ptr<InferRequest> entry = std::move(deadlines_.front());
     deadlines_.pop_front();
-    Connection* connection = find(ticket);
-    if (connection == nullptr || connection->request == nullptr || connection->request->deadline_ns == 0) continue;
-    if (connection->request->deadline_ns > now) {
-      deadlines_.push_back(ticket);
+    const auto request = entry.lock();
+    Connection* connection = request == nullptr ? nullptr : find(request->ticket);
+    if (connection == nullptr || connection->request != request) continue;
+    if (request->deadline_ns > now) {
+      deadlines_.push_back(entry);
     } else if (connection->queue->discard(connection->request.get())) {
       in_flight_.fetch_sub(1, std::memory_order_relaxed);
       missed(*connection->request, Missed::Why::kExpired);
@@ -461,6 +475,7 @@ void Server::check_deadlines(std::int64_t now) {
 
 void Server::tick(std::int64_t now) {
   next_tick_ns_ = now + kTickNs;
+  if (!is_listening_) listen_for(true);
   const bool drains = mailbox_->is_draining.load(std::memory_order_relaxed);
   std::vector<std::uint64_t> due;
   for (const auto& [ticket, connection] : connections_) {
@@ -593,7 +608,7 @@ Server::Step Server::begin_request(Connection& connection, const InferHead& head
   connection.queue = queue;
   connection.state = Connection::State::kWaiting;
   connection.due_ns = kNever;
-  if (request->deadline_ns != 0) deadlines_.push_back(connection.ticket);
+  if (request->deadline_ns != 0) deadlines_.push_back(request);
   connection.request = std::move(request);
   return Step::kWait;
 }
@@ -637,7 +652,7 @@ Server::Step Server::flush(Connection& connection) {
     if (did > 0 || connection.due_ns == kNever) connection.due_ns = now + options_.body_timeout_ns;
     return did > 0 ? Step::kGoOn : Step::kWait;
   }
-  connection.unsent.clear();
+  connection.unsent = std::string();  // an idle connection holds no memory
   if (connection.state == Connection::State::kEnding) {
     // Closing now would lose the answer for a client that still sends, so it may send on for a while.
     ::shutdown(connection.descriptor, SHUT_WR);

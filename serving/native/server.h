@@ -138,7 +138,7 @@ class Server {
   void drain();
   // Ends all connections and the thread.
   void stop();
-  // Connections that are open and not handed over.
+  // Connections that are open, here or with the Python path.
   std::int64_t connections() const { return open_.load(std::memory_order_relaxed); }
   // Requests that a session or its queue has.
   std::int64_t in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
@@ -151,6 +151,7 @@ class Server {
 
   void run();
   void accept_all();
+  void listen_for(bool is_wanted);
   bool make_room(const std::string& address, bool of_address);
   void read_mail(Mailbox::Letter& letter);
   void tick(std::int64_t now);
@@ -178,9 +179,9 @@ class Server {
   void wake_python();
 
   const ServerOptions options_;
-  const int listener_, wake_python_;
+  const int wake_python_;
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
-  int epoll_ = -1;
+  int epoll_ = -1, listener_ = -1;
   std::atomic<bool> is_stopping_{false};
   std::atomic<std::int64_t> open_{0}, in_flight_{0}, answered_{0}, passed_on_{0};
 
@@ -195,8 +196,9 @@ class Server {
   std::uint64_t next_ticket_ = 1;
   std::int64_t held_ = 0;
   std::int64_t next_tick_ns_ = 0;
-  // Tickets of requests that have a deadline, in the order in which they came.
-  std::deque<std::uint64_t> deadlines_;
+  // Requests that have a deadline.
+  std::deque<std::weak_ptr<InferRequest>> deadlines_;
+  std::int64_t next_deadlines_ns_ = 0;
   // Connections that can go on.
   std::deque<std::uint64_t> unfinished_;
   std::string scratch_;
