@@ -56,6 +56,23 @@ def test_options_are_checked_before_anything_is_measured(options: dict[str, obje
     assert caught.value.field == field
 
 
+def test_parts_are_picked_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: list[bool] = []
+
+    def measure(run: catalog.Run) -> None:
+        found.extend(run.wants(part) for part in ("first", "second"))
+
+    planted(monkeypatch, measure)
+    monkeypatch.setattr(sys.modules["benchmarks.planted"], "PARTS", ("first", "second"), raising=False)
+    ran(tmp_path)
+    ran(tmp_path, only=("second",))
+    assert found == [True, True, False, True]
+    with pytest.raises(ConfigError, match="planted has the parts first, second"):
+        ran(tmp_path, only=("third",))
+    with pytest.raises(ConfigError, match="lookup has no parts"):
+        catalog.check_parts("lookup", ("third",), ())
+
+
 def planted(monkeypatch: pytest.MonkeyPatch, measure: object) -> None:
     """Registers `planted` as a benchmark."""
     module = ModuleType("benchmarks.planted")
