@@ -220,9 +220,7 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
     try:
         with terminated_as_interrupt():
             console.print(machine_line(), markup=False, highlight=False, soft_wrap=True)
-            measure(
-                Run(report, work, options.quick, options.rows, options.repeats, options.max_s, only=options.only)
-            )
+            measure(Run(report, work, options.quick, options.rows, options.repeats, options.max_s, only=options.only))
     except KeyboardInterrupt:
         report.interrupted = True
     report.print(console)

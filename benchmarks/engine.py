@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -163,7 +162,9 @@ def user_side(run: Run, world: RankingWorld) -> None:
 def overload(run: Run, world: RankingWorld) -> None:
     """Sends three times the requests that the server can answer, with a bounded wait, beside what it can answer."""
     config = run.work / "models" / "ranker" / "config.pbtxt"
-    config.write_text(config.read_text() + f'parameters {{ key: "max_wait_ms" value {{ string_value: "{MAX_WAIT_MS}" }} }}\n')
+    config.write_text(
+        config.read_text() + f'parameters {{ key: "max_wait_ms" value {{ string_value: "{MAX_WAIT_MS}" }} }}\n'
+    )
     saved, result = run.work / "overload.npz", run.work / "overload.npy"
     save_bodies(saved, world.bodies(20, ITEMS, users=1))
     seconds = 1.5 if run.quick else 4.0
@@ -220,8 +221,9 @@ def overload(run: Run, world: RankingWorld) -> None:
 def sessions(run: Run) -> None:
     """Measures two sessions beside one; the number is changed while the server runs.
 
-    Two sessions cannot use the cores that the load generator and others use. The second row is the throughput that two
-    sessions would have on all cores, as far as theirs were used: idle cores count against them.
+    Two sessions cannot use the cores that the load generator and others use. The second row has what two sessions would
+    answer on all cores, where cores that were idle count against them, and what one session would answer whose process
+    keeps one core busy.
     """
     world = DlrmWorld(run.work / "sessions", run.work / "weights.safetensors")
     cores = os.cpu_count() or 1
@@ -236,12 +238,21 @@ def sessions(run: Run) -> None:
 
             turns = in_turns(run, {"one": partial(with_sessions, 1), "two": partial(with_sessions, 2)})
             what = f"sessions 2 over 1, batch {batch}"
-            one, two = ([load.figures.requests for load in turns.loads[name]] for name in ("one", "two"))
-            beside = [load.beside_cores for load in turns.loads["two"]]
-            whole = [figure * cores / max(1e-9, cores - used) for figure, used in zip(two, beside, strict=True)]
-            run.report.pairs(f"{what}, load on the same two cores", two, one, "one", unit="requests/s")
+            turns.report(
+                run,
+                f"{what}, load on the same two cores",
+                lambda load: load.figures.requests,
+                unit="requests/s",
+                ours="two",
+                against="one",
+            )
             run.report.pairs(
-                f"{what}, without the cores of the load", whole, one, "one", unit="requests/s", target=SESSIONS
+                f"{what}, without the cores of the load",
+                [load.figures.requests * cores / max(0.1, cores - load.beside_cores) for load in turns.loads["two"]],
+                [1e6 / load.busiest_us for load in turns.loads["one"]],
+                "one, a core busy",
+                unit="requests/s",
+                target=SESSIONS,
             )
             run.report.remark(f"{what}: cores that others used: {turns.others()}")
             turns.settle()

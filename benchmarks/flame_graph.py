@@ -1,4 +1,4 @@
-"""Draws samples of stacks as a flame graph: a rectangle for each function, as wide as the samples that it is part of."""
+"""Draws samples of stacks as a flame graph: a rectangle for each function, as wide as the samples that contain it."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ class Served:
     pid: int
     model: str
 
-    def cpu_seconds(self) -> float:
-        """Returns the processor time that all its processes have used, to a hundredth of a second."""
-        return sum(map(process_seconds, family(self.pid)))
+    def cpu_seconds(self) -> dict[int, float]:
+        """Returns the processor time that each of its processes has used, to a hundredth of a second."""
+        return {pid: process_seconds(pid) for pid in family(self.pid)}
 
     def counts(self) -> tuple[int, int]:
         """Returns how many requests of the model succeeded and how many failed, by the server's own account."""
@@ -50,6 +50,8 @@ class Load:
     figures: Figures
     #: Processor time of all its processes for a request, in microseconds.
     cpu_us: float
+    #: That of the process that used most.
+    busiest_us: float
     #: Cores that everything beside the server used: the load generator and others.
     beside_cores: float
     #: Cores of these that neither the generator nor the benchmark used.
@@ -60,24 +62,26 @@ class Load:
 Generator = Callable[[Served], Figures]
 
 
-def measure_load(run: Run, served: Served, generator: Generator, in_doubt: int | None) -> Load:
+def measure_load(run: Run, served: Served, generator: Generator, in_doubt: int) -> Load:
     """Measures a server once.
 
-    in_doubt: requests that may be under way when the generator ends; None if it sends more than it reports. Raises
-    BadAnswersError if the server counts failures, or other answers than the generator.
+    in_doubt: requests that may be under way when the generator ends. Raises BadAnswersError if the server counts more
+    failures, or fewer good answers than the generator; it may count more, such as those of a run-up.
     """
     gauge = CpuGauge(children=run.children)
     counts, used, busy, began = served.counts(), served.cpu_seconds(), busy_seconds(), time.perf_counter()
     gauge.start()
     figures = generator(served)
     others, took = gauge.stop(), time.perf_counter() - began
-    used, busy = served.cpu_seconds() - used, busy_seconds() - busy
+    spent = {pid: seconds - used.get(pid, 0.0) for pid, seconds in served.cpu_seconds().items()}
+    busy = busy_seconds() - busy
     succeeded, failed = (now - then for now, then in zip(served.counts(), counts, strict=True))
-    if failed > (in_doubt or 0) or (in_doubt is not None and abs(succeeded - figures.answers) > in_doubt):
+    if failed > in_doubt or figures.answers - succeeded > in_doubt:
         raise BadAnswersError(
             f"the server counts {succeeded} good answers and {failed} failures, the generator {figures.answers} answers"
         )
-    return Load(figures, used / succeeded * 1e6, max(0.0, busy - used) / took, others)
+    total, most = sum(spent.values()), max(spent.values())
+    return Load(figures, total / succeeded * 1e6, most / succeeded * 1e6, max(0.0, busy - total) / took, others)
 
 
 @dataclass
@@ -101,9 +105,11 @@ class Turns:
     ) -> None:
         """Adds a row that compares a value of two contestants."""
         shares = [load.others_cores for loads in self.loads.values() for load in loads]
+        mine, theirs = ([value(load) for load in self.loads[name]] for name in (ours, against))
         run.report.pairs(
             claim,
-            *([value(load) for load in self.loads[name]] for name in (ours, against)),
+            mine,
+            theirs,
             against,
             unit=unit,
             target=target,

@@ -42,15 +42,17 @@ from benchmarks.peers import PeerMissingError
 from benchmarks.peers.triton import TritonServer, TritonSettings
 from benchmarks.peers.triton_environment import TRITON, perf_analyzer
 from benchmarks.processes import family, running_ns
-from benchmarks.served_load import Generator, Load, Served, Turns, in_turns, measure_load, serve
+from benchmarks.served_load import Load, Served, Turns, in_turns, measure_load, serve
 from loadtest.bodies import binary_body, grpc_request, json_body
 from loadtest.rows import Tensor
 
-PARTS = ("http", "grpc", "alone", "perf_analyzer", "idle", "user", "overload", "sessions")
+PARTS = ("http", "grpc", "alone", "idle", "perf_analyzer", "user", "overload", "sessions")
+BESIDE_TRITON = PARTS[:5]
 MODEL = "dlrm"
 PROTOCOLS, BATCHES = ("http", "grpc"), (1, 64, 512)
 LOADED, LIGHT = 32, (8, 1)  # concurrency
 BODIES = 16  # that wrk sends in turn
+SAMPLES = 64  # rows that perf_analyzer makes bodies of; with thousands it prepares them for a minute
 # How many times as much Triton needs or takes, at least. Of its processor time: 0.4, 0.6 and 0.75.
 CPU = {1: 1 / 0.4, 64: 1 / 0.6, 512: 1 / 0.75}
 REQUESTS = {"http": {1: 1.3, 64: 1.3, 512: 1.25}, "grpc": {1: 1.3, 64: 1.3, 512: 1.3}}
@@ -59,49 +61,64 @@ IDLE_PERCENT, IDLE_S = 0.5, 3.0
 # The median latency of one row at concurrency 1, in milliseconds: benchmarks/results/2026-11-25-triton-before.txt.
 EARLIER_P50_MS: dict[str, float] = {}
 TRITON_SETTINGS = [
-    TritonSettings(instances, threads, delay) for instances, threads in ((1, 1), (1, 2), (2, 1)) for delay in (0, 200)
+    TritonSettings(instances, threads, delay) for instances, threads in ((2, 1), (1, 1), (1, 2)) for delay in (0, 200)
 ]
-OUR_SETTINGS = ((0, 1), (0, 2), (1, 1), (1, 2), (2, 1))  # front ends, sessions
+OUR_SETTINGS = ((1, 1), (1, 2), (2, 1), (0, 1), (0, 2))  # front ends, sessions
 # A setting is chosen for its processor time among those whose requests/s are within this of the most.
 _NEAR_MOST = 0.9
 
 Settings = TypeVar("Settings", TritonSettings, tuple[int, int])
 
 
+# Starts both servers: "ours" and "triton".
+Both = Callable[[], AbstractContextManager[dict[str, Served]]]
+
+
 def measure(run: Run) -> None:
-    """Measures every part that is wanted."""
-    if any(run.wants(part) for part in PARTS[:5]):
+    """Measures every part that is wanted; the longest comes last."""
+    both = None
+    if any(run.wants(part) for part in BESIDE_TRITON):
         try:
             for name, package in (("wrk", "wrk"), ("h2load", "nghttp2-client")):
                 program(name, package)
             perf_analyzer()
-            beside_triton(run)
+            requests, both = prepare(run)
+            beside_triton(run, requests, both)
         except PeerMissingError as error:
             run.report.remark(f"left out: {error}")
     under_load(run)
+    if both is not None and run.wants("perf_analyzer"):
+        with both() as servers:
+            _by_perf_analyzer(run, requests, servers)
 
 
-def beside_triton(run: Run) -> None:
-    """Measures what stands beside Triton, and the idle server."""
+def prepare(run: Run) -> tuple[Requests, Both]:
+    """Compares the answers of both servers and finds the best setting of each."""
     weights = run.work / "weights.safetensors"
     requests = Requests(run, DlrmWorld(run.work / "models", weights))
     serve_triton, serve_ours = partial(_triton, run, weights), partial(_emberline, run)
-    with serve_triton(TRITON_SETTINGS[0]) as peer, serve_ours((0, 1)) as own:
-        _compare_answers(requests.probe, own, peer)
     settings = _best(run, f"Triton {TRITON}", TRITON_SETTINGS, serve_triton, requests)
     ours = _best(run, "Emberline, (front ends, sessions)", OUR_SETTINGS, serve_ours, requests)
-    with serve_triton(settings) as peer, serve_ours(ours) as own:
-        _compare_answers(requests.probe, own, peer)
-        servers = {"ours": own, "triton": peer}
+
+    @contextlib.contextmanager
+    def both() -> Iterator[dict[str, Served]]:
+        with serve_triton(settings) as peer, serve_ours(ours) as own:
+            _compare_answers(requests.probe, own, peer)
+            yield {"ours": own, "triton": peer}
+
+    return requests, both
+
+
+def beside_triton(run: Run, requests: Requests, both: Both) -> None:
+    """Measures both servers under wrk and h2load, and idle."""
+    with both() as servers:
         for protocol in PROTOCOLS:
             if run.wants(protocol):
                 _loaded(run, requests, protocol, servers)
         if run.wants("alone"):
             _alone(run, requests, servers)
-        if run.wants("perf_analyzer"):
-            _by_perf_analyzer(run, requests, servers)
         if run.wants("idle"):
-            _idle(run, own, peer)
+            _idle(run, servers["ours"], servers["triton"])
 
 
 class Requests:
@@ -112,7 +129,7 @@ class Requests:
         self.seconds = 1 if run.quick else 2
         self.probe = world.request(300)
         self._data = run.work / "requests.json"
-        save_input_data(self._data, world.request(2048))
+        save_input_data(self._data, world.request(SAMPLES))
         self._scripts: dict[int, Path] = {}
         self._messages: dict[int, Path] = {}
         self._answer_bytes: dict[tuple[int, int], int] = {}
@@ -123,7 +140,7 @@ class Requests:
             self._messages[batch] = save_message(run.work / f"grpc-{batch}.bin", message)
 
     def load(self, served: Served, protocol: str, batch: int, concurrency: int) -> Load:
-        """Measures a server under wrk or h2load."""
+        """Measures a server under wrk or h2load for `seconds`."""
         generator = partial(self._http if protocol == "http" else self._grpc, batch, concurrency)
         return measure_load(self._run, served, generator, concurrency)
 
@@ -137,12 +154,10 @@ class Requests:
                 port, protocol, MODEL, self._data, batch=batch, concurrency=concurrency, seconds=seconds
             )
 
-        return measure_load(self._run, served, generator, None)
+        return measure_load(self._run, served, generator, concurrency)
 
     def _http(self, batch: int, concurrency: int, served: Served) -> Figures:
-        return run_wrk(
-            served.http_port, MODEL, self._scripts[batch], connections=concurrency, seconds=self.seconds
-        )
+        return run_wrk(served.http_port, MODEL, self._scripts[batch], connections=concurrency, seconds=self.seconds)
 
     def _grpc(self, batch: int, concurrency: int, served: Served) -> Figures:
         message, key = self._messages[batch], (served.pid, batch)
@@ -166,13 +181,9 @@ def _loaded(run: Run, requests: Requests, protocol: str, servers: dict[str, Serv
         turns.report(
             run, f"{what}: server CPU", lambda load: load.cpu_us, unit="us", target=CPU[batch], less_is_better=True
         )
-        turns.report(
-            run, what, lambda load: load.figures.requests, unit="requests/s", target=REQUESTS[protocol][batch]
-        )
+        turns.report(run, what, lambda load: load.figures.requests, unit="requests/s", target=REQUESTS[protocol][batch])
         turns.report(run, f"{what}: p50", lambda load: load.figures.p50_ms, unit="ms", less_is_better=True)
-        turns.report(
-            run, f"{what}: p99", lambda load: load.figures.p99_ms, unit="ms", target=P99, less_is_better=True
-        )
+        turns.report(run, f"{what}: p99", lambda load: load.figures.p99_ms, unit="ms", target=P99, less_is_better=True)
         _others(run, what, turns)
 
 
@@ -182,9 +193,7 @@ def _alone(run: Run, requests: Requests, servers: dict[str, Served]) -> None:
         what = f"{protocol}, batch 1, concurrency 1"
         if run.is_late(what):
             return
-        turns = in_turns(
-            run, {name: partial(requests.load, each, protocol, 1, 1) for name, each in servers.items()}
-        )
+        turns = in_turns(run, {name: partial(requests.load, each, protocol, 1, 1) for name, each in servers.items()})
         turns.report(run, f"{what}: p50", lambda load: load.figures.p50_ms, unit="ms", less_is_better=True)
         turns.report(run, f"{what}: server CPU", lambda load: load.cpu_us, unit="us", less_is_better=True)
         if protocol in EARLIER_P50_MS:
@@ -204,9 +213,7 @@ def _by_perf_analyzer(run: Run, requests: Requests, servers: dict[str, Served]) 
                     return
                 load = partial(requests.load_of_perf_analyzer, protocol=protocol, batch=batch, concurrency=concurrency)
                 turns = in_turns(run, {name: partial(load, each) for name, each in servers.items()})
-                turns.report(
-                    run, what, lambda load: load.figures.requests, unit="requests/s", target=PERF_ANALYZER
-                )
+                turns.report(run, what, lambda load: load.figures.requests, unit="requests/s", target=PERF_ANALYZER)
                 _others(run, what, turns)
 
 
@@ -245,7 +252,8 @@ def _best(
     Both are geometric means over protocols and batches under load.
     """
     if run.quick:
-        return settings[2]
+        return settings[0]
+    seconds, requests.seconds = requests.seconds, 1
     found: list[tuple[Settings, float, float]] = []
     for each in settings:
         with serve(each) as served:
@@ -255,6 +263,7 @@ def _best(
             for values in ([load.figures.requests for load in loads], [load.cpu_us for load in loads])
         )
         found.append((each, rate, cpu_us))
+    requests.seconds = seconds
     most = max(rate for _, rate, _ in found)
     best = min((each for each in found if each[1] >= _NEAR_MOST * most), key=lambda each: each[2])[0]
     tried = "; ".join(f"{each}: {rate:,.0f} requests/s, {cpu_us:,.0f} us" for each, rate, cpu_us in found)

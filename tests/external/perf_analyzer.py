@@ -1,8 +1,8 @@
 """Triton's perf_analyzer against this server: every transport, form of tensors and kind of load, with and without front
 ends.
 
-A figure is not the point here, and none is checked: perf_analyzer reads metadata, configuration, statistics and metrics,
-checks that they fit each other, and ends with an error where they do not.
+A figure is not the point here, and none is checked: perf_analyzer reads metadata, configuration, statistics and
+metrics, checks that they fit each other, and ends with an error where they do not.
 
     python -m benchmarks.peers.triton_environment      # perf_analyzer, once
     python -m tests.external.perf_analyzer             # about five minutes

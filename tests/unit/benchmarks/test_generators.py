@@ -91,7 +91,7 @@ def test_wrk_sends_the_bodies_in_turn_and_counts_answers(tmp_path: Path) -> None
 @needs_wrk
 def test_wrk_refuses_figures_with_one_bad_answer(tmp_path: Path) -> None:
     script = save_script(tmp_path / "load.lua", BODIES)
-    with http_server(100) as (port, _), pytest.raises(BadAnswersError, match="were not 2xx"):
+    with http_server(10) as (port, _), pytest.raises(BadAnswersError, match="were not 2xx"):
         run_wrk(port, "model", script, connections=2, seconds=1)
 
 
