@@ -4,8 +4,10 @@
 
 `perf` (Debian's package linux-perf) samples all processes of the server, the kernel included, on the processor's clock,
 while something else sends requests. PID is the server's first process, ours or Triton's. With --url, the server's
-statistics say how many requests were answered meanwhile. Python functions have no names of their own here: all are
-the interpreter's; `py-spy record --native --pid PID` names them, and stops the server for each sample.
+statistics say how many requests were answered meanwhile. Each graph begins with the process and the library that a
+sample is in. Libraries are built without frame pointers, so that callers are missing where perf cannot find them, and
+Python functions are all the interpreter's: `py-spy record --native --pid PID` names them, and stops the server for each
+sample.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _KERNEL_WORK = (
     ("page faults", re.compile(r"page_fault")),
     ("scheduler", re.compile(r"^(schedule|__schedule)")),
 )
+_UNKNOWN = "[unknown]"
 _LEAST_SHARE = 0.005
+_FUNCTIONS = 25
 
 
 def record(pids: Iterable[int], seconds: float, data: Path) -> None:
@@ -99,6 +103,14 @@ def table(samples: list[tuple[int, Stack]], seconds: float, requests: int | None
         for name, part in Counter(group(stack) for of, stack in samples if of == pid).most_common():
             if part >= _LEAST_SHARE * count:
                 yield f"  {part * scale:8.1f} {unit}  {100 * part / count:5.1f} %  {name}"
+    yield f"the {_FUNCTIONS} functions that take most, without what they call:"
+    for (name, of), part in Counter(stack[-1] for _, stack in samples).most_common(_FUNCTIONS):
+        yield f"  {part * scale:8.1f} {unit}  {of}: {name[:80]}"
+
+
+def rooted(pid: int, stack: Stack) -> Stack:
+    """Returns a stack that begins with its process and what it counts for, without what perf could not name."""
+    return ((f"process {pid}", ""), (group(stack), group(stack)), *(each for each in stack if each[0] != _UNKNOWN))
 
 
 def main() -> None:
@@ -121,7 +133,7 @@ def main() -> None:
     if requests is not None:
         print(f"{requests} requests, {requests / arguments.seconds:,.0f} a second")
     print("\n".join(table(samples, arguments.seconds, requests)))
-    arguments.svg.write_text(flame_graph([stack for _, stack in samples]), encoding="utf-8")
+    arguments.svg.write_text(flame_graph([rooted(pid, stack) for pid, stack in samples]), encoding="utf-8")
     print(arguments.svg)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from benchmarks.flame import group, parse, table
+from benchmarks.flame import group, parse, rooted, table
 from benchmarks.flame_graph import flame_graph
 
 PRINTED = """
@@ -35,6 +35,13 @@ def test_the_table_has_microseconds_of_a_request() -> None:
     assert lines[0] == "process 41: 4.0 us"  # two samples of 2,004 us over a thousand requests
     assert lines[1].split() == ["2.0", "us", "50.0", "%", "kernel:", "sockets"]
     assert lines[3] == "process 42: 2.0 us"
+    assert lines[-1].split() == ["2.0", "us", "[kernel:", "futex_wait"]
+
+
+def test_a_graph_begins_with_processes() -> None:
+    pid, stack = list(parse(PRINTED))[1]
+    assert rooted(pid, stack)[:2] == (("process 41", ""), ("libtorch_cpu", "libtorch_cpu"))
+    assert [name for name, _ in rooted(pid, stack)[2:]] == ["at::native::addmm(at::Tensor const&)"]
 
 
 def test_a_function_is_as_wide_as_its_samples() -> None:
