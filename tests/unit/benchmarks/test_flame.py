@@ -1,4 +1,4 @@
-"""What perf prints becomes stacks, a table by library, and a flame graph."""
+"""Checks that what perf prints becomes stacks, a table by library, and a flame graph."""
 
 from __future__ import annotations
 
