@@ -20,7 +20,7 @@ from benchmarks.gauge import CpuGauge
 from benchmarks.machine import available_bytes, machine_line
 from benchmarks.measure import PIECE_S, REPEATS, RUN_UP_S, STEADY_S, Contestant, Samples, interleave
 from benchmarks.report import Report
-from storage.errors import ConfigError
+from storage.errors import ConfigError, EmberlineError
 
 # name -> one line for --list
 BENCHMARKS = {
@@ -206,7 +206,8 @@ class Options:
 def run(name: str, options: Options, console: Console, work: Path) -> Report:
     """Runs one benchmark, prints its table and writes its files; when interrupted, it does so with the rows it has.
 
-    work: an empty folder on a disk. Raises ConfigError for a wrong name, EmberlineError for what the store raises.
+    work: an empty folder on a disk. Raises ConfigError for a wrong name, and after its table the EmberlineError that
+    ended the benchmark.
     """
     module = importlib.import_module(module_of(check_name(name)))
     measure: Callable[[Run], None] = module.measure
@@ -223,6 +224,9 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
             measure(Run(report, work, options.quick, options.rows, options.repeats, options.max_s, only=options.only))
     except KeyboardInterrupt:
         report.interrupted = True
+    except EmberlineError:
+        report.print(console)
+        raise
     report.print(console)
     console.print(f"{time.monotonic() - began:.0f} s", markup=False, highlight=False)
     if options.json is not None:

@@ -16,9 +16,7 @@ The server beside itself follows: one user with many items, overload, two sessio
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -26,33 +24,22 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TypeVar
 
-import grpc
-import numpy as np
-from tritonclient.grpc import service_pb2, service_pb2_grpc
-
 from benchmarks.catalog import Run
 from benchmarks.command import script
+from benchmarks.dlrm_requests import BATCHES, MODEL, Requests, compare_answers
 from benchmarks.dlrm_world import DlrmWorld
 from benchmarks.engine import under_load
-from benchmarks.generators import Figures, program
-from benchmarks.generators.h2load import answer_bytes, run_h2load, save_message
-from benchmarks.generators.perf_analyzer import run_perf_analyzer, save_input_data
-from benchmarks.generators.wrk import run_wrk, save_script
+from benchmarks.generators import program
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.triton import TritonServer, TritonSettings
 from benchmarks.peers.triton_environment import TRITON, perf_analyzer
 from benchmarks.processes import family, running_ns
-from benchmarks.served_load import Load, Served, Turns, in_turns, measure_load, serve
-from loadtest.bodies import binary_body, grpc_request, json_body
-from loadtest.rows import Tensor
+from benchmarks.served_load import Served, Turns, in_turns, serve
 
 PARTS = ("http", "grpc", "alone", "idle", "perf_analyzer", "user", "overload", "sessions")
 BESIDE_TRITON = PARTS[:5]
-MODEL = "dlrm"
-PROTOCOLS, BATCHES = ("http", "grpc"), (1, 64, 512)
+PROTOCOLS = ("http", "grpc")
 LOADED, LIGHT = 32, (8, 1)  # concurrency
-BODIES = 16  # that wrk sends in turn
-SAMPLES = 64  # rows that perf_analyzer makes bodies of; with thousands it prepares them for a minute
 # How many times as much Triton needs or takes, at least. Of its processor time: 0.4, 0.6 and 0.75.
 CPU = {1: 1 / 0.4, 64: 1 / 0.6, 512: 1 / 0.75}
 REQUESTS = {"http": {1: 1.3, 64: 1.3, 512: 1.25}, "grpc": {1: 1.3, 64: 1.3, 512: 1.3}}
@@ -68,8 +55,6 @@ OUR_SETTINGS = ((1, 1), (1, 2), (2, 1), (0, 1), (0, 2))  # front ends, sessions
 _NEAR_MOST = 0.9
 
 Settings = TypeVar("Settings", TritonSettings, tuple[int, int])
-
-
 # Starts both servers: "ours" and "triton".
 Both = Callable[[], AbstractContextManager[dict[str, Served]]]
 
@@ -103,7 +88,7 @@ def prepare(run: Run) -> tuple[Requests, Both]:
     @contextlib.contextmanager
     def both() -> Iterator[dict[str, Served]]:
         with serve_triton(settings) as peer, serve_ours(ours) as own:
-            _compare_answers(requests.probe, own, peer)
+            compare_answers(requests.probe, own, peer)
             yield {"ours": own, "triton": peer}
 
     return requests, both
@@ -119,54 +104,6 @@ def beside_triton(run: Run, requests: Requests, both: Both) -> None:
             _alone(run, requests, servers)
         if run.wants("idle"):
             _idle(run, servers["ours"], servers["triton"])
-
-
-class Requests:
-    """The requests of each batch, saved for each load generator."""
-
-    def __init__(self, run: Run, world: DlrmWorld) -> None:
-        self._run = run
-        self.seconds = 1 if run.quick else 2
-        self.probe = world.request(300)
-        self._data = run.work / "requests.json"
-        save_input_data(self._data, world.request(SAMPLES))
-        self._scripts: dict[int, Path] = {}
-        self._messages: dict[int, Path] = {}
-        self._answer_bytes: dict[tuple[int, int], int] = {}
-        for batch in BATCHES:
-            bodies = [binary_body(world.request(batch)) for _ in range(BODIES)]
-            self._scripts[batch] = save_script(run.work / f"http-{batch}.lua", bodies)
-            message = grpc_request(MODEL, world.request(batch)).SerializeToString()
-            self._messages[batch] = save_message(run.work / f"grpc-{batch}.bin", message)
-
-    def load(self, served: Served, protocol: str, batch: int, concurrency: int) -> Load:
-        """Measures a server under wrk or h2load for `seconds`."""
-        generator = partial(self._http if protocol == "http" else self._grpc, batch, concurrency)
-        return measure_load(self._run, served, generator, concurrency)
-
-    def load_of_perf_analyzer(self, served: Served, protocol: str, batch: int, concurrency: int) -> Load:
-        """Measures a server under perf_analyzer."""
-        port = served.http_port if protocol == "http" else served.grpc_port
-        seconds = 0.9 if self._run.quick else 1.5
-
-        def generator(_: Served) -> Figures:
-            return run_perf_analyzer(
-                port, protocol, MODEL, self._data, batch=batch, concurrency=concurrency, seconds=seconds
-            )
-
-        return measure_load(self._run, served, generator, concurrency)
-
-    def _http(self, batch: int, concurrency: int, served: Served) -> Figures:
-        return run_wrk(served.http_port, MODEL, self._scripts[batch], connections=concurrency, seconds=self.seconds)
-
-    def _grpc(self, batch: int, concurrency: int, served: Served) -> Figures:
-        message, key = self._messages[batch], (served.pid, batch)
-        if key not in self._answer_bytes:
-            self._answer_bytes[key] = answer_bytes(served.grpc_port, message)
-        expected = self._answer_bytes[key]
-        return run_h2load(
-            served.grpc_port, message, connections=concurrency, seconds=self.seconds, expected_bytes=expected
-        )
 
 
 def _loaded(run: Run, requests: Requests, protocol: str, servers: dict[str, Served]) -> None:
@@ -287,33 +224,6 @@ def _emberline(run: Run, settings: tuple[int, int]) -> Iterator[Served]:
     config.write_text(f'backend: "emberline"\ndynamic_batching {{ }}\n{groups}')
     with serve(run, run.work / "models", run.work / "store", MODEL, frontends=frontends) as served:
         yield served
-
-
-def _compare_answers(rows: Sequence[Tensor], own: Served, peer: Served) -> None:
-    """Raises AssertionError unless both servers give the same scores, in every form that is timed."""
-    expected = _scores(peer.http_port, json_body(rows), {})
-    body, header = binary_body(rows)
-    for served in (own, peer):
-        binary = _scores(served.http_port, body, {"Inference-Header-Content-Length": str(header)})
-        for scores in (_scores(served.http_port, json_body(rows), {}), binary, _scores_over_grpc(served, rows)):
-            np.testing.assert_allclose(scores, expected, atol=1e-6)
-
-
-def _scores(port: int, body: bytes, headers: dict[str, str]) -> np.ndarray:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v2/models/{MODEL}/infer", data=body, headers=headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        content, header = answer.read(), answer.headers["Inference-Header-Content-Length"]
-    if header is not None:  # the one output, as bytes behind the JSON
-        return np.frombuffer(content[int(header) :], "<f4")
-    return np.array(json.loads(content)["outputs"][0]["data"], np.float32)
-
-
-def _scores_over_grpc(served: Served, rows: Sequence[Tensor]) -> np.ndarray:
-    with grpc.insecure_channel(f"127.0.0.1:{served.grpc_port}") as channel:
-        answer: service_pb2.ModelInferResponse = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(
-            grpc_request(MODEL, rows), timeout=30
-        )
-    return np.frombuffer(answer.raw_output_contents[0], "<f4")
 
 
 if __name__ == "__main__":

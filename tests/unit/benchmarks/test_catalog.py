@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks import all_store, catalog
 from benchmarks.measure import Samples
 from benchmarks.report import Report
-from storage.errors import ConfigError
+from storage.errors import ConfigError, Unavailable
 
 
 @pytest.mark.parametrize("name", catalog.BENCHMARKS)
@@ -102,6 +102,19 @@ def test_a_quick_run_measures_prints_and_writes(monkeypatch: pytest.MonkeyPatch,
     (row,) = json.loads((tmp_path / "rows.json").read_text())
     assert (row["ours"], row["other"], row["ratio"], row["holds"]) == (4.0, 2.0, 2.0, True)
     assert row["repeats"] >= 3
+
+
+def test_a_run_that_fails_prints_the_rows_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def measure(run: catalog.Run) -> None:
+        run.report.pairs("first", [4.0], [2.0], "peer", unit="x")
+        raise Unavailable("no good answer")
+
+    planted(monkeypatch, measure)
+    console = Console(width=170, file=io.StringIO())
+    with pytest.raises(Unavailable):
+        catalog.run("planted", catalog.Options(), console, tmp_path)
+    assert isinstance(console.file, io.StringIO)
+    assert "first [x]" in console.file.getvalue()
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
