@@ -66,7 +66,8 @@ def _run(port: int, message: Path, *options: str) -> str:
     """Returns what h2load prints."""
     command = [
         *(str(program("h2load", "nghttp2-client")), *options, "-d", str(message)),
-        *("-H", "content-type: application/grpc", "-H", "te: trailers", f"http://127.0.0.1:{port}/{_METHOD}"),
+        *("-H", "content-type: application/grpc", "-H", "te: trailers"),  # codespell:ignore te
+        f"http://127.0.0.1:{port}/{_METHOD}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done.stdout + done.stderr
