@@ -147,7 +147,10 @@ class Server:
                 protocol=AdoptedConnection if is_native else HttpProtocol,
             )
             metrics = http_server(
-                GatedApp(MetricsApp(self.repository), gate), HttpLimits(config), config.drain_timeout_s, tls
+                GatedApp(MetricsApp(self.repository, self._native_counts), gate),
+                HttpLimits(config),
+                config.drain_timeout_s,
+                tls,
             )
             await grpc.start()
             tasks = [
@@ -178,6 +181,9 @@ class Server:
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
         left = max(0.5, deadline - time.monotonic())
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)
+
+    def _native_counts(self) -> tuple[int, int] | None:
+        return None if self.native is None else self.native.counts
 
     def is_loading(self) -> bool:
         """Returns whether models are still being loaded for the first time."""

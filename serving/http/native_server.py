@@ -202,6 +202,12 @@ class NativeHttpServer:
         assert self._native is not None
         return self._native
 
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Returns the requests answered and the connections handed over so far; None once it has ended."""
+        native = self._native
+        return None if native is None else (native.answered, native.passed_on)
+
     def follow(self, repository: ModelRepository) -> None:
         """Answers requests for the models of a repository from now on, as they come and go."""
         repository.watch_routes(self._publish)

@@ -1,8 +1,8 @@
 // Recognises the head of an ordinary inference request in HTTP/1.1.
 //
 // Only requests that every reader of RFC 9112 understands in the same way are taken: a POST to a model's infer path
-// with one Host, one Content-Length, and nothing that frames, expects or encodes the body. Everything else, good or bad, is
-// for the parser of the Python path, which gets the same bytes.
+// with one Host, one Content-Length, and nothing that frames, expects or encodes the body. Everything else, good or
+// bad, is for the parser of the Python path, which gets the same bytes.
 #pragma once
 
 #include <cstdint>

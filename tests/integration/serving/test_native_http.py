@@ -16,7 +16,7 @@ import pytest
 from serving import Server
 from serving.http.native_server import NativeHttpServer
 from tests.integration.serving.conftest import Published
-from tests.integration.serving.front_processes import Reply, until
+from tests.integration.serving.front_processes import Reply, ask, until
 
 PATH = "/v2/models/ranker/infer"
 # With it, a request is never an ordinary one; without tokens, the Python path does not look at it.
@@ -269,6 +269,15 @@ def test_a_client_that_leaves_frees_its_place(native: NativeHttpServer, server: 
         with socket.create_connection(("127.0.0.1", server.http_port), 30) as end:
             end.sendall(request_bytes(*body_of(tensors(published, 1))))
     until(lambda: native.native.in_flight == 0 and native.native.connections == 0)
+
+
+def test_the_metrics_page_says_how_many_were_answered_natively(
+    native: NativeHttpServer, server: Server, client: Client, published: Published
+) -> None:
+    assert client.post(*body_of(tensors(published, 2))).status == 200
+    page = ask(server.metrics_port, "GET", "/metrics").content.decode()
+    assert f"\nemberline_http_native_requests_total {native.native.answered}\n" in page
+    assert f"\nemberline_http_handed_over_total {native.native.passed_on}\n" in page
 
 
 def test_answers_are_counted(server: Server, client: Client, published: Published) -> None:
