@@ -10,11 +10,11 @@ PY     := $(VENV)/bin/python
 JOBS   ?= 2
 SECONDS ?= 600
 FUZZ_SECONDS ?= 600
-NATIVE := $(shell find storage/native benchmarks/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
+NATIVE := $(shell find storage/native serving/native benchmarks/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
 SAMPLE ?= 40
 READY  := $(VENV)/.ready
 # What clang-format keeps in shape.
-FORMATTED := $(shell find storage/native benchmarks cuda tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+FORMATTED := $(shell find storage/native serving/native benchmarks cuda tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 FUZZERS := $(VENV)/.fuzzers
 TIDY    := $(VENV)/.tidy
 # A GPU's torch and CuPy are those of this Python, and what else is needed is put beside them into build/gpu-venv.

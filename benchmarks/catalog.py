@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from benchmarks.gauge import CpuGauge
 from benchmarks.machine import available_bytes, machine_line
 from benchmarks.measure import PIECE_S, REPEATS, RUN_UP_S, STEADY_S, Contestant, Samples, interleave
 from benchmarks.report import Report
-from storage.errors import ConfigError
+from storage.errors import ConfigError, EmberlineError
 
 # name -> one line for --list
 BENCHMARKS = {
@@ -32,7 +32,7 @@ BENCHMARKS = {
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "transports": "shared memory beside bytes, front ends, the hand-over to the engine, tokens and TLS",
-    "triton": "a DLRM behind the whole server and behind Triton: HTTP and gRPC, batches of 1, 64 and 512",
+    "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
     "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",
     "gpu_lookup": "rows on a GPU, every id hits: the limit by row numbers, torch EmbeddingBag, FBGEMM, a small graph",
@@ -56,12 +56,18 @@ class Run:
     #: Seconds after which nothing new is begun. None: no bound, except for a quick run.
     max_s: float | None = None
     began: float = field(default_factory=time.monotonic)
+    #: Parts of the benchmark to measure; () for all.
+    only: tuple[str, ...] = ()
     #: Ids of processes that count as ours (see `counted`).
     children: list[int] = field(default_factory=list)
 
     def size(self, full: int, quick: int) -> int:
         """Returns the number of rows to measure with."""
         return self.rows or (quick if self.quick else full)
+
+    def wants(self, part: str) -> bool:
+        """Returns whether a part of the benchmark is to be measured."""
+        return not self.only or part in self.only
 
     @property
     def piece_s(self) -> float:
@@ -152,6 +158,14 @@ def wrong_name(name: str) -> str:
     return f"no benchmark {name!r}; {hint}"
 
 
+def check_parts(name: str, only: Sequence[str], parts: Sequence[str]) -> None:
+    """Raises ConfigError if a benchmark does not have one of the parts."""
+    for part in only:
+        if part not in parts:
+            has = f"has the parts {', '.join(parts)}" if parts else "has no parts"
+            raise ConfigError(f"--only {part}: {name} {has}", field="only")
+
+
 def list_lines() -> list[str]:
     """Returns one line for each benchmark."""
     width = max(map(len, BENCHMARKS))
@@ -174,6 +188,8 @@ class Options:
     repeats: int = REPEATS
     #: Seconds after which nothing new is begun.
     max_s: float | None = None
+    #: Parts of the benchmark to measure; () for all.
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rows is not None and self.rows < 10_000:
@@ -190,10 +206,12 @@ class Options:
 def run(name: str, options: Options, console: Console, work: Path) -> Report:
     """Runs one benchmark, prints its table and writes its files; when interrupted, it does so with the rows it has.
 
-    work: an empty folder on a disk. Raises ConfigError for a wrong name, EmberlineError for what the store raises.
+    work: an empty folder on a disk. Raises ConfigError for a wrong name, and after its table the EmberlineError that
+    ended the benchmark.
     """
     module = importlib.import_module(module_of(check_name(name)))
     measure: Callable[[Run], None] = module.measure
+    check_parts(name, options.only, getattr(module, "PARTS", ()))
     if options.plot is not None:
         from benchmarks.plot import need_matplotlib
 
@@ -203,9 +221,12 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
     try:
         with terminated_as_interrupt():
             console.print(machine_line(), markup=False, highlight=False, soft_wrap=True)
-            measure(Run(report, work, options.quick, options.rows, options.repeats, options.max_s))
+            measure(Run(report, work, options.quick, options.rows, options.repeats, options.max_s, only=options.only))
     except KeyboardInterrupt:
         report.interrupted = True
+    except EmberlineError:
+        report.print(console)
+        raise
     report.print(console)
     console.print(f"{time.monotonic() - began:.0f} s", markup=False, highlight=False)
     if options.json is not None:

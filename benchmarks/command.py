@@ -26,6 +26,7 @@ NAME = "python -m benchmarks"
 @click.option("--rows", type=int, help="Rows of the largest table.  [default: the benchmark's own]")
 @click.option("--repeats", type=int, default=7, help="Undisturbed repeats of each measurement.")
 @click.option("--max-seconds", type=float, help="Begin nothing new after so long; what is left out is said.")
+@click.option("--only", default="", help="Measure these parts, such as http,grpc.  [default: all]")
 @click.option(
     "--work",
     type=LocalPath(exists=True, file_okay=False),
@@ -40,6 +41,7 @@ def command(
     rows: int | None,
     repeats: int,
     max_seconds: float | None,
+    only: str,
     work: Path | None,
 ) -> None:
     """Measure the store beside the machine's limits and its peers, side by side in one run.
@@ -52,6 +54,7 @@ def command(
       python -m benchmarks --list
       python -m benchmarks lookup --quick
       python -m benchmarks tiered --json tiered.json --plot tiered.png
+      python -m benchmarks triton --only http,grpc
     """
     if list_them:
         click.echo("\n".join(catalog.list_lines()))
@@ -60,7 +63,10 @@ def command(
         raise click.UsageError("Give a NAME, or --list.")
     if name not in catalog.BENCHMARKS:
         raise click.UsageError(catalog.wrong_name(name))
-    options = catalog.Options(quick=quick, json=json, plot=plot, rows=rows, repeats=repeats, max_s=max_seconds)
+    parts = tuple(part for part in only.split(",") if part)
+    options = catalog.Options(
+        quick=quick, json=json, plot=plot, rows=rows, repeats=repeats, max_s=max_seconds, only=parts
+    )
 
     from rich.console import Console
 

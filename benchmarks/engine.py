@@ -1,8 +1,9 @@
 """Claims: the engine beside itself: the cost of a request, an echo, one user with many items, more load than it can
 answer, two sessions.
 
-`emberline serve` and the load generator run in processes of their own and share the machine, so each figure includes
-the cost of the load. Answers are compared before anything is timed.
+`emberline serve` and the load generator run in processes of their own and share the machine, so requests/s include the
+cost of the load. For two sessions a second row accounts for the cores that the load and others used. Answers are
+compared before anything is timed.
 
     python -m benchmarks.engine            # about four minutes
     python -m benchmarks.engine --quick
@@ -13,30 +14,37 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
 from benchmarks.catalog import Run
 from benchmarks.command import script
+from benchmarks.dlrm_world import DlrmWorld
 from benchmarks.echo_server import ROWS, WIDTH
+from benchmarks.generators import Figures, program
+from benchmarks.generators.wrk import run_wrk, save_script
 from benchmarks.measure import Contestant
 from benchmarks.open_load import run_load
 from benchmarks.paced_load import max_rate, save_bodies
-from benchmarks.processes import family
+from benchmarks.peers import PeerMissingError
 from benchmarks.ranking_world import RankingWorld
+from benchmarks.served_load import Load, Served, in_turns, measure_load, serve
 from benchmarks.stages import Stages
 from loadtest.bodies import binary_body
 from loadtest.rows import Tensor
-from tests.support.server_process import ServerProcess, free_ports
+from tests.support.server_process import free_ports
 
-ITEMS = 512
+PARTS = ("code", "echo", "user", "overload", "sessions")
+ITEMS, HISTORY = 512, 200
 FRONTENDS = 1
+CONNECTIONS = 16
 ONCE, SESSIONS = 2.0, 1.7
 OWN_CODE_US = 60.0
 ECHO = 0.6
@@ -46,19 +54,29 @@ _MAX_S = 90.0
 
 def measure(run: Run) -> None:
     """Measures every claim."""
-    own_code(run)
-    echo(run)
-    world = RankingWorld(run.work / "models", "ranker")
-    config = run.work / "models" / "ranker" / "config.pbtxt"
-    plain = config.read_text()
-    run.report.remark(f"{FRONTENDS} front end before the engine, where nothing else is said")
-    run.report.remark("load: eight connections, closed loop, in a process of its own on the same cores")
-    user_side(run, world)
-    overload(run, world, config, plain)
-    for items in (64, ITEMS):
-        if run.is_late("sessions"):
-            break
-        sessions(run, world, config, plain, items)
+    if run.wants("code"):
+        own_code(run)
+    if run.wants("echo"):
+        echo(run)
+    under_load(run)
+
+
+def under_load(run: Run) -> None:
+    """Measures the claims about users, overload and sessions."""
+    try:
+        program("wrk", "wrk")
+    except PeerMissingError as error:
+        run.report.remark(f"left out: {error}")
+        return
+    run.report.remark(f"of the server beside itself: {FRONTENDS} front end before the engine")
+    if run.wants("user") or run.wants("overload"):
+        world = RankingWorld(run.work / "models", "ranker", history=HISTORY)
+        if run.wants("user"):
+            user_side(run, world)
+        if run.wants("overload"):
+            overload(run, world)
+    if run.wants("sessions") and not run.is_late("sessions"):
+        sessions(run)
 
 
 def own_code(run: Run) -> None:
@@ -89,7 +107,7 @@ def echo(run: Run) -> None:
             headers = {"Inference-Header-Content-Length": str(body[1])}
             if post(port, "/v2/models/echo/infer", body[0], headers)[-4 * WIDTH :] != body[0][-4 * WIDTH :]:
                 raise RuntimeError("the echo is not what was sent")
-        contestants = {"ours": load(run, own, "echo", [body]), "raw ASGI": load(run, bare, "echo", [body])}
+        contestants = {"ours": _echo_load(run, own, body), "raw ASGI": _echo_load(run, bare, body)}
         samples = run.interleave(contestants, max_s=_MAX_S)
     run.report.compare("HTTP echo of 133 kB", samples, "raw ASGI", unit="requests/s", target=ECHO)
     run.settle(samples)
@@ -118,26 +136,41 @@ def user_side(run: Run, world: RankingWorld) -> None:
     once = world.bodies(20, ITEMS, users=1)
     world.rng.bit_generator.state = seeds
     repeated = world.bodies(20, ITEMS, users=ITEMS)
-    with serving(run) as port:
+    with serving(run, "models", "ranker") as served:
         for one, other in zip(once[:3], repeated[:3], strict=True):
-            np.testing.assert_allclose(scores(port, one), scores(port, other), atol=1e-5)
-        contestants = {
-            "once": load(run, port, "once", once),
-            "repeated": load(run, port, "repeated", repeated),
-        }
-        samples = run.interleave(contestants, max_s=_MAX_S)
-    run.report.compare(f"{ITEMS} items of one user", samples, "repeated", ours="once", unit="requests/s", target=ONCE)
-    run.settle(samples)
+            np.testing.assert_allclose(scores(served.http_port, one), scores(served.http_port, other), atol=1e-5)
+        turns = in_turns(
+            run, {"once": load(run, served, "once", once), "repeated": load(run, served, "repeated", repeated)}
+        )
+    what = f"{ITEMS} items of one user with a history of {HISTORY}"
+    turns.report(
+        run, what, lambda load: load.figures.requests, unit="requests/s", ours="once", against="repeated", target=ONCE
+    )
+    turns.report(
+        run,
+        f"{what}: server CPU of a request",
+        lambda load: load.cpu_us,
+        unit="us",
+        ours="once",
+        against="repeated",
+        less_is_better=True,
+    )
+    run.report.remark(f"{what}: cores that others used: {turns.others()}")
+    turns.settle()
 
 
-def overload(run: Run, world: RankingWorld, config: Path, plain: str) -> None:
+def overload(run: Run, world: RankingWorld) -> None:
     """Sends three times the requests that the server can answer, with a bounded wait, beside what it can answer."""
-    config.write_text(plain + f'parameters {{ key: "max_wait_ms" value {{ string_value: "{MAX_WAIT_MS}" }} }}\n')
+    config = run.work / "models" / "ranker" / "config.pbtxt"
+    config.write_text(
+        config.read_text() + f'parameters {{ key: "max_wait_ms" value {{ string_value: "{MAX_WAIT_MS}" }} }}\n'
+    )
     saved, result = run.work / "overload.npz", run.work / "overload.npy"
     save_bodies(saved, world.bodies(20, ITEMS, users=1))
     seconds = 1.5 if run.quick else 4.0
     found: list[dict[str, float]] = []
-    with serving(run) as port:
+    with serving(run, "models", "ranker") as served:
+        port = served.http_port
         for _ in range(2 if run.quick else run.repeats):
             most = run_load(port, "ranker", 0.0, seconds, saved, result)
             capacity = np.count_nonzero(most["status"] == 200) / seconds
@@ -185,46 +218,68 @@ def overload(run: Run, world: RankingWorld, config: Path, plain: str) -> None:
     run.report.remark(f"overload: offered {np.median(values('offered')) / np.median(values('capacity')):.1f}x in fact")
 
 
-def sessions(run: Run, world: RankingWorld, config: Path, plain: str, items: int) -> None:
-    """Measures two sessions beside one; the number is changed while the server runs."""
-    bodies = world.bodies(20, items, users=items)
-    config.write_text(plain)
-    with serving(run) as port:
-        work = load(run, port, f"batch{items}", bodies)
+def sessions(run: Run) -> None:
+    """Measures two sessions beside one; the number is changed while the server runs.
 
-        def with_sessions(count: int) -> Contestant:
-            def measured(turn: int) -> float:
-                post(port, "/v2/repository/models/ranker/sessions", json.dumps({"count": count}).encode(), {})
-                return work(turn)
+    Two sessions cannot use the cores that the load generator and others use. The second row has what two sessions would
+    answer on all cores, where cores that were idle count against them, and what one session would answer whose process
+    keeps one core busy.
+    """
+    world = DlrmWorld(run.work / "sessions", run.work / "weights.safetensors")
+    cores = os.cpu_count() or 1
+    with serving(run, "sessions", "dlrm") as served:
+        for batch in (64, ITEMS):
+            work = load(run, served, f"batch{batch}", [binary_body(world.request(batch)) for _ in range(20)])
 
-            return measured
+            def with_sessions(count: int, work: Callable[[], Load] = work) -> Load:
+                body = json.dumps({"count": count}).encode()
+                post(served.http_port, "/v2/repository/models/dlrm/sessions", body, {})
+                return work()
 
-        samples = run.interleave({"one": with_sessions(1), "two": with_sessions(2)}, max_s=_MAX_S)
-    run.report.compare(
-        f"sessions 2 over 1, batch {items}, load on the same two cores",
-        samples,
-        "one",
-        ours="two",
-        unit="requests/s",
-        target=SESSIONS,
-    )
-    run.settle(samples)
+            turns = in_turns(run, {"one": partial(with_sessions, 1), "two": partial(with_sessions, 2)})
+            what = f"sessions 2 over 1, batch {batch}"
+            turns.report(
+                run,
+                f"{what}, load on the same two cores",
+                lambda load: load.figures.requests,
+                unit="requests/s",
+                ours="two",
+                against="one",
+            )
+            run.report.pairs(
+                f"{what}, without the cores of the load",
+                [load.figures.requests * cores / max(0.1, cores - load.beside_cores) for load in turns.loads["two"]],
+                [1e6 / load.busiest_us for load in turns.loads["one"]],
+                "one, a core busy",
+                unit="requests/s",
+                target=SESSIONS,
+            )
+            run.report.remark(f"{what}: cores that others used: {turns.others()}")
+            turns.settle()
 
 
 @contextlib.contextmanager
-def serving(run: Run) -> Iterator[int]:
-    """Starts a server of the folder and yields its HTTP port."""
-    server = ServerProcess(
-        run.work / "models", run.work / "store", run.work / "serve.log", frontends=FRONTENDS, open_admin=True
-    )
-    with server, run.counted(*family(server.process.pid)):
-        yield server.http_port
+def serving(run: Run, folder: str, model: str) -> Iterator[Served]:
+    """Starts a server of a folder of the run."""
+    repository, store = run.work / folder, run.work / f"{folder}-store"
+    with serve(run, repository, store, model, frontends=FRONTENDS, open_admin=True) as served:
+        yield served
 
 
-def load(run: Run, port: int, name: str, bodies: list[tuple[bytes, int]]) -> Contestant:
-    """Returns a contestant that measures the requests a second of a closed loop."""
-    saved, result = run.work / f"{name}.npz", run.work / f"{name}.npy"
-    save_bodies(saved, bodies)
+def load(run: Run, served: Served, name: str, bodies: list[tuple[bytes, int]]) -> Callable[[], Load]:
+    """Returns a contestant that measures a closed loop over HTTP."""
+    script = save_script(run.work / f"{name}.lua", bodies)
+
+    def generator(served: Served) -> Figures:
+        return run_wrk(served.http_port, served.model, script, connections=CONNECTIONS, seconds=1 if run.quick else 2)
+
+    return lambda: measure_load(run, served, generator, CONNECTIONS)
+
+
+def _echo_load(run: Run, port: int, body: tuple[bytes, int]) -> Contestant:
+    """Returns a contestant that measures the requests a second of a closed loop of eight connections."""
+    saved, result = run.work / "echo.npz", run.work / "echo.npy"
+    save_bodies(saved, [body])
     seconds = 0.5 if run.quick else 2.5
     return lambda turn: max_rate(port, "ranker", saved, result, seconds)
 

@@ -20,8 +20,11 @@ DIM, SPARSE, DENSE, ROWS, HISTORY = 16, 26, 13, 20_000, 50
 USERS = SPARSE // 2
 
 
-def spec() -> FeatureSpec:
-    """Returns the inputs: 26 ids, the first half the user's; a list of the user's; 13 dense values of the item."""
+def spec(history: int) -> FeatureSpec:
+    """Returns the inputs: 26 ids, the first half the user's; a list of the user's; 13 dense values of the item.
+
+    history: the longest list.
+    """
     sides = ["user" if index < USERS else "item" for index in range(SPARSE)]
     inputs: list[dict[str, Any]] = [
         {"name": f"c{index}", "dtype": "INT64", "side": side} for index, side in enumerate(sides)
@@ -30,7 +33,7 @@ def spec() -> FeatureSpec:
         {"name": f"c{index}", "inputs": [f"c{index}"], "output": "ids", "table": f"t{index}", "pooling": "sum"}
         for index in range(SPARSE)
     ]
-    inputs.append({"name": "history", "dtype": "INT64", "kind": "list", "side": "user", "max_length": HISTORY})
+    inputs.append({"name": "history", "dtype": "INT64", "kind": "list", "side": "user", "max_length": history})
     features.append(
         {"name": "history", "inputs": ["history"], "output": "ids", "table": f"t{USERS}", "pooling": "mean"}
     )
@@ -62,12 +65,14 @@ class Ranker(nn.Module):
 class RankingWorld:
     """Publishes the ranker as version 1 of repository/name."""
 
-    def __init__(self, repository: Path, name: str, *, seed: int = 1) -> None:
+    def __init__(self, repository: Path, name: str, *, seed: int = 1, history: int = HISTORY) -> None:
+        """history: ids in the user's list."""
+        self._history = history
         self.rng = np.random.default_rng(seed)
         torch.manual_seed(seed)
         tables, _ = trained_tables(SPARSE, ROWS, DIM, self.rng, scale=0.1, seed=seed)
         module = Ranker(tables).eval()
-        known = spec()
+        known = spec(history)
         sample = self._values(300, 300)
         columns = {
             entry.name: column_from_rows(
@@ -100,6 +105,6 @@ class RankingWorld:
         for index in range(SPARSE):
             rows = users if index < USERS else items
             values[f"c{index}"] = self.rng.integers(0, ROWS, (rows, 1))
-        values["history"] = self.rng.integers(0, ROWS, (users, HISTORY))
+        values["history"] = self.rng.integers(0, ROWS, (users, self._history))
         values["dense"] = self.rng.standard_normal((items, DENSE)).astype(np.float32)
         return values

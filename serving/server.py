@@ -24,6 +24,8 @@ from serving.http.control import LocalHttpControl
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
 from serving.http.metrics_app import MetricsApp
+from serving.http.native_server import AdoptedConnection, NativeHttpServer
+from serving.http.protocol import HttpProtocol
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
@@ -60,6 +62,8 @@ class Server:
         self.http_port = 0
         self.grpc_port = 0
         self.metrics_port = 0
+        #: Answers ordinary inference requests of the HTTP port; None where all of them are for the Python path.
+        self.native: NativeHttpServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -133,20 +137,34 @@ class Server:
             )
             self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
             control = LocalHttpControl(self.repository)
-            http = http_server(HttpApp(models, control, gate), HttpLimits(config), config.drain_timeout_s, tls)
+            # Callers that have to be known, and TLS, are for the Python path alone.
+            is_native = tls is None and gate.is_open
+            http = http_server(
+                HttpApp(models, control, gate),
+                HttpLimits(config),
+                config.drain_timeout_s,
+                tls,
+                protocol=AdoptedConnection if is_native else HttpProtocol,
+            )
             metrics = http_server(
-                GatedApp(MetricsApp(self.repository), gate), HttpLimits(config), config.drain_timeout_s, tls
+                GatedApp(MetricsApp(self.repository, self._native_counts), gate),
+                HttpLimits(config),
+                config.drain_timeout_s,
+                tls,
             )
             await grpc.start()
             tasks = [
-                asyncio.create_task(server.serve(sockets=[bound]))
-                for server, bound in ((http, http_socket), (metrics, metrics_socket))
+                asyncio.create_task(server.serve(sockets=bound))
+                for server, bound in ((http, [] if is_native else [http_socket]), (metrics, [metrics_socket]))
             ]
             while not (http.started and metrics.started):
                 await asyncio.sleep(0)
                 for task in tasks:
                     if task.done():
                         task.result()
+            if is_native:
+                self.native = native = NativeHttpServer(config, http_socket, http.connection)
+                native.follow(self.repository)
             self._loading.start()
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
             async with local_health(self.http_port, self.repository.is_ready):
@@ -157,9 +175,15 @@ class Server:
             self.repository.stop_loading()
             http.should_exit = metrics.should_exit = True
             health.stop()
+            if self.native is not None:
+                http_socket.close()
+                tasks.append(asyncio.create_task(self.native.drain(config.drain_timeout_s)))
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
         left = max(0.5, deadline - time.monotonic())
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)
+
+    def _native_counts(self) -> tuple[int, int] | None:
+        return None if self.native is None else self.native.counts
 
     def is_loading(self) -> bool:
         """Returns whether models are still being loaded for the first time."""

@@ -14,6 +14,7 @@ import numpy as np
 from storage.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
+    from serving._front import RequestBatch, Ticket
     from serving.pipeline.snapshot import Snapshot
     from serving.pipeline.user_side import SidedFeatures
     from storage.features import Column, FeatureBatch
@@ -89,12 +90,30 @@ class QueuedRequest:
     level: int = 0
     #: The time at which it has waited longer than its level's timeout and is delayed; 0 for never.
     delay_at_ns: int = 0
-    #: The queue where it waits.
+    #: The queue where it waits, and its place there.
     queue: Waiting | None = None
+    ticket: Ticket | None = field(default=None, repr=False)
+
+    @property
+    def arrivals_ns(self) -> Sequence[int]:
+        """Returns when each of the requests that it stands for arrived."""
+        return (self.arrived_ns,)
 
     def discard(self) -> bool:
         """Removes it from the queue where it waits; returns False when a session already has it."""
         return self.queue is not None and self.queue.discard(self)
+
+
+@dataclass(slots=True, eq=False)
+class JoinedRequest(QueuedRequest):
+    """Stands for several requests that the native server has read: their columns are joined, row by row."""
+
+    place: RequestBatch
+
+    @property
+    def arrivals_ns(self) -> Sequence[int]:
+        """See QueuedRequest."""
+        return self.place.arrivals_ns
 
 
 class Answers:

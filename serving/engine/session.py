@@ -217,16 +217,17 @@ class Session:
             answers.add(request, self._not_finite(outputs) or result)
             start += request.batch
         ended_ns = time.monotonic_ns()
+        arrivals = [at_ns for request in requests for at_ns in request.arrivals_ns]
         self._parts.statistics[canary].executed(
             rows=start,
-            queue_ns=[taken_ns - request.arrived_ns for request in requests],
+            queue_ns=[taken_ns - at_ns for at_ns in arrivals],
             input_ns=input_ns,
             infer_ns=scores.infer_ns,
             output_ns=ended_ns - output_ns,
         )
-        self.statistics.worked(rows=start, requests=len(requests), ns=ended_ns - taken_ns)
+        self.statistics.worked(rows=start, requests=len(arrivals), ns=ended_ns - taken_ns)
         # Counted from the end of the previous batch if this one waited for it: the time between batches counts too.
-        self.queue.service_time.worked(start, ended_ns - max(self._ended_ns, requests[0].arrived_ns))
+        self.queue.worked(start, ended_ns - max(self._ended_ns, requests[0].arrived_ns))
         self._ended_ns = ended_ns
 
     def _work_each(self, requests: list[QueuedRequest], answers: Answers) -> None:

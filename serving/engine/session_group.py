@@ -64,6 +64,7 @@ class SessionGroup:
         self._turns = itertools.count()
         # Replaced as a whole, so that a request reads them without a lock.
         self._queues: tuple[RequestQueue, ...] = ()
+        self._on_queues: Callable[[tuple[RequestQueue, ...]], None] = lambda queues: None
         self._sessions: list[Session] = []
         self._leaving: list[Session] = []
         self._counted_before: np.ndarray | None = None
@@ -136,6 +137,12 @@ class SessionGroup:
                     continue
                 return
 
+    def watch_queues(self, on_queues: Callable[[tuple[RequestQueue, ...]], None]) -> None:
+        """Calls `on_queues` with the queues now, and with those that replace them before these get requests."""
+        with self._resizing:
+            self._on_queues = on_queues
+            on_queues(self._queues)
+
     def wait_warm(self) -> None:
         """Waits until the sessions are ready for requests. Raises ConfigError when one could not warm up."""
         for session in self._every():
@@ -161,6 +168,10 @@ class SessionGroup:
         queues = dict.fromkeys((*self._queues, *(session.queue for session in self._every())))
         return [request for queue in queues for request in queue.clear()]
 
+    def _replace_queues(self, queues: tuple[RequestQueue, ...]) -> None:
+        self._on_queues(queues)
+        self._queues = queues
+
     def _every(self) -> list[Session]:
         """Returns all sessions, also those that have ended and were not removed yet."""
         return [*self._sessions, *self._leaving]
@@ -176,7 +187,7 @@ class SessionGroup:
 
     def _resize_shared(self, count: int) -> None:
         if not self._queues:
-            self._queues = (RequestQueue(self._name, self._settings, self._max_batch_size, sessions=0),)
+            self._replace_queues((RequestQueue(self._name, self._settings, self._max_batch_size, sessions=0),))
         queue = self._queues[0]
         if count < queue.sessions:
             queue.leave(queue.sessions - count)
@@ -187,10 +198,10 @@ class SessionGroup:
                 there[place] -= 1
             elif queue.sessions < count:
                 self._start(queue, place)
-                queue.sessions += 1
+                queue.enter()
         while queue.sessions < count:  # some sessions counted above are about to end
             self._start(queue, self._places[queue.sessions % len(self._places)])
-            queue.sessions += 1
+            queue.enter()
 
     def _resize_own(self, count: int) -> None:
         # All sessions are new: their number decides which request goes to which. The old ones empty their queues.
@@ -207,7 +218,7 @@ class SessionGroup:
             self._leaving += self._sessions
             self._sessions = before
             raise
-        self._queues = queues
+        self._replace_queues(queues)
         self._leaving += before
         for queue in old:
             queue.close()
@@ -234,7 +245,7 @@ class SessionGroup:
                 lost = sum(session.place == place and not session.is_over for session in self._sessions)
                 for number in range(max(lost, count + 1 - len(self))):
                     self._start(queue, left[number % len(left)])
-                    queue.sessions += 1
+                    queue.enter()
             except DeviceError as error:
                 logger.error("%s: fewer sessions than before: %s", self._label, error)
 

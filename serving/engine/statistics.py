@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from serving.engine.requests import ReplacedError, RequestCancelled
@@ -86,6 +87,13 @@ class ModelStatistics:
             times.compute_input.add(input_ns)
             times.compute_infer.add(infer_ns)
             times.compute_output.add(output_ns)
+
+    def succeeded(self, took_ns: Sequence[int]) -> None:
+        """Records that several requests were answered. took_ns: the time of each."""
+        with self._lock:
+            self.stages["success"].add(sum(took_ns), len(took_ns))
+            for ns in took_ns:
+                self.latencies[bisect_left(_BUCKETS_NS, ns)] += 1
 
     def finished(self, ns: int, error: BaseException | None = None) -> None:
         """Records the end of one request. error: why it was not answered."""

@@ -92,6 +92,11 @@ class Exchange:
 _date = (0, b"")
 
 
+def status_line(status: int) -> bytes:
+    """Returns the first line of a response."""
+    return _STATUS_LINES[status]
+
+
 def begin_exchange(
     head: RequestHead, method: bytes, version: str, limits: HttpLimits, caller: Connection
 ) -> tuple[Exchange, tuple[EmberlineError, int] | None]:

@@ -21,6 +21,12 @@ _TICK_S = 0.25
 _SPARE_FILES = 256
 
 
+def spare_descriptors() -> int:
+    """Returns the descriptor from which on few files are left: the system assigns the lowest free one."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 2**31 if files == resource.RLIM_INFINITY else files - min(_SPARE_FILES, files // 4)
+
+
 class Timed(Protocol):
     """Is a connection that HttpLimits watches. Its times are those of `time.monotonic`."""
 
@@ -54,9 +60,7 @@ class HttpLimits:
         self._max_inflight = config.max_inflight_bytes
         self._max_connections = config.max_connections
         self._max_of_address = config.connections_per_address
-        # The system assigns the lowest free descriptor, so a number from here on means that few are left.
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._last_descriptor = 2**31 if files == resource.RLIM_INFINITY else files - min(_SPARE_FILES, files // 4)
+        self._last_descriptor = spare_descriptors()
         self._held = self._unread = 0
         self._connections: set[Timed] = set()
         self._by_address: dict[str, set[Timed]] = {}

@@ -122,11 +122,16 @@ _OF_UPDATES: _Rows[UpdateCounters] = [
 ]
 
 
+NativeCounts = Callable[[], tuple[int, int] | None]
+
+
 class ServerMetrics:
     """Builds the metrics page of a repository. Thread-safe."""
 
-    def __init__(self, repository: ModelRepository) -> None:
+    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = lambda: None) -> None:
+        """native_counts: returns the requests that the native HTTP server answered, and connections handed over."""
         self._repository = repository
+        self._native_counts = native_counts
         # One for all pages, because it keeps the values of the last page.
         self._machine = MachineGauges()
 
@@ -148,6 +153,11 @@ class ServerMetrics:
         yield from _hbm(models)
         yield from _tables([(stats, of) for stats, of, _ in known])
         yield from _updates(self._repository)
+        counts = self._native_counts()
+        if counts is not None:
+            answered, handed_over = counts
+            yield _family("http_native_requests_total", "Requests that native code answered", [({}, answered)])
+            yield _family("http_handed_over_total", "Times that a connection was handed to Python", [({}, handed_over)])
         yield from triton_metrics(self._repository.answerers(), self._machine)
 
 

@@ -12,14 +12,16 @@ from serving.repository.model_repository import ModelRepository
 from storage.errors import Overloaded
 
 if TYPE_CHECKING:
-    from serving.http.metrics import ServerMetrics
+    from serving.http.metrics import NativeCounts, ServerMetrics
 
 
 class MetricsApp:
     """Implements HttpApplication with one page, /metrics."""
 
-    def __init__(self, repository: ModelRepository) -> None:
+    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = lambda: None) -> None:
+        """native_counts: see ServerMetrics."""
         self._repository = repository
+        self._native_counts = native_counts
         self._calls = ControlCalls(limit=4)
         self._lock = threading.Lock()
         self._metrics: ServerMetrics | None = None
@@ -53,5 +55,5 @@ class MetricsApp:
                 # Imported here, because prometheus_client takes 10 ms to import, which would delay the start.
                 from serving.http.metrics import ServerMetrics
 
-                self._metrics = ServerMetrics(self._repository)
+                self._metrics = ServerMetrics(self._repository, self._native_counts)
         return self._metrics.page(accept)

@@ -28,7 +28,7 @@ from storage.errors import EmberlineError, InvalidInput, Overloaded, Unavailable
 # With more unread bytes than this, nothing further is read from the client.
 _MAX_UNREAD_BYTES = 64 << 10
 # How long, and how many bytes, a client whose request was refused may go on sending before the connection is closed.
-_LINGER_S, _LINGER_BYTES = 2.0, 64 << 20
+LINGER_S, _LINGER_BYTES = 2.0, 64 << 20
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -95,7 +95,7 @@ class HttpProtocol(asyncio.Protocol):
             self._limits.add(self, -1 if end is None else end.fileno())
         except Overloaded as error:
             self._send(self._nothing(), error_response(error))
-            self._loop.call_later(_LINGER_S, self._transport.abort)  # the limits do not watch it
+            self._loop.call_later(LINGER_S, self._transport.abort)  # the limits do not watch it
             return
         self._connections.add(self)
         self._caller = Connection(given, common_name(handshake))
@@ -218,6 +218,13 @@ class HttpProtocol(asyncio.Protocol):
         self._is_stopping = True
         if self._active is None and not (self._waiting or self._unread.data) and self._arriving is None:
             self._close()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Returns whether no request has begun to arrive, and all responses were passed on."""
+        is_busy = self._active is not None or self._arriving is not None or self._in_head or self._is_full
+        ends = self._is_stopping or self._is_deaf or self._is_broken or self._transport.is_closing()
+        return not (is_busy or ends or self._waiting or self._unread.data)
 
     # limits
 
@@ -434,7 +441,7 @@ class HttpProtocol(asyncio.Protocol):
             if exchange is self._arriving:
                 # Closing now would lose the answer for a client that still sends, so it may send on for a while.
                 exchange.is_last = True
-                self.due = time.monotonic() + _LINGER_S
+                self.due = time.monotonic() + LINGER_S
             else:
                 self._close()
 

@@ -27,21 +27,22 @@ class HttpServer(uvicorn.Server):
 
     tls: ServerTls | None = None
 
+    def connection(self, **further: Any) -> HttpProtocol:
+        """Makes the protocol of one connection. further: what the protocol's class takes beside."""
+        # uvicorn's type hints allow its own protocols only.
+        made: HttpProtocol = self.config.http_protocol_class(  # type: ignore[call-arg, assignment]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, **further
+        )
+        return made
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens on the sockets. uvicorn's own method gives a handshake a minute, and cannot reload certificates."""
-
-        def connected() -> asyncio.Protocol:
-            # uvicorn's type hints allow its own protocols only.
-            made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-            return made
 
         loop = asyncio.get_running_loop()
         await self.lifespan.startup()
         self.servers = [
             await loop.create_server(
-                connected,
+                self.connection,
                 sock=bound,
                 backlog=BACKLOG,
                 ssl=None if self.tls is None else self.tls.context,
@@ -58,12 +59,17 @@ class HttpServer(uvicorn.Server):
 
 
 def http_server(
-    app: HttpApplication, limits: HttpLimits, drain_timeout_s: float, tls: ServerTls | None = None
+    app: HttpApplication,
+    limits: HttpLimits,
+    drain_timeout_s: float,
+    tls: ServerTls | None = None,
+    *,
+    protocol: type[HttpProtocol] = HttpProtocol,
 ) -> HttpServer:
     """Creates the server for an application; run its `serve` with the sockets. tls: None for plain HTTP."""
     settings = uvicorn.Config(
         _not_asgi,
-        http=partial(HttpProtocol, app=app, limits=limits),  # type: ignore[arg-type]
+        http=partial(protocol, app=app, limits=limits),  # type: ignore[arg-type]
         loop="none",
         ws="none",
         interface="asgi3",

@@ -23,7 +23,7 @@ from serving.repository.regions import SharedRegions
 from serving.repository.watcher import Watcher
 from serving.updates import commands, refusals, report
 from serving.updates.counters import UpdateCounters
-from serving.updates.live_model import LiveModel
+from serving.updates.live_model import LiveModel, Routes
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
@@ -83,6 +83,9 @@ class ModelRepository:
             for name in names
             if name not in self._identity
         }
+        for updater in self._models.values():
+            updater.model.on_routes = self._pass_routes
+        self._on_routes: Callable[[str, Routes], None] = lambda name, routes: None
         # Updaters of folders that have gone, until their stores are closed.
         self._leaving: dict[str, ModelUpdater] = {}
         self._changes = threading.Lock()
@@ -90,6 +93,10 @@ class ModelRepository:
         self._stopping = False
         self._closing = False
         self._watcher = Watcher(root, config.poll_s, self._changed)
+
+    def watch_routes(self, on_routes: Callable[[str, Routes], None]) -> None:
+        """Calls `on_routes` with a model's name and routes whenever these change, before requests follow them."""
+        self._on_routes = on_routes
 
     @property
     def names(self) -> list[str]:
@@ -371,8 +378,12 @@ class ModelRepository:
         if before is not None and before.closed.is_set():
             before = None
         updater = ModelUpdater(name, self._config, self._cores, self._on_step, before, self.gpus)
+        updater.model.on_routes = self._pass_routes
         self._models = {**self._models, name: updater}
         return updater
+
+    def _pass_routes(self, name: str, routes: Routes) -> None:
+        self._on_routes(name, routes)
 
     def _find_identity(self, name: str) -> bool:
         """Turns a model that serves nothing into one of identity where its configuration says so by now.

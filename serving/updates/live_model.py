@@ -96,6 +96,8 @@ class LiveModel:
         self.counters = UpdateCounters()
         self.budget = DramBudget()
         self.routes = Routes()
+        # Called with the new routes before requests follow them; the versions that leave still answer then.
+        self.on_routes: Callable[[str, Routes], None] = lambda name, routes: None
         self.waiting = ""
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
         self.awaiting: dict[int, Awaiting] = {}
@@ -346,6 +348,7 @@ class LiveModel:
             canary_route = (canary[1].loaded.model, canary[2])
             by_version.setdefault(canary[1].loaded.model.version, canary[1].loaded.model)
         self.routes = Routes(served_model, by_version, canary_route)
+        self.on_routes(self.name, self.routes)
         for mount, loaded in standing_by:
             # It stays for a rollback; requests that wait there for a newer snapshot are answered by the served version.
             successor, newest = mount.view.current.loaded.model, _newest(mount, loaded)

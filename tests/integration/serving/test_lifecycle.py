@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
@@ -11,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,21 +137,9 @@ def stuck(running: Callable[..., Server], repository: Path) -> Iterator[Any]:
         "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n",
     )
     model = loaded_model(running())
-    columns, batch, _ = decode_predict(model.signature, BODY)
-    # The one session waits inside take(); one request lets it out, and then the turn is ours.
-    turn = threading.Thread(target=model.group._queues[0]._turn.acquire)
-    turn.start()
-    asyncio.run(model.infer(columns, batch))
-    deadline = time.monotonic() + 10
-    while turn.is_alive():
-        turn.join(0.01)
-        assert time.monotonic() < deadline
-        # It may get the turn just now: nobody comes to this request then.
-        if turn.is_alive():
-            with contextlib.suppress(DeadlineExceeded):
-                asyncio.run(model.infer(columns, batch, timeout_us=200_000))
+    model.group._queues[0].native.pause()
     yield model
-    model.group._queues[0]._turn.release()
+    model.group._queues[0].native.resume()
 
 
 async def ask(model: Any, timeout_us: int = 0) -> Any:

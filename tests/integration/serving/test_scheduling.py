@@ -126,18 +126,13 @@ def test_the_command_shows_and_changes_sessions(serve: Callable[..., Server], pu
 
 
 @pytest.fixture
-def stuck(serve: Callable[..., Server], published: Published) -> Iterator[tuple[Server, Callable[[], None]]]:
+def stuck(serve: Callable[..., Server]) -> Iterator[tuple[Server, Callable[[], None]]]:
     """Returns a server whose one session does not take requests from its queue, and a function that lets it."""
     server = serve(LEVELS)
     queue = loaded_model(server).group._queues[0]
-    rows = published.random_rows(1, 1)
-    turn = threading.Thread(target=queue._turn.acquire)
-    turn.start()
-    while turn.is_alive():
-        assert predict(server, rows)[0] == 200
-        turn.join(0.01)
+    queue.native.pause()
     with contextlib.ExitStack() as stack:
-        stack.callback(queue._turn.release)
+        stack.callback(queue.native.resume)
         yield server, stack.close
 
 
@@ -171,7 +166,7 @@ def test_triton_clients_send_priorities_and_a_full_level_refuses_its_own(
         if len(queue) == 3:
             break
         deadline.wait(0.01)
-    assert [request.level for request in queue._main.all()] == [0, 0, 1]
+    assert queue.native.levels == [0, 0, 1]
     for priority in (0, 1, 2, 9):
         with pytest.raises(InferenceServerException, match="maximum queue size"):
             rpc.infer("ranker", tensors(triton_grpc), priority=priority)

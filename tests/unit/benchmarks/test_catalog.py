@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks import all_store, catalog
 from benchmarks.measure import Samples
 from benchmarks.report import Report
-from storage.errors import ConfigError
+from storage.errors import ConfigError, Unavailable
 
 
 @pytest.mark.parametrize("name", catalog.BENCHMARKS)
@@ -56,6 +56,23 @@ def test_options_are_checked_before_anything_is_measured(options: dict[str, obje
     assert caught.value.field == field
 
 
+def test_parts_are_picked_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: list[bool] = []
+
+    def measure(run: catalog.Run) -> None:
+        found.extend(run.wants(part) for part in ("first", "second"))
+
+    planted(monkeypatch, measure)
+    monkeypatch.setattr(sys.modules["benchmarks.planted"], "PARTS", ("first", "second"), raising=False)
+    ran(tmp_path)
+    ran(tmp_path, only=("second",))
+    assert found == [True, True, False, True]
+    with pytest.raises(ConfigError, match="planted has the parts first, second"):
+        ran(tmp_path, only=("third",))
+    with pytest.raises(ConfigError, match="lookup has no parts"):
+        catalog.check_parts("lookup", ("third",), ())
+
+
 def planted(monkeypatch: pytest.MonkeyPatch, measure: object) -> None:
     """Registers `planted` as a benchmark."""
     module = ModuleType("benchmarks.planted")
@@ -85,6 +102,19 @@ def test_a_quick_run_measures_prints_and_writes(monkeypatch: pytest.MonkeyPatch,
     (row,) = json.loads((tmp_path / "rows.json").read_text())
     assert (row["ours"], row["other"], row["ratio"], row["holds"]) == (4.0, 2.0, 2.0, True)
     assert row["repeats"] >= 3
+
+
+def test_a_run_that_fails_prints_the_rows_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def measure(run: catalog.Run) -> None:
+        run.report.pairs("first", [4.0], [2.0], "peer", unit="x")
+        raise Unavailable("no good answer")
+
+    planted(monkeypatch, measure)
+    console = Console(width=170, file=io.StringIO())
+    with pytest.raises(Unavailable):
+        catalog.run("planted", catalog.Options(), console, tmp_path)
+    assert isinstance(console.file, io.StringIO)
+    assert "first [x]" in console.file.getvalue()
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

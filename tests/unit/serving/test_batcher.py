@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from serving.engine.batcher import RequestQueue
 from serving.engine.requests import LoopSink, QueuedRequest, ReplacedError
-from serving.engine.service_time import ServiceTime
-from serving.engine.waiting import WaitingRequests
 from serving.model_config.queue_settings import LevelSettings, QueueSettings
 from storage.errors import DeadlineExceeded, Overloaded
 
@@ -188,7 +186,7 @@ def test_the_bound_and_the_end_of_the_queue_count_both_arms(loop: asyncio.Abstra
         queue.put(arm_request(loop, True))
     assert queue.discard(canary)
     queue.put(canary := arm_request(loop, True))
-    assert canary in queue.close()
+    queue.close()
     assert len(queue.take() or []) == 1
     assert queue.clear() == [canary]
     assert queue.take() is None
@@ -220,14 +218,15 @@ def test_numbers_of_priorities_mean_what_they_mean_to_triton() -> None:
 
 def test_each_level_has_its_own_bound(loop: asyncio.AbstractEventLoop) -> None:
     queue = filled(loop, [], levels=(LevelSettings(1), LevelSettings(2)))
-    for level in (0, 1, 1):
-        queue.put(level_request(loop, level))
+    sent = [level_request(loop, level) for level in (0, 1, 1)]
+    for entry in sent:
+        queue.put(entry)
     for level, bound in ((0, 1), (1, 2)):
         with pytest.raises(Overloaded, match=f"queue size of {bound}"):
             queue.put(level_request(loop, level))
     with pytest.raises(Overloaded):
         queue.check()
-    assert queue.discard(next(iter(queue.close())))
+    assert queue.discard(sent[0])
     queue.check()
 
 
@@ -246,31 +245,27 @@ def test_who_waited_too_long_goes_behind_those_who_have_not_where_the_level_says
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["add", "pop", "discard"]), st.integers(0, 2), st.integers(1, 5)), max_size=60)
+    st.lists(st.tuples(st.sampled_from(["put", "take", "discard"]), st.integers(0, 2), st.integers(1, 5)), max_size=60)
 )
-def test_waiting_requests_are_a_list_sorted_by_level(steps: list[tuple[str, int, int]]) -> None:
+def test_a_queue_is_a_list_sorted_by_level(steps: list[tuple[str, int, int]]) -> None:
     made = asyncio.new_event_loop()
-    waiting, known = WaitingRequests(3), list[QueuedRequest]()
+    queue = filled(made, [], merge=False, levels=(LevelSettings(),) * 3)
+    known: list[QueuedRequest] = []
     for step, level, batch in steps:
         turn = sorted(known, key=lambda entry: entry.level)
-        if step == "add":
+        if step == "put":
             known.append(level_request(made, level, batch))
-            waiting.add(known[-1])
-        elif step == "pop":
-            first = waiting.first(0)
-            assert first is (turn[0] if turn else None)
-            if first is not None:
-                known.remove(waiting.pop(first))
+            queue.put(known[-1])
+        elif step == "take" and known:
+            assert queue.take() == turn[:1]
+            known.remove(turn[0])
         elif known:
             chosen = known.pop((level * 7 + batch) % len(known))
-            assert waiting.discard(chosen)
-            assert not waiting.discard(chosen)
-        assert waiting.count == len(known)
-        assert waiting.rows == sum(entry.batch for entry in known)
-        assert waiting.all() == sorted(known, key=lambda entry: entry.level)
-        for index in range(3):
-            assert waiting.size(index) == sum(entry.level == index for entry in known)
-            assert waiting.rows_before(index) == sum(entry.batch for entry in known if entry.level <= index)
+            assert queue.discard(chosen)
+            assert not queue.discard(chosen)
+        assert len(queue) == len(known)
+    queue.close()
+    assert queue.clear() == sorted(known, key=lambda entry: entry.level)
     made.close()
 
 
@@ -279,21 +274,21 @@ def test_waiting_requests_are_a_list_sorted_by_level(steps: list[tuple[str, int,
 
 def test_a_request_that_would_wait_too_long_is_refused_before_it_waits(loop: asyncio.AbstractEventLoop) -> None:
     queue = filled(loop, [], max_wait_us=50_000)
-    queue.service_time.worked(10, 100_000_000)  # ten milliseconds a row
+    queue.worked(10, 100_000_000)  # ten milliseconds a row
     for _ in range(6):
         queue.put(request(loop))
     with pytest.raises(Overloaded, match="would wait 60 ms, at most 50 ms"):
         queue.put(request(loop))
     with pytest.raises(Overloaded, match="max_wait_ms"):
         queue.check()
-    queue.sessions = 2
+    queue.enter()
     queue.check()
     queue.put(request(loop))
 
 
 def test_a_deadline_that_cannot_be_kept_is_refused_at_once(loop: asyncio.AbstractEventLoop) -> None:
     queue = filled(loop, [])
-    queue.service_time.worked(1, 1_000_000_000)
+    queue.worked(1, 1_000_000_000)
     in_a_while = time.monotonic_ns() + 500_000_000
     queue.put(request(loop, deadline_ns=in_a_while))  # nobody is before it
     with pytest.raises(Overloaded, match="past its deadline"):
@@ -304,22 +299,23 @@ def test_a_deadline_that_cannot_be_kept_is_refused_at_once(loop: asyncio.Abstrac
 
 def test_only_what_precedes_it_counts_for_the_wait_of_a_priority(loop: asyncio.AbstractEventLoop) -> None:
     queue = filled(loop, [], levels=(LevelSettings(), LevelSettings()), max_wait_us=1000)
-    queue.service_time.worked(1, 1_000_000_000)
+    queue.worked(1, 1_000_000_000)
     queue.put(level_request(loop, 1))
     queue.put(level_request(loop, 0))
     with pytest.raises(Overloaded):
         queue.put(level_request(loop, 1))
 
 
-def test_the_estimate_follows_the_last_batches() -> None:
-    times = ServiceTime()
-    assert times.wait_ns(1000, 1) == 0
+def test_the_estimate_follows_the_last_batches(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [])
+    assert queue.wait_ns(1000) == 0
     for _ in range(60):
-        times.worked(10, 1_000)
-    assert times.wait_ns(10, 1) == pytest.approx(1000, rel=0.01)
+        queue.worked(10, 1_000)
+    assert queue.wait_ns(10) == pytest.approx(1000, rel=0.01)
+    queue.enter()
     for _ in range(60):
-        times.worked(10, 9_000)
-    assert times.wait_ns(10, 2) == pytest.approx(4500, rel=0.01)
+        queue.worked(10, 9_000)
+    assert queue.wait_ns(10) == pytest.approx(4500, rel=0.01)
 
 
 # ---- sessions that leave
@@ -327,7 +323,8 @@ def test_the_estimate_follows_the_last_batches() -> None:
 
 def test_as_many_sessions_leave_as_are_asked_to_and_the_others_go_on(loop: asyncio.AbstractEventLoop) -> None:
     queue = filled(loop, [])
-    queue.sessions = 4
+    for _ in range(3):
+        queue.enter()
     ended = threading.Semaphore(0)
     taken: list[QueuedRequest] = []
 

@@ -102,7 +102,7 @@ def test_the_bound_of_the_queue_is_that_of_all_sessions_together(make_model: Mak
         "instance_group { count: 3 }\ndynamic_batching { default_queue_policy { max_queue_size: 7 } }\n"
         + option("pick", "round_robin")
     )
-    assert sum(queue._settings.max_size for queue in model.group._queues) == 9  # 7, rounded up for each
+    assert sum(queue.settings.max_size for queue in model.group._queues) == 9  # 7, rounded up for each
 
 
 def test_sessions_run_on_the_processors_that_they_are_given(make_model: MakeModel, world: Any) -> None:
@@ -120,11 +120,7 @@ def test_a_priority_reaches_the_queue(make_model: MakeModel, world: Any) -> None
         "priority_queue_policy { key: 1 value { max_queue_size: 1 } } }"
     )
     queue = model.group._queues[0]
-    turn = threading.Thread(target=queue._turn.acquire)
-    turn.start()
-    while turn.is_alive():
-        asyncio.run(ask(model, world))
-        turn.join(0.01)
+    queue.native.pause()
 
     async def run() -> None:
         low = asyncio.ensure_future(ask(model, world))
@@ -132,8 +128,8 @@ def test_a_priority_reaches_the_queue(make_model: MakeModel, world: Any) -> None
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="queue size of 1"):
             await ask(model, world, priority=1)
-        assert [request.level for request in queue._main.all()] == [0, 1]
-        queue._turn.release()
+        assert queue.native.levels == [0, 1]
+        queue.native.resume()
         await asyncio.gather(low, first)
 
     asyncio.run(run())

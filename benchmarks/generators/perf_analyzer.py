@@ -6,25 +6,13 @@ import csv
 import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.generators import Figures
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.environment import last_line
 from benchmarks.peers.triton_environment import library_path, perf_analyzer
 from loadtest.rows import Tensor
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The figures of one measurement."""
-
-    #: Requests a second.
-    requests: float
-    #: Median latency in milliseconds.
-    p50_ms: float
-    #: 99th percentile of the latency in milliseconds.
-    p99_ms: float
 
 
 def save_input_data(path: Path, rows: Sequence[Tensor]) -> None:
@@ -65,6 +53,6 @@ def run_perf_analyzer(
         raise PeerMissingError(f"perf_analyzer: {last_line(done.stderr) or last_line(done.stdout)}")
     with result.open() as lines:
         row = next(csv.DictReader(lines))
-    return Figures(
-        float(row["Inferences/Second"]) / batch, float(row["p50 latency"]) / 1000, float(row["p99 latency"]) / 1000
-    )
+    requests = float(row["Inferences/Second"]) / batch
+    p50_us, p99_us = float(row["p50 latency"]), float(row["p99 latency"])
+    return Figures(round(requests * seconds), requests, p50_us / 1000, p99_us / 1000)

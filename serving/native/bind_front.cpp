@@ -1,0 +1,289 @@
+// The Python face of the front: queues that hold requests of both kinds, models, and the server of connections.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "model.h"
+#include "queue.h"
+#include "server.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace emberline::front;
+
+namespace {
+
+// A request that Python made.
+struct PythonRequest : Waiting {
+  explicit PythonRequest(nb::object made) : object(std::move(made)) {}
+  ~PythonRequest() override {
+    // The last reference may be dropped by a thread without the lock.
+    const nb::gil_scoped_acquire lock;
+    object.reset();
+  }
+  PythonRequest(const PythonRequest&) = delete;
+  PythonRequest& operator=(const PythonRequest&) = delete;
+
+  nb::object object;
+};
+
+// A request's place in a queue, for Python. It refers to the request weakly, which refers to the object that has it.
+struct Ticket {
+  std::weak_ptr<Waiting> request;
+};
+
+using Sorted = std::pair<nb::list, nb::list>;
+
+// Returns Python's requests, and the others as batches of one model and layout each, all in their order.
+Sorted sorted(std::vector<Request>& requests) {
+  nb::list own;
+  std::vector<std::vector<std::shared_ptr<InferRequest>>> groups;
+  for (Request& each : requests) {
+    if (const auto made = std::dynamic_pointer_cast<PythonRequest>(each)) {
+      own.append(made->object);
+      continue;
+    }
+    auto read = std::static_pointer_cast<InferRequest>(std::move(each));
+    bool is_placed = false;
+    for (auto& group : groups) {
+      if (!have_same_layout(*group.front(), *read)) continue;
+      group.push_back(std::move(read));
+      is_placed = true;
+      break;
+    }
+    if (!is_placed) groups.emplace_back().push_back(std::move(read));
+  }
+  nb::list batches;
+  for (auto& group : groups) batches.append(nb::cast(RequestBatch(std::move(group))));
+  return {own, batches};
+}
+
+std::string put(Queue& queue, nb::object made, std::int64_t rows, std::int64_t arrived_ns, std::int64_t deadline_ns,
+                std::int64_t delay_at_ns, std::size_t level, bool canary, Ticket& ticket) {
+  auto request = std::make_shared<PythonRequest>(std::move(made));
+  request->rows = rows;
+  request->arrived_ns = arrived_ns;
+  request->deadline_ns = deadline_ns;
+  request->delay_at_ns = delay_at_ns;
+  request->level = level;
+  request->canary = canary;
+  ticket.request = request;
+  Refusal refusal;
+  {
+    const nb::gil_scoped_release release;
+    refusal = queue.put(std::move(request));
+  }
+  if (!refusal) return "";
+  ticket.request.reset();
+  return refusal.is_closed ? "closed" : std::move(refusal.overloaded);
+}
+
+nb::object take(Queue& queue) {
+  Batch batch;
+  {
+    const nb::gil_scoped_release release;
+    batch = queue.take();
+  }
+  if (batch.is_end) return nb::none();
+  auto [requests, batches] = sorted(batch.requests);
+  auto [expired, expired_batches] = sorted(batch.expired);
+  for (nb::handle each : expired_batches) nb::cast<RequestBatch&>(each).expire();
+  return nb::make_tuple(requests, batches, expired);
+}
+
+nb::object column(const RequestBatch& batch, std::size_t index) {
+  const std::size_t bytes = batch.column_bytes(index);
+  auto memory = std::make_unique<char[]>(bytes);
+  {
+    const nb::gil_scoped_release release;
+    batch.join(index, memory.get());
+  }
+  const nb::capsule owner(memory.get(), [](void* address) noexcept { delete[] static_cast<char*>(address); });
+  return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.release(), {bytes}, owner));
+}
+
+using Output = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+void respond(const RequestBatch& batch, const std::vector<Output>& outputs, const std::string& version,
+             const std::string& parameters) {
+  const auto& wanted = batch.requests().front()->model->outputs();
+  if (outputs.size() != wanted.size()) throw nb::value_error("one array an output is expected");
+  std::vector<const char*> addresses;
+  const auto rows = static_cast<std::size_t>(batch.rows());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].nbytes() != rows * static_cast<std::size_t>(wanted[i].row_bytes)) {
+      throw nb::value_error("an output has another size than the batch");
+    }
+    addresses.push_back(static_cast<const char*>(outputs[i].data()));
+  }
+  const nb::gil_scoped_release release;
+  batch.respond(addresses, version, parameters);
+}
+
+std::vector<std::int64_t> arrivals(const RequestBatch& batch) {
+  std::vector<std::int64_t> found;
+  for (const auto& request : batch.requests()) found.push_back(request->arrived_ns);
+  return found;
+}
+
+std::vector<std::pair<int, int>> layout(const RequestBatch& batch) {
+  std::vector<std::pair<int, int>> found;
+  for (const ColumnPart& part : batch.requests().front()->columns) found.emplace_back(part.place, part.dtype);
+  return found;
+}
+
+}  // namespace
+
+NB_MODULE(_front, m) {
+  nb::class_<RequestBatch> batch(m, "RequestBatch");  // others' signatures name it
+  nb::class_<Ticket>(m, "Ticket").def(nb::init<>());
+
+  nb::class_<Queue>(m, "Queue")
+      .def(
+          "__init__",
+          [](Queue* self, std::string model, std::int64_t max_rows, bool merge, std::vector<std::int64_t> preferred,
+             std::int64_t delay_ns, std::vector<std::int64_t> max_waiting, std::int64_t max_wait_ns,
+             std::int64_t sessions) {
+            if (max_waiting.empty()) throw nb::value_error("a queue has at least one level");
+            new (self) Queue({std::move(model), max_rows, merge, std::move(preferred), delay_ns, std::move(max_waiting),
+                              max_wait_ns},
+                             sessions);
+          },
+          "model"_a, "max_rows"_a, "merge"_a, "preferred"_a, "delay_ns"_a, "max_waiting"_a, "max_wait_ns"_a,
+          "sessions"_a)
+      .def("__len__", &Queue::size)
+      .def_prop_ro("sessions", &Queue::sessions)
+      .def("enter", &Queue::enter)
+      .def("put", &put, "request"_a, "rows"_a, "arrived_ns"_a, "deadline_ns"_a, "delay_at_ns"_a, "level"_a, "canary"_a,
+           "ticket"_a)
+      .def("check", [](Queue& self) { return self.check().overloaded; })
+      .def(
+          "discard",
+          [](Queue& self, const Ticket& ticket) {
+            const Request request = ticket.request.lock();
+            return request != nullptr && self.discard(request.get());
+          },
+          "ticket"_a)
+      .def("take", &take,
+           nb::sig("def take(self) -> tuple[list[typing.Any], list[RequestBatch], list[typing.Any]] | None"))
+      .def("leave", &Queue::leave, "sessions"_a)
+      .def("retire", &Queue::retire)
+      .def("close", &Queue::close)
+      .def(
+          "clear",
+          [](Queue& self) {
+            auto left = self.clear();
+            return sorted(left);
+          },
+          nb::sig("def clear(self) -> tuple[list[typing.Any], list[RequestBatch]]"))
+      .def("pause", &Queue::pause)
+      .def("resume", &Queue::resume)
+      .def_prop_ro("levels", &Queue::levels)
+      .def("worked", &Queue::worked, "rows"_a, "ns"_a)
+      .def("wait_ns", &Queue::wait_ns, "rows"_a);
+
+  batch.def("__len__", [](const RequestBatch& self) { return self.requests().size(); })
+      .def_prop_ro("rows", &RequestBatch::rows)
+      .def_prop_ro("model_key", [](const RequestBatch& self) { return self.requests().front()->model->key(); })
+      .def_prop_ro("canary", [](const RequestBatch& self) { return self.requests().front()->canary; })
+      .def_prop_ro("arrivals_ns", &arrivals)
+      .def_prop_ro("layout", &layout)
+      .def("column", &column, "index"_a, nb::sig("def column(self, index: int) -> numpy.typing.NDArray[numpy.uint8]"))
+      .def("respond", &respond, "outputs"_a, "version"_a, "parameters"_a,
+           nb::sig("def respond(self, outputs: collections.abc.Sequence[numpy.typing.NDArray[typing.Any]], "
+                   "version: str, parameters: str) -> None"))
+      .def("hand_over", &RequestBatch::hand_over)
+      .def("expire", &RequestBatch::expire);
+
+  nb::class_<Model>(m, "Model")
+      .def(
+          "__init__",
+          [](Model* self, std::int64_t key,
+             const std::vector<std::tuple<std::string, int, int, std::int64_t, bool>>& inputs,
+             const std::vector<std::tuple<std::string, std::string, std::string, std::int64_t>>& outputs,
+             std::int64_t max_rows, std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays) {
+            std::vector<ModelInput> takes;
+            for (const auto& [name, place, dtypes, width, is_required] : inputs) {
+              takes.push_back(
+                  {name, static_cast<std::uint16_t>(place), static_cast<std::uint8_t>(dtypes), width, is_required});
+            }
+            std::vector<ModelOutput> gives;
+            for (const auto& [name, before, after, bytes] : outputs) gives.push_back({name, before, after, bytes});
+            new (self) Model(key, std::move(takes), std::move(gives), max_rows, std::move(model_json), level,
+                             timeout_ns, delays);
+          },
+          "key"_a, "inputs"_a, "outputs"_a, "max_rows"_a, "model_json"_a, "level"_a, "timeout_ns"_a, "delays"_a)
+      .def(
+          "set_queues",
+          [](Model& self, std::vector<std::shared_ptr<Queue>> queues) {
+            self.set_queues(std::make_shared<Queues>(Queues{std::move(queues)}));
+          },
+          "queues"_a);
+
+  nb::class_<ServerOptions>(m, "ServerOptions")
+      .def(nb::init<>())
+      .def_rw("max_body_bytes", &ServerOptions::max_body_bytes)
+      .def_rw("max_inflight_bytes", &ServerOptions::max_inflight_bytes)
+      .def_rw("max_connections", &ServerOptions::max_connections)
+      .def_rw("connections_per_address", &ServerOptions::connections_per_address)
+      .def_rw("last_descriptor", &ServerOptions::last_descriptor)
+      .def_rw("body_timeout_ns", &ServerOptions::body_timeout_ns)
+      .def_rw("keep_alive_ns", &ServerOptions::keep_alive_ns)
+      .def_rw("linger_ns", &ServerOptions::linger_ns)
+      .def_rw("overloaded_status", &ServerOptions::overloaded_status)
+      .def_rw("late_status", &ServerOptions::late_status)
+      .def_rw("expired_status", &ServerOptions::expired_status)
+      .def_rw("late", &ServerOptions::late)
+      .def_rw("expired", &ServerOptions::expired)
+      .def_rw("too_many_bytes", &ServerOptions::too_many_bytes)
+      .def_rw("too_many_connections", &ServerOptions::too_many_connections)
+      .def_rw("too_many_of_address", &ServerOptions::too_many_of_address);
+
+  nb::class_<Server>(m, "Server")
+      .def(nb::init<ServerOptions, int, int>(), "options"_a, "listener"_a, "wake_python"_a)
+      .def(
+          "route", [](Server& self, const std::string& path, std::shared_ptr<Model> model) { self.route(path, model); },
+          "path"_a, "model"_a.none())
+      .def(
+          "take_handed_over",
+          [](Server& self) {
+            nb::list found;
+            for (const HandedOver& each : self.take_handed_over()) {
+              found.append(nb::make_tuple(each.descriptor, each.ticket, nb::bytes(each.bytes.data(), each.bytes.size()),
+                                          each.may_return));
+            }
+            return found;
+          },
+          nb::sig("def take_handed_over(self) -> list[tuple[int, int, bytes, bool]]"))
+      .def(
+          "take_missed",
+          [](Server& self) {
+            nb::list found;
+            for (const Missed& each : self.take_missed()) {
+              found.append(nb::make_tuple(each.model->key(), each.canary, each.took_ns, static_cast<int>(each.why)));
+            }
+            return found;
+          },
+          nb::sig("def take_missed(self) -> list[tuple[int, bool, int, int]]"))
+      .def(
+          "give_back",
+          [](Server& self, std::uint64_t ticket, const nb::bytes& bytes) {
+            self.give_back(ticket, std::string(bytes.c_str(), bytes.size()));
+          },
+          "ticket"_a, "bytes"_a)
+      .def("closed", &Server::closed, "ticket"_a)
+      .def("drain", &Server::drain)
+      .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("connections", &Server::connections)
+      .def_prop_ro("in_flight", &Server::in_flight)
+      .def_prop_ro("answered", &Server::answered)
+      .def_prop_ro("passed_on", &Server::passed_on);
+}

@@ -1,0 +1,259 @@
+// The steps of a connection: it reads a request, waits for its answer, and sends it.
+#include "connection.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "http_head.h"
+
+namespace emberline::front {
+
+namespace {
+
+// A response of fewer bytes is not compressed.
+constexpr std::size_t kLeastCompressedBytes = 1024;
+// A connection with so many requests that had to be handed over stays with the Python path.
+constexpr int kMostDeclined = 3;
+// What is done for one connection before others have their turn.
+constexpr int kStepsAtOnce = 64;
+
+// A text as the content of a JSON string.
+std::string escaped(std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (const char byte : text) {
+    const auto value = static_cast<unsigned char>(byte);
+    if (byte == '"' || byte == '\\') {
+      out += '\\';
+      out += byte;
+    } else if (value < 0x20) {
+      out += "\\u00";
+      out += kHex[value >> 4];
+      out += kHex[value & 15];
+    } else {
+      out += byte;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+bool Server::hold(Connection& connection, std::size_t bytes) {
+  if (held_ + static_cast<std::int64_t>(bytes) > options_.max_inflight_bytes) {
+    refuse(connection, options_.overloaded_status, options_.too_many_bytes, true);
+    return false;
+  }
+  held_ += static_cast<std::int64_t>(bytes);
+  connection.held += bytes;
+  return true;
+}
+
+// Stops counting what the request held; bytes after it stay counted.
+void Server::release(Connection& connection) {
+  const std::size_t left = connection.buffer.size();
+  held_ -= static_cast<std::int64_t>(connection.held - std::min(connection.held, left));
+  connection.held = std::min(connection.held, left);
+  connection.request.reset();
+  connection.queue.reset();
+  if (connection.state == Connection::State::kWaiting) connection.state = Connection::State::kReading;
+}
+
+// Goes on with a connection until it has to wait: for the client, or for a session. It may be gone then.
+void Server::work(Connection& connection) {
+  const std::uint64_t ticket = connection.ticket;
+  for (int step = 0; step < kStepsAtOnce; ++step) {
+    Step next = Step::kWait;
+    if (!connection.unsent.empty()) {
+      next = flush(connection);
+    } else if (connection.state == Connection::State::kReading && !connection.buffer.empty() &&
+               !connection.needs_more) {
+      next = advance(connection);
+    } else if (connection.is_readable &&
+               (connection.state == Connection::State::kReading || connection.state == Connection::State::kEnding)) {
+      next = read_some(connection);
+    }
+    if (next != Step::kGoOn) return;
+  }
+  unfinished_.push_back(ticket);  // others have their turn first
+}
+
+Server::Step Server::read_some(Connection& connection) {
+  const ssize_t got = ::recv(connection.descriptor, scratch_.data(), scratch_.size(), 0);
+  if (got < 0 && errno == EINTR) return Step::kGoOn;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    connection.is_readable = false;
+    return Step::kWait;
+  }
+  if (got <= 0) {
+    finish(connection);
+    return Step::kGone;
+  }
+  const auto size = static_cast<std::size_t>(got);
+  // A short read has emptied the socket, unless its end follows.
+  if (size < scratch_.size() && !connection.is_half_closed) connection.is_readable = false;
+  if (connection.state == Connection::State::kEnding) return Step::kGoOn;
+  if (!hold(connection, size)) return Step::kGoOn;
+  if (connection.buffer.empty()) connection.due_ns = now_ns() + options_.body_timeout_ns;
+  connection.buffer.append(scratch_.data(), size);
+  connection.needs_more = connection.buffer.size() < connection.wanted;
+  return Step::kGoOn;
+}
+
+// Takes the next request of what was read, when all of it is here.
+Server::Step Server::advance(Connection& connection) {
+  InferHead head;
+  const HeadState state = read_head(connection.buffer, head);
+  connection.needs_more = state == HeadState::kIncomplete;
+  if (state == HeadState::kIncomplete) return Step::kGoOn;
+  std::shared_ptr<const Model> model;
+  if (state == HeadState::kInference && head.content_length <= options_.max_body_bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto found = routes_.find(std::string(head.path));
+    if (found != routes_.end()) model = found->second;
+  }
+  if (model == nullptr) return pass_on(connection, std::move(connection.buffer));
+  connection.wanted = head.size + static_cast<std::size_t>(head.content_length);
+  connection.needs_more = connection.buffer.size() < connection.wanted;
+  if (connection.needs_more) return Step::kGoOn;
+  connection.wanted = 0;
+  return begin_request(connection, head, std::move(model));
+}
+
+Server::Step Server::begin_request(Connection& connection, const InferHead& head, std::shared_ptr<const Model> model) {
+  const std::size_t body = head.size, whole = body + static_cast<std::size_t>(head.content_length);
+  const std::int64_t json_length = head.json_length;
+  const bool accepts_encoding = head.accepts_encoding;
+  auto request = std::make_shared<InferRequest>();
+  std::string rest = connection.buffer.substr(whole);
+  connection.buffer.resize(whole);
+  request->bytes = std::move(connection.buffer);  // the head's views end here
+  connection.buffer = std::move(rest);
+  request->mailbox = mailbox_;
+  request->ticket = connection.ticket;
+  request->arrived_ns = now_ns();
+  request->model = model;
+  const auto queues = model->queues();
+  if (queues->all.size() != 1 || !model->read(*request, body, json_length) ||
+      (accepts_encoding && model->answer_bytes(*request) >= kLeastCompressedBytes)) {
+    ++connection.declined;
+    return pass_on(connection, request->bytes + connection.buffer);
+  }
+  const auto& queue = queues->all.front();
+  Refusal refusal = queue->put(request);
+  if (refusal.is_closed) {
+    return pass_on(connection, request->bytes + connection.buffer);
+  }
+  if (refusal) {
+    missed(*request, Missed::Why::kOverloaded);
+    refuse(connection, options_.overloaded_status, refusal.overloaded, false);
+    return Step::kGoOn;
+  }
+  in_flight_.fetch_add(1, std::memory_order_relaxed);
+  connection.queue = queue;
+  connection.state = Connection::State::kWaiting;
+  connection.due_ns = kNever;
+  if (request->deadline_ns != 0) deadlines_.push_back(request);
+  connection.request = std::move(request);
+  return Step::kWait;
+}
+
+// Lets a response with an error be sent instead of the request's. ends: it is the last one of the connection.
+void Server::refuse(Connection& connection, std::string_view status, std::string_view text, bool ends) {
+  release(connection);
+  const std::string content = "{\"error\":\"" + escaped(text) + "\"}";
+  std::string response(status);
+  response.append(date_line()).append("content-length: ").append(std::to_string(content.size()));
+  response.append("\r\ncontent-type: application/json\r\n");
+  if (ends || mailbox_->is_draining.load(std::memory_order_relaxed)) response.append("connection: close\r\n");
+  response.append("\r\n").append(content);
+  connection.unsent = std::move(response);
+  if (!ends) return;
+  connection.state = Connection::State::kEnding;
+  drop(connection);
+  connection.is_readable = true;
+}
+
+// Drops the bytes that were read.
+void Server::drop(Connection& connection) {
+  held_ -= static_cast<std::int64_t>(connection.held);
+  connection.held = 0;
+  connection.buffer.clear();
+  connection.wanted = 0;
+  connection.needs_more = false;
+}
+
+Server::Step Server::flush(Connection& connection) {
+  const ssize_t did = ::send(connection.descriptor, connection.unsent.data(), connection.unsent.size(), MSG_NOSIGNAL);
+  if (did < 0 && errno == EINTR) return Step::kGoOn;
+  if (did < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+    finish(connection);
+    return Step::kGone;
+  }
+  const std::int64_t now = now_ns();
+  if (did < static_cast<ssize_t>(connection.unsent.size())) {
+    if (did > 0) connection.unsent.erase(0, static_cast<std::size_t>(did));
+    // It has so long to read some of it.
+    if (did > 0 || connection.due_ns == kNever) connection.due_ns = now + options_.body_timeout_ns;
+    return did > 0 ? Step::kGoOn : Step::kWait;
+  }
+  connection.unsent = std::string();  // an idle connection holds no memory
+  if (connection.state == Connection::State::kEnding) {
+    // Closing now would lose the answer for a client that still sends, so it may send on for a while.
+    ::shutdown(connection.descriptor, SHUT_WR);
+    connection.due_ns = now + options_.linger_ns;
+    return Step::kGoOn;
+  }
+  if (mailbox_->is_draining.load(std::memory_order_relaxed)) {
+    finish(connection);
+    return Step::kGone;
+  }
+  connection.idle_since_ns = now;
+  connection.due_ns = now + (connection.buffer.empty() ? options_.keep_alive_ns : options_.body_timeout_ns);
+  return Step::kGoOn;
+}
+
+// Hands the connection to the Python path, with the bytes from the beginning of a request on.
+Server::Step Server::pass_on(Connection& connection, std::string bytes) {
+  const int copy = ::fcntl(connection.descriptor, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) {
+    finish(connection);
+    return Step::kGone;
+  }
+  release(connection);
+  drop(connection);
+  passed_on_.fetch_add(1, std::memory_order_relaxed);
+  connection.state = Connection::State::kAway;
+  connection.due_ns = kNever;
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, connection.descriptor, nullptr);
+  bool was_empty = false;
+  {
+    const std::lock_guard lock(mutex_);
+    was_empty = handed_over_.empty();
+    handed_over_.push_back({copy, connection.ticket, std::move(bytes), connection.declined < kMostDeclined});
+  }
+  if (was_empty) wake_python();
+  return Step::kWait;
+}
+
+// Ends a connection at once, and its request where no session has it.
+void Server::finish(Connection& connection) {
+  if (connection.request != nullptr && connection.queue->discard(connection.request.get())) {
+    in_flight_.fetch_sub(1, std::memory_order_relaxed);
+    missed(*connection.request, Missed::Why::kCancelled);
+  }
+  held_ -= static_cast<std::int64_t>(connection.held);
+  ::close(connection.descriptor);
+  const auto count = by_address_.find(connection.address);
+  if (count != by_address_.end() && --count->second == 0) by_address_.erase(count);
+  open_.fetch_sub(1, std::memory_order_relaxed);
+  connections_.erase(connection.ticket);
+}
+
+}  // namespace emberline::front

@@ -1,0 +1,31 @@
+// Recognises the head of an ordinary inference request in HTTP/1.1.
+//
+// Only requests that every reader of RFC 9112 understands in the same way are taken: a POST to a model's infer path
+// with one Host, one Content-Length, and nothing that frames, expects or encodes the body. Everything else, good or
+// bad, is for the parser of the Python path, which gets the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace emberline::front {
+
+struct InferHead {
+  // Bytes of the head, with its empty line.
+  std::size_t size = 0;
+  // As in the request: /v2/models/NAME/infer or /v2/models/NAME/versions/NUMBER/infer.
+  std::string_view path;
+  std::int64_t content_length = 0;
+  // Bytes of JSON at the beginning of the body.
+  std::int64_t json_length = 0;
+  // Whether the client may be sent a compressed response.
+  bool accepts_encoding = false;
+};
+
+enum class HeadState { kIncomplete, kOther, kInference };
+
+// Reads the head at the beginning of `bytes`; fills `head`, which views them, for kInference.
+HeadState read_head(std::string_view bytes, InferHead& head);
+
+}  // namespace emberline::front

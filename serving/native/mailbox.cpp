@@ -1,0 +1,118 @@
+#include "mailbox.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <iterator>
+#include <system_error>
+
+namespace emberline::front {
+
+Mailbox::Mailbox() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (wake_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+}
+
+Mailbox::~Mailbox() { ::close(wake_); }
+
+void Mailbox::post(std::vector<Letter> letters) {
+  if (letters.empty()) return;
+  bool was_empty = false;
+  {
+    const std::lock_guard lock(mutex_);
+    was_empty = letters_.empty();
+    std::move(letters.begin(), letters.end(), std::back_inserter(letters_));
+  }
+  if (was_empty) wake();
+}
+
+std::vector<Mailbox::Letter> Mailbox::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(letters_, {});
+}
+
+void Mailbox::wake() {
+  const std::uint64_t one = 1;
+  // It cannot fail but by being full, which wakes as well.
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+}
+
+bool have_same_layout(const InferRequest& a, const InferRequest& b) {
+  return a.model == b.model &&
+         std::equal(a.columns.begin(), a.columns.end(), b.columns.begin(), b.columns.end(),
+                    [](const ColumnPart& x, const ColumnPart& y) { return x.place == y.place && x.dtype == y.dtype; });
+}
+
+std::int64_t RequestBatch::rows() const {
+  std::int64_t rows = 0;
+  for (const auto& request : requests_) rows += request->rows;
+  return rows;
+}
+
+std::size_t RequestBatch::column_bytes(std::size_t column) const {
+  std::size_t bytes = 0;
+  for (const auto& request : requests_) bytes += request->columns.at(column).size;
+  return bytes;
+}
+
+void RequestBatch::join(std::size_t column, char* out) const {
+  for (const auto& request : requests_) {
+    const ColumnPart& part = request->columns.at(column);
+    std::memcpy(out, request->bytes.data() + part.offset, part.size);
+    out += part.size;
+  }
+}
+
+void RequestBatch::respond(const std::vector<const char*>& outputs, std::string_view version,
+                           std::string_view parameters) const {
+  const std::string date = date_line();
+  std::vector<Mailbox::Letter> letters;
+  letters.reserve(requests_.size());
+  std::vector<const char*> rows = outputs;
+  for (const auto& request : requests_) {
+    Mailbox::Letter& letter =
+        letters.emplace_back(Mailbox::Letter{Mailbox::Letter::Kind::kRespond, request->ticket, "", nullptr});
+    request->model->write(letter.bytes, *request, rows, version, parameters, date,
+                          request->mailbox->is_draining.load());
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += request->model->outputs()[i].row_bytes * request->rows;
+  }
+  requests_.front()->mailbox->post(std::move(letters));
+}
+
+void RequestBatch::hand_over() const { post(Mailbox::Letter::Kind::kHandOver); }
+
+void RequestBatch::expire() const { post(Mailbox::Letter::Kind::kExpire); }
+
+void RequestBatch::post(Mailbox::Letter::Kind kind) const {
+  std::vector<Mailbox::Letter> letters;
+  for (const auto& request : requests_) letters.push_back({kind, request->ticket, "", request});
+  requests_.front()->mailbox->post(std::move(letters));
+}
+
+std::string date_line() {
+  static std::mutex mutex;
+  static std::time_t made = -1;
+  static std::string line;
+  const std::time_t now = std::time(nullptr);
+  const std::lock_guard lock(mutex);
+  if (now != made) {
+    std::tm parts{};
+    ::gmtime_r(&now, &parts);
+    static constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+    static constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                              "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    char text[64];
+    std::snprintf(text, sizeof text, "date: %s, %02d %s %04d %02d:%02d:%02d GMT\r\n", kDays[parts.tm_wday],
+                  parts.tm_mday, kMonths[parts.tm_mon], parts.tm_year + 1900, parts.tm_hour, parts.tm_min,
+                  parts.tm_sec);
+    line = text;
+    made = now;
+  }
+  return line;
+}
+
+}  // namespace emberline::front

@@ -1,0 +1,77 @@
+// How answers get from a session to the thread of the server that read the requests.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model.h"
+
+namespace emberline::front {
+
+// What other threads have for a server. It outlives the server, whose thread takes what is in it.
+class Mailbox {
+ public:
+  struct Letter {
+    enum class Kind { kRespond, kHandOver, kExpire, kGiveBack, kClosed } kind;
+    std::uint64_t ticket = 0;
+    std::string bytes;
+    std::shared_ptr<InferRequest> request;
+  };
+
+  // Raises std::system_error.
+  Mailbox();
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  void post(std::vector<Letter> letters);
+  std::vector<Letter> take();
+  void wake();
+  // An eventfd that is readable when there is something to take, or `wake` was called.
+  int descriptor() const { return wake_; }
+
+  std::atomic<bool> is_draining{false};
+
+ private:
+  int wake_ = -1;
+  std::mutex mutex_;
+  std::vector<Letter> letters_;
+};
+
+// Requests of one model and one layout of columns that a session answers together.
+class RequestBatch {
+ public:
+  explicit RequestBatch(std::vector<std::shared_ptr<InferRequest>> requests) : requests_(std::move(requests)) {}
+
+  const std::vector<std::shared_ptr<InferRequest>>& requests() const { return requests_; }
+  std::int64_t rows() const;
+  // Bytes of one column for all requests.
+  std::size_t column_bytes(std::size_t column) const;
+  // Writes one column of all requests, one after the other; out has column_bytes bytes.
+  void join(std::size_t column, char* out) const;
+  // Sends the responses. outputs: for each output of the model the first byte of the batch's rows; they are copied.
+  void respond(const std::vector<const char*>& outputs, std::string_view version, std::string_view parameters) const;
+  // Has the Python path answer each request from its beginning.
+  void hand_over() const;
+  // Says that the requests waited for too long.
+  void expire() const;
+
+ private:
+  void post(Mailbox::Letter::Kind kind) const;
+
+  std::vector<std::shared_ptr<InferRequest>> requests_;
+};
+
+// Whether two requests have the same columns of the same dtypes.
+bool have_same_layout(const InferRequest& a, const InferRequest& b);
+
+// The header Date with its line's end, made once a second.
+std::string date_line();
+
+}  // namespace emberline::front

@@ -1,0 +1,319 @@
+// A server with real sockets, and a session that answers from its queue. Run under the sanitizers too.
+#include "server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "check.h"
+
+using namespace emberline::front;
+
+namespace {
+
+const std::string kPath = "/v2/models/m/infer";
+
+std::string request(std::int64_t rows, const std::string& beside = "", std::int64_t value = 7) {
+  const std::string json = R"({"inputs":[{"name":"a","shape":[)" + std::to_string(rows) +
+                           R"(],"datatype":"INT64","parameters":{"binary_data_size":)" + std::to_string(rows * 8) +
+                           R"(}}],"parameters":{"binary_data_output":true}})";
+  std::string tail;
+  for (std::int64_t i = 0; i < rows; ++i) tail.append(reinterpret_cast<const char*>(&value), sizeof value);
+  return "POST " + kPath + " HTTP/1.1\r\nHost: a\r\n" + beside +
+         "Content-Length: " + std::to_string(json.size() + tail.size()) +
+         "\r\nInference-Header-Content-Length: " + std::to_string(json.size()) + "\r\n\r\n" + json + tail;
+}
+
+ServerOptions options() {
+  ServerOptions made;
+  made.max_body_bytes = 1 << 20;
+  made.max_inflight_bytes = 1 << 22;
+  made.max_connections = 100;
+  made.connections_per_address = 100;
+  made.last_descriptor = 1 << 20;
+  made.body_timeout_ns = 300'000'000;
+  made.keep_alive_ns = 60'000'000'000;
+  made.linger_ns = 200'000'000;
+  made.overloaded_status = "HTTP/1.1 503 Service Unavailable\r\n";
+  made.late_status = "HTTP/1.1 400 Bad Request\r\n";
+  made.expired_status = "HTTP/1.1 504 Gateway Timeout\r\n";
+  made.late = "late";
+  made.expired = "expired";
+  made.too_many_bytes = "bytes";
+  made.too_many_connections = "connections";
+  made.too_many_of_address = "address";
+  return made;
+}
+
+// A server, its queue, and a thread that answers each row with its first value as a float.
+class World {
+ public:
+  explicit World(ServerOptions given = options(), bool answers = true, std::int64_t timeout_ns = 0,
+                 std::int64_t max_waiting = 1000) {
+    listener_ = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    ::bind(listener_, reinterpret_cast<sockaddr*>(&address), size);
+    ::listen(listener_, 100);
+    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = address.sin_port;
+    wake_ = ::eventfd(0, EFD_NONBLOCK);
+    QueueOptions queue_options;
+    queue_options.model = "model 'm'";
+    queue_options.max_rows = 64;
+    queue_options.merge = true;
+    queue_options.max_waiting = {max_waiting};
+    queue = std::make_shared<Queue>(queue_options, 1);
+    auto model = std::make_shared<Model>(
+        1, std::vector<ModelInput>{{"a", 0, 1, 1, true}},
+        std::vector<ModelOutput>{{"s", "{\"shape\":[", "],\"parameters\":{\"binary_data_size\":", 4}}, 16, "\"m\"", 0,
+        timeout_ns, false);
+    model->set_queues(std::make_shared<Queues>(Queues{{queue}}));
+    server = std::make_unique<Server>(given, listener_, wake_);
+    server->route(kPath, model);
+    if (answers) session_ = std::thread([this] { answer_all(); });
+  }
+
+  ~World() {
+    queue->close();
+    if (session_.joinable()) session_.join();
+    server->stop();
+    queue->clear();
+    ::close(listener_);
+    ::close(wake_);
+  }
+
+  int connect() const {
+    const int end = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = port_;
+    CHECK(::connect(end, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    return end;
+  }
+
+  std::shared_ptr<Queue> queue;
+  std::unique_ptr<Server> server;
+
+ private:
+  void answer_all() const {
+    while (true) {
+      Batch batch = queue->take();
+      if (batch.is_end) return;
+      std::vector<std::shared_ptr<InferRequest>> requests;
+      for (const Request& each : batch.requests) requests.push_back(std::static_pointer_cast<InferRequest>(each));
+      if (requests.empty()) continue;
+      const RequestBatch joined(requests);
+      std::vector<std::int64_t> values(static_cast<std::size_t>(joined.rows()));
+      CHECK(joined.column_bytes(0) == values.size() * 8);
+      joined.join(0, reinterpret_cast<char*>(values.data()));
+      const std::vector<float> scores(values.begin(), values.end());
+      joined.respond({reinterpret_cast<const char*>(scores.data())}, "\"1\"", "{}");
+    }
+  }
+
+  int listener_ = -1, wake_ = -1;
+  in_port_t port_ = 0;
+  std::thread session_;
+};
+
+void send_all(int end, const std::string& bytes) {
+  std::size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t did = ::send(end, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (did <= 0) return;
+    sent += static_cast<std::size_t>(did);
+  }
+}
+
+// Reads until `count` responses have come, the end, or five seconds without a byte.
+std::string read_responses(int end, int count) {
+  std::string got;
+  const auto complete = [&] {
+    int found = 0;
+    std::size_t at = 0;
+    while (true) {
+      const std::size_t head = got.find("\r\n\r\n", at);
+      if (head == std::string::npos) return found;
+      const std::size_t length = got.find("content-length: ", at);
+      const std::size_t next = head + 4 + std::stoul(got.substr(length + 16));
+      if (next > got.size()) return found;
+      ++found;
+      at = next;
+    }
+  };
+  char piece[4096];
+  pollfd ready{end, POLLIN, 0};
+  while (complete() < count && ::poll(&ready, 1, 5000) == 1) {
+    const ssize_t size = ::recv(end, piece, sizeof piece, 0);
+    if (size <= 0) break;
+    got.append(piece, static_cast<std::size_t>(size));
+  }
+  return got;
+}
+
+bool begins(const std::string& text, const std::string& beginning) {
+  return text.substr(0, beginning.size()) == beginning;
+}
+
+template <class Holds>
+bool within_five_seconds(const Holds& holds) {
+  for (int i = 0; i < 5000; ++i) {
+    if (holds()) return true;
+    ::usleep(1000);
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST(requests_are_answered_in_their_order_also_ahead_and_in_pieces) {
+  const World world;
+  const int end = world.connect();
+  std::string all;
+  for (std::int64_t value = 0; value < 50; ++value) all += request(1 + value % 16, "", value);
+  std::thread sender([&] {
+    for (std::size_t at = 0; at < all.size(); at += 97) send_all(end, all.substr(at, 97));
+  });
+  const std::string got = read_responses(end, 50);
+  sender.join();
+  std::size_t at = 0;
+  for (std::int64_t value = 0; value < 50; ++value) {
+    at = got.find("HTTP/1.1 200 OK", at);
+    CHECK(at != std::string::npos);
+    if (at == std::string::npos) break;
+    const std::size_t head = got.find("\r\n\r\n", at) + 4;
+    const std::size_t size = std::stoul(got.substr(got.find("content-length: ", at) + 16));
+    float score = -1;
+    std::memcpy(&score, got.data() + head + size - sizeof score, sizeof score);
+    CHECK(score == static_cast<float>(value));
+    at = head + size;
+  }
+  CHECK(world.server->answered() == 50);
+  ::close(end);
+}
+
+TEST(other_requests_are_handed_over_with_their_bytes_and_come_back) {
+  const World world;
+  const int end = world.connect();
+  const std::string other = "GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n";
+  send_all(end, other + request(1));
+  std::vector<HandedOver> found;
+  CHECK(within_five_seconds([&] { return !(found = world.server->take_handed_over()).empty(); }));
+  CHECK(found.size() == 1 && found[0].bytes == other + request(1) && found[0].may_return);
+  send_all(found[0].descriptor, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+  ::close(found[0].descriptor);
+  world.server->give_back(found[0].ticket, request(1));
+  CHECK(read_responses(end, 2).find("inference-header-content-length") != std::string::npos);
+  ::close(end);
+  CHECK(within_five_seconds([&] { return world.server->connections() == 0; }));
+}
+
+TEST(a_connection_that_python_closed_is_closed) {
+  const World world;
+  const int end = world.connect();
+  send_all(end, "GET / HTTP/1.1\r\n\r\n");
+  std::vector<HandedOver> found;
+  CHECK(within_five_seconds([&] { return !(found = world.server->take_handed_over()).empty(); }));
+  ::close(found.at(0).descriptor);
+  world.server->closed(found.at(0).ticket);
+  CHECK(read_responses(end, 1).empty());
+  ::close(end);
+}
+
+TEST(a_full_queue_refuses_and_the_connection_goes_on) {
+  const World world(options(), false, 0, 1);
+  const int first = world.connect(), second = world.connect();
+  send_all(first, request(1));
+  CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
+  for (int i = 0; i < 3; ++i) {
+    send_all(second, request(1));
+    const std::string got = read_responses(second, 1);
+    CHECK(begins(got, "HTTP/1.1 503 "));
+    CHECK(got.find("exceeds maximum queue size of 1; try later\"}") != std::string::npos);
+  }
+  CHECK(world.server->take_missed().size() == 3);
+  ::close(first);
+  CHECK(within_five_seconds([&] { return world.queue->size() == 0; }));  // it was cancelled
+  CHECK(world.server->in_flight() == 0);
+  ::close(second);
+}
+
+TEST(a_request_that_waits_too_long_expires) {
+  const World world(options(), false, 20'000'000);
+  const int end = world.connect();
+  send_all(end, request(1));
+  CHECK(begins(read_responses(end, 1), "HTTP/1.1 504 "));
+  CHECK(world.queue->size() == 0 && world.server->in_flight() == 0);
+  const auto missed = world.server->take_missed();
+  CHECK(missed.size() == 1 && missed[0].why == Missed::Why::kExpired);
+  ::close(end);
+}
+
+TEST(a_request_that_does_not_arrive_is_refused_and_ends) {
+  const World world;
+  const int end = world.connect();
+  send_all(end, request(1).substr(0, 150));
+  const std::string got = read_responses(end, 2);
+  CHECK(begins(got, "HTTP/1.1 400 ") && got.find("connection: close") != std::string::npos);
+  ::close(end);
+}
+
+TEST(connections_and_bytes_are_bounded) {
+  ServerOptions few = options();
+  few.max_connections = 2;
+  few.max_inflight_bytes = 600;
+  const World world(few, false);
+  const int first = world.connect(), second = world.connect();
+  send_all(first, request(1));
+  CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
+  send_all(second, request(16));
+  CHECK(read_responses(second, 1).find("\"bytes\"") != std::string::npos);
+  const int third = world.connect(), fourth = world.connect();
+  CHECK(read_responses(fourth, 1).find("\"connections\"") != std::string::npos ||
+        within_five_seconds([&] { return world.server->connections() <= 2; }));
+  for (const int end : {first, second, third, fourth}) ::close(end);
+}
+
+TEST(draining_answers_what_was_begun_and_ends) {
+  const World world;
+  const int busy = world.connect(), idle = world.connect();
+  send_all(busy, request(2));
+  CHECK(begins(read_responses(busy, 1), "HTTP/1.1 200 "));
+  world.server->drain();
+  CHECK(read_responses(idle, 1).empty());
+  CHECK(read_responses(busy, 1).empty());
+  CHECK(within_five_seconds([&] { return world.server->connections() == 0; }));
+  ::close(busy);
+  ::close(idle);
+}
+
+TEST(many_clients_at_once_that_come_and_go) {
+  const World world;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&world, i] {
+      for (int k = 0; k < 60; ++k) {
+        const int end = world.connect();
+        for (int n = 0; n < 5; ++n) {
+          send_all(end, request(1 + n, "", i));
+          if (k % 3 != 0) CHECK(begins(read_responses(end, 1), "HTTP/1.1 200 "));
+        }
+        ::close(end);  // one in three goes without waiting for its answers
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  CHECK(within_five_seconds([&] { return world.server->connections() == 0 && world.server->in_flight() == 0; }));
+}
+
+RUN_ALL_TESTS()
