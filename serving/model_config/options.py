@@ -16,7 +16,7 @@ from storage.errors import ConfigError
 _CPUS = re.compile(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*")
 
 # Ways to compute a dense graph: serving/pipeline/runners.py has those of the host, serving/gpu/runners.py of a GPU.
-PROCESSOR_RUNNERS = ("eager", "script")
+PROCESSOR_RUNNERS = ("eager", "script", "fused")
 GPU_RUNNERS = ("eager", "compile")
 RUNNER_NAMES = (*PROCESSOR_RUNNERS, "compile")
 

@@ -35,7 +35,7 @@ E named(int code, int count) {
   return static_cast<E>(code);
 }
 
-class Builder {
+class PlanBuilder {
  public:
   std::uint32_t add_value(int kind, std::uint32_t width) {
     values_.push_back({named<Kind>(kind, 5), width});
@@ -51,8 +51,8 @@ class Builder {
   }
   void linear(const Place& from, const Place& to, std::uint32_t in, std::uint32_t out, std::uint32_t count,
               std::uint32_t weights, int activation) {
-    steps_.push_back(LinearStep{part_of(from), part_of(to), in, out, count, weights,
-                                named<Activation>(activation, kActivations)});
+    steps_.push_back(
+        LinearStep{part_of(from), part_of(to), in, out, count, weights, named<Activation>(activation, kActivations)});
   }
   void pairs(const std::vector<Place>& vectors, const Place& to, std::uint32_t dim, std::uint32_t width,
              std::uint32_t index) {
@@ -64,12 +64,10 @@ class Builder {
     steps_.push_back(CopyStep{part_of(from), part_of(to), width});
   }
   void activate(const Place& from, const Place& to, std::uint32_t width, int activation) {
-    steps_.push_back(
-        ActivateStep{part_of(from), part_of(to), width, named<Activation>(activation, kActivations)});
+    steps_.push_back(ActivateStep{part_of(from), part_of(to), width, named<Activation>(activation, kActivations)});
   }
   void combine(const Place& a, const Place& b, const Place& to, std::uint32_t width, int operation) {
-    steps_.push_back(
-        CombineStep{part_of(a), part_of(b), part_of(to), width, named<Binary>(operation, kBinaries)});
+    steps_.push_back(CombineStep{part_of(a), part_of(b), part_of(to), width, named<Binary>(operation, kBinaries)});
   }
   void sum(const Place& from, const Place& to, std::uint32_t outer, std::uint32_t middle, std::uint32_t inner) {
     steps_.push_back(SumStep{part_of(from), part_of(to), outer, middle, inner});
@@ -96,7 +94,8 @@ class BoundPlan {
     if (linears.size() != plan_->linears().size() || indices.size() != plan_->indices().size()) {
       throw nb::value_error("the weights of another plan");
     }
-    for (std::size_t i = 0; i < linears.size(); ++i) add_linear(plan_->linears()[i], linears[i].first, linears[i].second);
+    for (std::size_t i = 0; i < linears.size(); ++i)
+      add_linear(plan_->linears()[i], linears[i].first, linears[i].second);
     for (std::size_t i = 0; i < indices.size(); ++i) add_index(plan_->indices()[i], indices[i]);
     if (constants.size() != plan_->count(Kind::kConstant)) throw nb::value_error("the constants of another plan");
     for (std::size_t i = 0; i < constants.size(); ++i) {
@@ -126,14 +125,13 @@ class BoundPlan {
     if (weight.shape(0) != spec.out || weight.shape(1) != spec.in || (bias && bias->size() != spec.out)) {
       throw nb::value_error("a matrix of another size");
     }
-    const LinearWeights from{weight.data(), weight.stride(0),  weight.stride(1), bias ? bias->data() : nullptr,
+    const LinearWeights from{weight.data(), weight.stride(0), weight.stride(1), bias ? bias->data() : nullptr,
                              spec.in,       spec.out};
     weights_.linears.push_back(pack_panels(from, weights_.kernels->lanes, weights_.kernels->vectors));
   }
   void add_index(const IndexSpec& spec, const Int64s& index) {
     if (index.size() != spec.length) throw nb::value_error("an index of another length");
-    weights_.indices.push_back(
-        index_runs(index.data(), index.size(), spec.n, weights_.kernels->square_stride(spec.n)));
+    weights_.indices.push_back(index_runs(index.data(), index.size(), spec.n, weights_.kernels->square_stride(spec.n)));
   }
 
   std::shared_ptr<const Plan> plan_;
@@ -145,8 +143,9 @@ class BoundPlan {
 NB_MODULE(_dense, m) {
   m.doc() = "Dense graphs as steps of our own kernels; storage.checkpoint.fused is its Python side.";
 
-  m.def("isa", [] { return emberline::isa_name(emberline::isa()); },
-        "Returns the instruction set that plans are bound for.");
+  m.def(
+      "isa", [] { return emberline::isa_name(emberline::isa()); },
+      "Returns the instruction set that plans are bound for.");
   m.def("set_isa", &emberline::set_isa, "name"_a,
         "Sets the instruction set of plans that are bound from now on, for tests.");
   m.def(
@@ -160,19 +159,20 @@ NB_MODULE(_dense, m) {
 
   nb::class_<Plan>(m, "Plan", "An immutable plan; any number of threads may run it.");
 
-  nb::class_<Builder>(m, "Builder",
-                      "Collects values, weights and steps. A part of a value is (value, offset); widths are in floats.")
+  nb::class_<PlanBuilder>(
+      m, "PlanBuilder",
+      "Collects values, weights and steps. A part of a value is (value, offset); widths are in floats.")
       .def(nb::init<>())
-      .def("add_value", &Builder::add_value, "kind"_a, "width"_a)
-      .def("add_weights", &Builder::add_weights, "in_"_a, "out"_a)
-      .def("add_index", &Builder::add_index, "n"_a, "length"_a)
-      .def("linear", &Builder::linear, "from_"_a, "to"_a, "in_"_a, "out"_a, "count"_a, "weights"_a, "activation"_a)
-      .def("pairs", &Builder::pairs, "vectors"_a, "to"_a, "dim"_a, "width"_a, "index"_a)
-      .def("copy", &Builder::copy, "from_"_a, "to"_a, "width"_a)
-      .def("activate", &Builder::activate, "from_"_a, "to"_a, "width"_a, "activation"_a)
-      .def("combine", &Builder::combine, "a"_a, "b"_a, "to"_a, "width"_a, "operation"_a)
-      .def("sum", &Builder::sum, "from_"_a, "to"_a, "outer"_a, "middle"_a, "inner"_a)
-      .def("build", &Builder::build, nb::sig("def build(self) -> Plan"),
+      .def("add_value", &PlanBuilder::add_value, "kind"_a, "width"_a)
+      .def("add_weights", &PlanBuilder::add_weights, "in_"_a, "out"_a)
+      .def("add_index", &PlanBuilder::add_index, "n"_a, "length"_a)
+      .def("linear", &PlanBuilder::linear, "from_"_a, "to"_a, "in_"_a, "out"_a, "count"_a, "weights"_a, "activation"_a)
+      .def("pairs", &PlanBuilder::pairs, "vectors"_a, "to"_a, "dim"_a, "width"_a, "index"_a)
+      .def("copy", &PlanBuilder::copy, "from_"_a, "to"_a, "width"_a)
+      .def("activate", &PlanBuilder::activate, "from_"_a, "to"_a, "width"_a, "activation"_a)
+      .def("combine", &PlanBuilder::combine, "a"_a, "b"_a, "to"_a, "width"_a, "operation"_a)
+      .def("sum", &PlanBuilder::sum, "from_"_a, "to"_a, "outer"_a, "middle"_a, "inner"_a)
+      .def("build", &PlanBuilder::build, nb::sig("def build(self) -> Plan"),
            "Returns the plan. Raises ValueError for a step that reads or writes outside its values.");
 
   nb::class_<BoundPlan>(m, "BoundPlan", "A plan with the weights of one snapshot; any number of threads may run it.")

@@ -112,10 +112,7 @@ std::size_t PackedWeights::bytes() const {
 
 Plan::Plan(std::vector<ValueSpec> values, std::vector<LinearSpec> linears, std::vector<IndexSpec> indices,
            std::vector<Step> steps)
-    : values_(std::move(values)),
-      linears_(std::move(linears)),
-      indices_(std::move(indices)),
-      steps_(std::move(steps)) {
+    : values_(std::move(values)), linears_(std::move(linears)), indices_(std::move(indices)), steps_(std::move(steps)) {
   for (const ValueSpec& value : values_) {
     require(value.width > 0 && value.width <= kMaxWidth, "a value's width is out of range");
     if (value.kind == Kind::kScratch || value.kind == Kind::kOfUser) scratch_width_ += value.width;
@@ -129,7 +126,8 @@ Plan::Plan(std::vector<ValueSpec> values, std::vector<LinearSpec> linears, std::
     std::visit(Overloaded{
                    [&](const LinearStep& s) {
                      require(s.weights < linears_.size(), "no such weights");
-                     require(linears_[s.weights].in == s.in && linears_[s.weights].out == s.out, "a matrix of another size");
+                     require(linears_[s.weights].in == s.in && linears_[s.weights].out == s.out,
+                             "a matrix of another size");
                      require(s.count > 0 && s.count <= kMaxWidth, "a count is out of range");
                      check_part(s.from, std::size_t{s.count} * s.in, false);
                      check_part(s.to, std::size_t{s.count} * s.out, true);

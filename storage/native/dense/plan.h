@@ -61,11 +61,11 @@ using Step = std::variant<LinearStep, PairsStep, CopyStep, ActivateStep, Combine
 
 // Where a value comes from.
 enum class Kind : std::uint8_t {
-  kInput,     // (B, width), given
-  kOfUser,    // (U, width), given; row r of the batch takes the row that the batch's index of users has for it
+  kInput,  // (B, width), given
+  kOfUser,  // (U, width), given; row r of the batch takes the row that the batch's index of users has for it
   kConstant,  // (width), given with the weights, the same for every row
-  kScratch,   // written by steps, read by later ones
-  kOutput,    // (B, width), written by steps for the caller
+  kScratch,  // written by steps, read by later ones
+  kOutput,  // (B, width), written by steps for the caller
 };
 struct ValueSpec {
   Kind kind;

@@ -22,15 +22,14 @@ inline F exponential(F x) {
   F r = V::multiply_add(n, V::all(-0.693359375f), x);
   r = V::multiply_add(n, V::all(2.12194440e-4f), r);
   F p = V::all(1.9875691500e-4f);
-  constexpr float kFactors[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+  constexpr float kFactors[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
+                                5.0000001201e-1f};
   for (const float factor : kFactors) p = V::multiply_add(p, r, V::all(factor));
   p = V::multiply_add(p, V::multiply(r, r), V::add(r, V::all(1.0f)));
   return V::scale(p, n);
 }
 
-inline F sigmoid(F x) {
-  return V::divide(V::all(1.0f), V::add(V::all(1.0f), exponential(V::subtract(V::zero(), x))));
-}
+inline F sigmoid(F x) { return V::divide(V::all(1.0f), V::add(V::all(1.0f), exponential(V::subtract(V::zero(), x)))); }
 
 inline F activated(Activation activation, F x) {
   switch (activation) {
