@@ -93,7 +93,7 @@ def _plan(steps: Steps) -> Plan:
     for value in steps.values:
         builder.add_value(value.kind, value.width)
     for layer in steps.layers:
-        builder.add_weights(layer.width, layer.out)
+        builder.add_weights(layer.width, layer.out, layer.is_rounded)
     for index in steps.indices:
         builder.add_index(index.n, index.length)
     for step in steps.steps:

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "dense/plan.h"
+#include "dense/tiles.h"
 #include "rows/isa.h"
 
 namespace nb = nanobind;
@@ -41,8 +42,8 @@ class PlanBuilder {
     values_.push_back({named<Kind>(kind, 5), width});
     return static_cast<std::uint32_t>(values_.size() - 1);
   }
-  std::uint32_t add_weights(std::uint32_t in, std::uint32_t out) {
-    linears_.push_back({in, out});
+  std::uint32_t add_weights(std::uint32_t in, std::uint32_t out, bool is_rounded) {
+    linears_.push_back({in, out, is_rounded});
     return static_cast<std::uint32_t>(linears_.size() - 1);
   }
   std::uint32_t add_index(std::uint32_t n, std::uint32_t length) {
@@ -127,11 +128,14 @@ class BoundPlan {
     }
     const LinearWeights from{weight.data(), weight.stride(0), weight.stride(1), bias ? bias->data() : nullptr,
                              spec.in,       spec.out};
-    weights_.linears.push_back(pack_panels(from, weights_.kernels->lanes, weights_.kernels->vectors));
+    weights_.linears.push_back(spec.is_rounded && has_tiles()
+                                   ? pack_tiles(from)
+                                   : pack_panels(from, weights_.kernels->lanes, weights_.kernels->vectors));
   }
   void add_index(const IndexSpec& spec, const Int64s& index) {
     if (index.size() != spec.length) throw nb::value_error("an index of another length");
-    weights_.indices.push_back(index_runs(index.data(), index.size(), spec.n, weights_.kernels->square_stride(spec.n)));
+    weights_.indices.push_back(index_runs(index.data(), index.size(), spec.n,
+                                          static_cast<std::uint32_t>(weights_.kernels->square_stride(spec.n))));
   }
 
   std::shared_ptr<const Plan> plan_;
@@ -157,6 +161,8 @@ NB_MODULE(_dense, m) {
       },
       nb::sig("def isas() -> list[str]"), "Returns the instruction sets that this processor has, the best one last.");
 
+  m.def("has_tiles", &has_tiles, "Returns whether layers that may be rounded are computed in bfloat16, by AMX.");
+
   nb::class_<Plan>(m, "Plan", "An immutable plan; any number of threads may run it.");
 
   nb::class_<PlanBuilder>(
@@ -164,7 +170,7 @@ NB_MODULE(_dense, m) {
       "Collects values, weights and steps. A part of a value is (value, offset); widths are in floats.")
       .def(nb::init<>())
       .def("add_value", &PlanBuilder::add_value, "kind"_a, "width"_a)
-      .def("add_weights", &PlanBuilder::add_weights, "in_"_a, "out"_a)
+      .def("add_weights", &PlanBuilder::add_weights, "in_"_a, "out"_a, "is_rounded"_a)
       .def("add_index", &PlanBuilder::add_index, "n"_a, "length"_a)
       .def("linear", &PlanBuilder::linear, "from_"_a, "to"_a, "in_"_a, "out"_a, "count"_a, "weights"_a, "activation"_a)
       .def("pairs", &PlanBuilder::pairs, "vectors"_a, "to"_a, "dim"_a, "width"_a, "index"_a)

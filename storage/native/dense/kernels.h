@@ -32,10 +32,12 @@ struct DenseKernels {
   std::uint32_t lanes, vectors;
   // from (n, in) -> activation(from * weights + bias), to (n, out)
   void (*linear)(Rows from, std::size_t n, const Panels& weights, Activation activation, OutRows to);
-  // The products of all pairs of `n` vectors of `dim` values, at or below the diagonal, into `square`, row i at
+  // The products of all pairs of `n` vectors of `dim` values, at or below the diagonal, into `to`, row i at
   // i * square_stride(n); what stands behind the diagonal is not defined. transposed: dim * square_stride(n) floats of
   // scratch memory.
-  void (*square)(const float* const* vectors, std::uint32_t n, std::uint32_t dim, float* transposed, float* square);
+  void (*square)(const float* const* vectors, std::size_t n, std::size_t dim, float* transposed, float* to);
+  // Those below the diagonal alone, one row behind the other: n * (n - 1) / 2 floats.
+  void (*triangle)(const float* const* vectors, std::size_t n, std::size_t dim, float* transposed, float* to);
   // Copies runs of a square one behind the other into `to`, `total` floats.
   void (*take_runs)(const float* square, const Run* runs, std::size_t count, float* to, std::size_t total);
   void (*activate)(Activation activation, const float* from, std::size_t n, float* to);
@@ -43,7 +45,7 @@ struct DenseKernels {
   // from (outer, middle, inner) -> sums over the middle, to (outer, inner)
   void (*sum)(const float* from, std::size_t outer, std::size_t middle, std::size_t inner, float* to);
 
-  std::uint32_t square_stride(std::uint32_t n) const { return (n + lanes - 1) / lanes * lanes; }
+  std::size_t square_stride(std::size_t n) const { return (n + lanes - 1) / lanes * lanes; }
 };
 
 // Kernels of each instruction set, each in a file of its own; those that the build lacks are not defined.

@@ -25,21 +25,31 @@ PackedLinear pack_panels(const LinearWeights& from, std::uint32_t lanes, std::ui
   return packed;
 }
 
-std::vector<Run> index_runs(const std::int64_t* index, std::size_t count, std::uint32_t n, std::uint32_t stride) {
-  std::vector<Run> runs;
+PairRuns index_runs(const std::int64_t* index, std::size_t count, std::uint32_t n, std::uint32_t stride) {
+  PairRuns found;
+  std::vector<Run>& runs = found.runs;
+  std::uint32_t row_of_triangle = 1, column_of_triangle = 0;
+  found.is_triangle = count == std::size_t{n} * (n - 1) / 2;
   for (std::size_t i = 0; i < count; ++i) {
     if (index[i] < 0 || index[i] >= std::int64_t{n} * n) {
       throw std::invalid_argument("pairs: an index is outside the products of all pairs");
     }
-    const auto row = static_cast<std::uint32_t>(index[i] / n), column = static_cast<std::uint32_t>(index[i] % n);
-    const std::uint32_t from = std::max(row, column) * stride + std::min(row, column);
+    const auto first = static_cast<std::uint32_t>(index[i] / n), second = static_cast<std::uint32_t>(index[i] % n);
+    const std::uint32_t row = std::max(first, second), column = std::min(first, second);
+    found.is_triangle = found.is_triangle && row == row_of_triangle && column == column_of_triangle;
+    if (++column_of_triangle == row_of_triangle) {
+      ++row_of_triangle;
+      column_of_triangle = 0;
+    }
+    const std::uint32_t from = row * stride + column;
     if (!runs.empty() && runs.back().from + runs.back().length == from) {
       ++runs.back().length;
     } else {
       runs.push_back({from, 1});
     }
   }
-  return runs;
+  if (found.is_triangle) runs.clear();
+  return found;
 }
 
 }  // namespace emberline::dense

@@ -41,8 +41,8 @@ struct PackedLinear {
   std::uint32_t in = 0, out = 0, padded_out = 0;
   Lines<float> values;
   Lines<float> bias;  // (padded_out); zeros where there is none
-  // In bfloat16, where the step asks for that and the processor has products of it: tiles of 32 rows and 16 columns,
-  // those of the first 16 columns first, each as 16 pairs of rows. `values` is then empty.
+  // In bfloat16, where that is allowed and the processor has tiles of it: 32 rows and 16 columns a tile, those of the
+  // first 16 columns first, each as 16 pairs of rows. `values` is then empty.
   Lines<std::uint16_t> tiles;
 
   Panels panels() const { return {in, out, padded_out, values.data(), bias.data()}; }
@@ -65,9 +65,15 @@ struct Run {
   std::uint32_t from, length;
 };
 
-// What an index takes of the products of all pairs of n vectors, in its order. The square is symmetric: a product above
-// the diagonal is taken from below it. stride: floats from one row of the square to the next.
-// Throws std::invalid_argument for an index outside 0 to n * n - 1.
-std::vector<Run> index_runs(const std::int64_t* index, std::size_t count, std::uint32_t n, std::uint32_t stride);
+// What an index takes of the products of all pairs of vectors, in its order.
+struct PairRuns {
+  // Whether it takes the triangle below the diagonal, row by row. `runs` is then empty.
+  bool is_triangle = false;
+  std::vector<Run> runs;
+};
+
+// n: vectors. stride: floats from one row of their square to the next. The square is symmetric: a product above the
+// diagonal is taken from below it. Throws std::invalid_argument for an index outside 0 to n * n - 1.
+PairRuns index_runs(const std::int64_t* index, std::size_t count, std::uint32_t n, std::uint32_t stride);
 
 }  // namespace emberline::dense

@@ -1,8 +1,11 @@
 #include "dense/plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
+
+#include "dense/tiles.h"
 
 namespace emberline::dense {
 namespace {
@@ -39,33 +42,56 @@ float* scratch(std::size_t floats) {
 // Runs the steps over one block.
 class Block {
  public:
-  Block(const PackedWeights& weights, const std::vector<OutRows>& values, std::size_t rows, float* square)
-      : weights_(weights), kernels_(*weights.kernels), values_(values), rows_(rows), square_(square) {}
+  Block(const PackedWeights& weights, const std::vector<OutRows>& values, std::size_t rows, float* step_memory)
+      : weights_(weights), kernels_(*weights.kernels), values_(values), rows_(rows), step_memory_(step_memory) {}
 
   void operator()(const LinearStep& step) const {
-    const Panels panels = weights_.linears[step.weights].panels();
+    const PackedLinear& linear = weights_.linears[step.weights];
+    const Panels panels = linear.panels();
+    const Tiles tiles{linear.in, linear.out, linear.tiles.data(), linear.bias.data()};
     Rows from = read(step.from);
     OutRows to = values_[step.to.value];
     to.data += step.to.offset;
     for (std::uint32_t i = 0; i < step.count; ++i, from.data += step.in, to.data += step.out) {
-      kernels_.linear(from, rows_, panels, step.activation, to);
+      if (linear.tiles.empty()) {
+        kernels_.linear(from, rows_, panels, step.activation, to);
+      } else {
+        linear_in_tiles(from, rows_, tiles, step.activation, to, reinterpret_cast<std::uint16_t*>(step_memory_));
+      }
     }
   }
 
   void operator()(const PairsStep& step) const {
-    const auto n = static_cast<std::uint32_t>(step.vectors.size());
-    const std::vector<Run>& runs = weights_.indices[step.index];
-    float* transposed = square_ + n * std::size_t{kernels_.square_stride(n)} + kOverread;
+    const std::size_t n = step.vectors.size();
+    const PairRuns& pairs = weights_.indices[step.index];
+    float* transposed = step_memory_ + n * kernels_.square_stride(n) + kOverread;
     const float* vectors[kMaxVectors];
+    std::size_t strides[kMaxVectors];
+    for (std::size_t i = 0; i < n; ++i) {
+      vectors[i] = at(step.vectors[i], 0);
+      strides[i] = values_[step.vectors[i].value].stride;
+    }
     for (std::size_t row = 0; row < rows_; ++row) {
-      for (std::uint32_t i = 0; i < n; ++i) vectors[i] = at(step.vectors[i], row);
-      kernels_.square(vectors, n, step.dim, transposed, square_);
-      kernels_.take_runs(square_, runs.data(), runs.size(), at(step.to, row), step.width);
+      float* to = at(step.to, row);
+      if (pairs.is_triangle) {
+        kernels_.triangle(vectors, n, step.dim, transposed, to);
+      } else {
+        kernels_.square(vectors, n, step.dim, transposed, step_memory_);
+        kernels_.take_runs(step_memory_, pairs.runs.data(), pairs.runs.size(), to, step.width);
+      }
+      for (std::size_t i = 0; i < n; ++i) vectors[i] += strides[i];
     }
   }
 
   void operator()(const CopyStep& step) const {
-    for (std::size_t row = 0; row < rows_; ++row) std::copy_n(at(step.from, row), step.width, at(step.to, row));
+    // Rows of embeddings are often as wide as this; copying them is then a few instructions.
+    switch (step.width) {
+      case 8: return copy_rows<8>(step);
+      case 16: return copy_rows<16>(step);
+      case 32: return copy_rows<32>(step);
+      default:
+        for (std::size_t row = 0; row < rows_; ++row) std::copy_n(at(step.from, row), step.width, at(step.to, row));
+    }
   }
   void operator()(const ActivateStep& step) const {
     for (std::size_t row = 0; row < rows_; ++row) {
@@ -84,6 +110,14 @@ class Block {
   }
 
  private:
+  template <std::size_t kWidth>
+  void copy_rows(const CopyStep& step) const {
+    const Rows from = read(step.from);
+    const OutRows to = {at(step.to, 0), values_[step.to.value].stride};
+    for (std::size_t row = 0; row < rows_; ++row) {
+      std::memcpy(to.data + row * to.stride, from.data + row * from.stride, kWidth * sizeof(float));
+    }
+  }
   float* at(const Part& part, std::size_t row) const {
     const OutRows& value = values_[part.value];
     return value.data + row * value.stride + part.offset;
@@ -97,7 +131,8 @@ class Block {
   const DenseKernels& kernels_;
   const std::vector<OutRows>& values_;
   std::size_t rows_;
-  float* square_;
+  // For what one step needs beside its values.
+  float* step_memory_;
 };
 
 }  // namespace
@@ -105,7 +140,7 @@ class Block {
 std::size_t PackedWeights::bytes() const {
   std::size_t total = 0;
   for (const PackedLinear& linear : linears) total += linear.bytes();
-  for (const auto& runs : indices) total += runs.size() * sizeof(Run);
+  for (const PairRuns& index : indices) total += index.runs.size() * sizeof(Run);
   for (const auto& values : constants) total += values.size() * sizeof(float);
   return total;
 }
@@ -131,6 +166,9 @@ Plan::Plan(std::vector<ValueSpec> values, std::vector<LinearSpec> linears, std::
                      require(s.count > 0 && s.count <= kMaxWidth, "a count is out of range");
                      check_part(s.from, std::size_t{s.count} * s.in, false);
                      check_part(s.to, std::size_t{s.count} * s.out, true);
+                     if (linears_[s.weights].is_rounded) {
+                       step_floats_ = std::max(step_floats_, rounded_values(kBlockRows, s.in) / 2);
+                     }
                    },
                    [&](const PairsStep& s) {
                      require(s.index < indices_.size(), "no such index");
@@ -138,7 +176,7 @@ Plan::Plan(std::vector<ValueSpec> values, std::vector<LinearSpec> linears, std::
                              "an index of other pairs");
                      for (const Part& part : s.vectors) check_part(part, s.dim, false);
                      check_part(s.to, s.width, true);
-                     square_floats_ = std::max(square_floats_, square_floats(s, s.vectors.size()));
+                     step_floats_ = std::max(step_floats_, square_floats(s, s.vectors.size()));
                    },
                    [&](const CopyStep& s) {
                      check_part(s.from, s.width, false);
@@ -203,11 +241,11 @@ void Plan::check(const PackedWeights& weights, const Arguments& arguments) const
 void Plan::run(const PackedWeights& weights, const Arguments& arguments) const {
   check(weights, arguments);
   const std::size_t block_rows = std::min(arguments.rows, kBlockRows);
-  float* const memory = scratch(square_floats_ + scratch_width_ * block_rows);
+  float* const memory = scratch(step_floats_ + scratch_width_ * block_rows);
   std::vector<OutRows> values(values_.size());
   for (std::size_t first = 0; first < arguments.rows; first += kBlockRows) {
     const std::size_t rows = std::min(arguments.rows - first, kBlockRows);
-    float* free = memory + square_floats_;
+    float* free = memory + step_floats_;
     std::size_t inputs = 0, of_users = 0, constants = 0, outputs = 0;
     for (std::size_t i = 0; i < values_.size(); ++i) {
       const std::uint32_t width = values_[i].width;

@@ -74,6 +74,8 @@ struct ValueSpec {
 
 struct LinearSpec {
   std::uint32_t in, out;
+  // Whether its products may be computed in bfloat16.
+  bool is_rounded;
 };
 struct IndexSpec {
   // An index into the products of all pairs of n vectors, and its length.
@@ -84,7 +86,7 @@ struct IndexSpec {
 struct PackedWeights {
   const DenseKernels* kernels = nullptr;
   std::vector<PackedLinear> linears;
-  std::vector<std::vector<Run>> indices;
+  std::vector<PairRuns> indices;
   std::vector<Lines<float>> constants;
 
   std::size_t bytes() const;
@@ -123,9 +125,9 @@ class Plan {
   std::vector<LinearSpec> linears_;
   std::vector<IndexSpec> indices_;
   std::vector<Step> steps_;
-  // Floats of a row in scratch memory, and of the largest square with its transposed vectors.
+  // Floats of a row in scratch memory, and the most that a step needs beside its values.
   std::size_t scratch_width_ = 0;
-  std::size_t square_floats_ = 0;
+  std::size_t step_floats_ = 0;
 };
 
 }  // namespace emberline::dense

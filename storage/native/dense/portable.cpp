@@ -58,6 +58,7 @@ struct V {
   static void transpose(const float* const* vectors, std::size_t n, std::size_t dim, std::size_t stride, float* to);
 };
 
+#include "dense/vector_functions.h"
 #include "dense/vector_kernels.h"
 
 void V::transpose(const float* const* vectors, std::size_t n, std::size_t dim, std::size_t stride, float* to) {

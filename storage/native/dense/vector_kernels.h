@@ -1,47 +1,7 @@
-// The dense kernels over vectors of floats. A file includes this once, in an unnamed namespace, behind a struct V of its
-// instruction set:
-//
-//   F, kWidth, kVectors (of a full panel; 6 rows of so many sums fit the registers)
-//   zero(), all(float), load(const float*), store(float*, F), store_some(float*, F, n), add, subtract, multiply, divide
-//   multiply_add(a, b, c): a * b + c
-//   greatest(bound, F), least(bound, F): NaN where the second is NaN
-//   round(F): to the nearest whole number. scale(F, F n): times 2 to the power of n, whole
-//   transpose(const float* const*, n, dim, stride, to): n vectors of dim values -> to (dim, n), rows `stride` apart
-
-using F = V::F;
+// The dense kernels over vectors of floats. A file includes this once, in an unnamed namespace, behind
+// vector_functions.h.
 
 constexpr std::size_t kTileRows = 6;
-
-// Not std::min and the like: what the standard library's templates compile to here could be linked into other files.
-inline std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
-
-// e^x, within two units in the last place, from 2^-126 to 2^127. After Cephes' expf: x = n ln 2 + r, and a polynomial.
-inline F exponential(F x) {
-  x = V::greatest(V::all(-87.0f), V::least(V::all(88.0f), x));
-  const F n = V::round(V::multiply(x, V::all(1.44269504f)));
-  F r = V::multiply_add(n, V::all(-0.693359375f), x);
-  r = V::multiply_add(n, V::all(2.12194440e-4f), r);
-  F p = V::all(1.9875691500e-4f);
-  constexpr float kFactors[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
-                                5.0000001201e-1f};
-  for (const float factor : kFactors) p = V::multiply_add(p, r, V::all(factor));
-  p = V::multiply_add(p, V::multiply(r, r), V::add(r, V::all(1.0f)));
-  return V::scale(p, n);
-}
-
-inline F sigmoid(F x) { return V::divide(V::all(1.0f), V::add(V::all(1.0f), exponential(V::subtract(V::zero(), x)))); }
-
-inline F activated(Activation activation, F x) {
-  switch (activation) {
-    case Activation::kNone: return x;
-    case Activation::kRelu: return V::greatest(V::zero(), x);
-    case Activation::kSigmoid: return sigmoid(x);
-    case Activation::kTanh:
-      return V::subtract(V::all(1.0f), V::divide(V::all(2.0f), V::add(V::all(1.0f), exponential(V::add(x, x)))));
-    case Activation::kSilu: return V::multiply(x, sigmoid(x));
-  }
-  return x;
-}
 
 // M rows times N vectors of columns of a matrix of `depth` rows, `step` floats apart; sums begin at `bias`.
 template <int M, int N>
@@ -127,48 +87,76 @@ void linear(Rows from, std::size_t n, const Panels& weights, Activation activati
   }
 }
 
-template <int M, int N>
+// Where the products of a row of the square go: row i of the square itself, or of its triangle below the diagonal, whose
+// rows lie one behind the other. There, a row is stored as whole vectors, and the next row overwrites what is too much.
+struct SquareRows {
+  float* to;
+  std::size_t stride;
+
+  void store(std::size_t row, std::size_t column, F values) const { V::store(to + row * stride + column, values); }
+};
+struct TriangleRows {
+  float* to;
+  std::size_t total;
+
+  void store(std::size_t row, std::size_t column, F values) const {
+    if (column >= row) return;
+    const std::size_t begin = row * (row - 1) / 2 + column;
+    if (begin + V::kWidth <= total) {
+      V::store(to + begin, values);
+    } else {
+      V::store_some(to + begin, values, total - begin);
+    }
+  }
+};
+
+template <int M, int N, class To>
 inline void square_tile(const float* const* vectors, std::size_t dim, const float* transposed, std::size_t stride,
-                        float* to) {
+                        std::size_t row, std::size_t column, const To& to) {
   F sums[M][N];
   multiply_tile<M, N>(vectors, dim, transposed, stride, nullptr, sums);
   for (int m = 0; m < M; ++m) {
-    for (int n = 0; n < N; ++n) V::store(to + static_cast<std::size_t>(m) * stride + n * V::kWidth, sums[m][n]);
+    for (int n = 0; n < N; ++n) to.store(row + m, column + n * V::kWidth, sums[m][n]);
   }
 }
 
-template <int M>
+// Rows [row, row + M) of the square, up to the diagonal of the last.
+template <int M, class To>
 void square_rows(const float* const* vectors, std::size_t dim, const float* transposed, std::size_t stride,
-                 std::size_t columns, float* to) {
-  while (columns > 0) {
-    const bool two = columns > V::kWidth;
-    if (two) {
-      square_tile<M, 2>(vectors, dim, transposed, stride, to);
+                 std::size_t row, const To& to) {
+  for (std::size_t column = 0; column < row + M;) {
+    if (row + M - column > V::kWidth) {
+      square_tile<M, 2>(vectors + row, dim, transposed + column, stride, row, column, to);
+      column += 2 * V::kWidth;
     } else {
-      square_tile<M, 1>(vectors, dim, transposed, stride, to);
+      square_tile<M, 1>(vectors + row, dim, transposed + column, stride, row, column, to);
+      column += V::kWidth;
     }
-    const std::size_t done = (two ? 2 : 1) * V::kWidth;
-    transposed += done;
-    to += done;
-    columns -= smaller(columns, done);
   }
 }
 
-void square(const float* const* vectors, std::uint32_t n, std::uint32_t dim, float* transposed, float* to) {
+template <class To>
+void multiply_pairs(const float* const* vectors, std::size_t n, std::size_t dim, float* transposed, const To& to) {
   const std::size_t stride = (n + V::kWidth - 1) / V::kWidth * V::kWidth;
   V::transpose(vectors, n, dim, stride, transposed);
-  for (std::uint32_t i = 0; i < n; i += kTileRows) {
-    const std::uint32_t rows = static_cast<std::uint32_t>(smaller(n - i, kTileRows));
-    float* out = to + i * stride;
-    switch (rows) {
-      case 1: square_rows<1>(vectors + i, dim, transposed, stride, i + rows, out); break;
-      case 2: square_rows<2>(vectors + i, dim, transposed, stride, i + rows, out); break;
-      case 3: square_rows<3>(vectors + i, dim, transposed, stride, i + rows, out); break;
-      case 4: square_rows<4>(vectors + i, dim, transposed, stride, i + rows, out); break;
-      case 5: square_rows<5>(vectors + i, dim, transposed, stride, i + rows, out); break;
-      default: square_rows<6>(vectors + i, dim, transposed, stride, i + rows, out);
+  for (std::size_t row = 0; row < n; row += kTileRows) {
+    switch (smaller(n - row, kTileRows)) {
+      case 1: square_rows<1>(vectors, dim, transposed, stride, row, to); break;
+      case 2: square_rows<2>(vectors, dim, transposed, stride, row, to); break;
+      case 3: square_rows<3>(vectors, dim, transposed, stride, row, to); break;
+      case 4: square_rows<4>(vectors, dim, transposed, stride, row, to); break;
+      case 5: square_rows<5>(vectors, dim, transposed, stride, row, to); break;
+      default: square_rows<6>(vectors, dim, transposed, stride, row, to);
     }
   }
+}
+
+void square(const float* const* vectors, std::size_t n, std::size_t dim, float* transposed, float* to) {
+  multiply_pairs(vectors, n, dim, transposed, SquareRows{to, (n + V::kWidth - 1) / V::kWidth * V::kWidth});
+}
+
+void triangle(const float* const* vectors, std::size_t n, std::size_t dim, float* transposed, float* to) {
+  multiply_pairs(vectors, n, dim, transposed, TriangleRows{to, n * (n - 1) / 2});
 }
 
 // Runs are stored as whole vectors where the next ones overwrite what is too much.
@@ -233,4 +221,4 @@ inline void transpose_plainly(const float* const* vectors, std::size_t n, std::s
   }
 }
 
-constexpr DenseKernels kKernels{V::kWidth, V::kVectors, linear, square, take_runs, activate, combine, sum};
+constexpr DenseKernels kKernels{V::kWidth, V::kVectors, linear, square, triangle, take_runs, activate, combine, sum};
