@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
@@ -48,7 +48,9 @@ class Constants:
 
     def matrix(self, node: fx.Node) -> int:
         """Adds a matrix or a vector as float32; returns its place among the constants."""
-        return self._add((node,), lambda: self._graph.call_function(_CAST, (self._copy(node),), {"dtype": torch.float32}))
+        return self._add(
+            (node,), lambda: self._graph.call_function(_CAST, (self._copy(node),), {"dtype": torch.float32})
+        )
 
     def integers(self, node: fx.Node) -> int:
         """Adds a tensor of integers, flattened; returns its place."""
@@ -67,7 +69,9 @@ class Constants:
     def number(self, shape: Sequence[int], value: float) -> int:
         """Adds a number repeated for each float of a row; returns its place."""
         size = math.prod(shape)
-        return self._add((value, size), lambda: self._graph.call_function(_FULL, ([size], value), {"dtype": torch.float32}))
+        return self._add(
+            (value, size), lambda: self._graph.call_function(_FULL, ([size], value), {"dtype": torch.float32})
+        )
 
     def module(self) -> fx.GraphModule:
         """Returns the graph that computes the constants, in the order of their places."""
@@ -75,7 +79,7 @@ class Constants:
         self._graph.lint()
         return graph_module(torch.nn.Module(), self._graph)
 
-    def _add(self, key, make) -> int:  # type: ignore[no-untyped-def]
+    def _add(self, key: object, make: Callable[[], fx.Node]) -> int:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = len(self._outputs)

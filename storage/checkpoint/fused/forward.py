@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from storage._dense import BoundPlan, PlanBuilder, Plan
+from storage._dense import BoundPlan, Plan, PlanBuilder
 from storage.checkpoint.fused.lower import Lowered, lower
 from storage.checkpoint.fused.passes import rewritten
-from storage.checkpoint.fused.steps import Activate, Combine, Copy, Linear, Pairs, Part, Steps, Sum
+from storage.checkpoint.fused.steps import Activate, Combine, Copy, Kind, Linear, Pairs, Part, Steps, Sum
 from storage.checkpoint.graph_program import Forward, PackingForward
 from storage.errors import InvalidInput, Unsupported
 
@@ -54,9 +53,9 @@ class _BoundForward:
         self._of_users = lowered.user_slots
         self._index = lowered.index_slot
         self._outputs = lowered.output_shapes
-        kinds = [value for value in lowered.steps.values]
-        self._input_widths = [value.width for value in kinds if value.kind.name == "INPUT"]
-        self._user_widths = [value.width for value in kinds if value.kind.name == "OF_USER"]
+        values = lowered.steps.values
+        self._input_widths = [value.width for value in values if value.kind is Kind.INPUT]
+        self._user_widths = [value.width for value in values if value.kind is Kind.OF_USER]
 
     def __call__(self, *arguments: Any) -> Sequence[torch.Tensor]:
         users: list[int] = []

@@ -35,11 +35,11 @@ def with_activations(steps: Steps) -> Steps:
         elif isinstance(step, Activate):
             place = layers.get(step.source)
             layer = None if place is None else kept[place]
-            if isinstance(layer, Linear) and place is not None and _is_whole(steps, step.source, step.width):
-                if readers[step.source.value] == 1:
-                    kept[place] = None
-                    kept.append(replace(layer, to=step.to, activation=step.activation))
-                    continue
+            is_alone = readers[step.source.value] == 1 and _is_whole(steps, step.source, step.width)
+            if place is not None and isinstance(layer, Linear) and is_alone:
+                kept[place] = None
+                kept.append(replace(layer, to=step.to, activation=step.activation))
+                continue
         kept.append(step)
     return replace(steps, steps=tuple(step for step in kept if step is not None))
 

@@ -231,7 +231,7 @@ void Plan::check(const PackedWeights& weights, const Arguments& arguments) const
               arguments.outputs.size() == count(Kind::kOutput),
           "other inputs or outputs");
   if (arguments.of_users.empty()) return;
-  require(arguments.user_of_row != nullptr, "no users of the rows");
+  require(arguments.user_of_row != nullptr || arguments.rows == 0, "no users of the rows");
   for (std::size_t row = 0; row < arguments.rows; ++row) {
     const std::int64_t user = arguments.user_of_row[row];
     require(user >= 0 && static_cast<std::size_t>(user) < arguments.users, "a row's user is not there");

@@ -120,18 +120,20 @@ inline void square_tile(const float* const* vectors, std::size_t dim, const floa
   }
 }
 
-// Rows [row, row + M) of the square, up to the diagonal of the last.
+// Rows [row, row + M) of the square, up to the diagonal of the last; the last columns first, so that what is stored too
+// much in a triangle is overwritten.
 template <int M, class To>
 void square_rows(const float* const* vectors, std::size_t dim, const float* transposed, std::size_t stride,
                  std::size_t row, const To& to) {
-  for (std::size_t column = 0; column < row + M;) {
-    if (row + M - column > V::kWidth) {
+  constexpr std::size_t kTwo = 2 * V::kWidth;
+  const std::size_t columns = row + M;
+  for (std::size_t column = (columns - 1) / kTwo * kTwo;; column -= kTwo) {
+    if (columns - column > V::kWidth) {
       square_tile<M, 2>(vectors + row, dim, transposed + column, stride, row, column, to);
-      column += 2 * V::kWidth;
     } else {
       square_tile<M, 1>(vectors + row, dim, transposed + column, stride, row, column, to);
-      column += V::kWidth;
     }
+    if (column == 0) return;
   }
 }
 
