@@ -84,7 +84,7 @@ class ModelOptions(BaseModel):
     #: Bound on the difference of scores by reduced precision.
     precision_tolerance: Annotated[float, Field(gt=0, le=1)] = 0.01
     #: Ways to compute the dense graph, compared when a version is loaded; the fastest is kept: eager anywhere, script
-    #: on the processor, compile on a GPU; by default all but compile, which takes long.
+    #: and fused on the processor, compile on a GPU; by default all but compile, which takes long.
     runners: Annotated[tuple[str, ...], BeforeValidator(parse_runners)] = PROCESSOR_RUNNERS
     #: Handling of failures of a GPU. refuse: an error. eager: a batch that no CUDA graph holds runs operator by
     #: operator, other failures are errors. cpu: as eager, and the processor answers what a GPU cannot. Absent: cpu
