@@ -1,4 +1,4 @@
-"""Where the floats of a tensor's row lie: stretches of values, one behind the other.
+"""Describes where the floats of a tensor's row lie: stretches of values, one behind the other.
 
 Operators that only select and arrange (cat, stack, slice, reshape) change this, and compute nothing.
 """

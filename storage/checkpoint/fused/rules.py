@@ -1,4 +1,4 @@
-"""How each operator is lowered: to another layout of the same floats, or to a step.
+"""Lowers each operator to another layout of the same floats, or to a step.
 
 A rule takes the lowering, the operator's node and its arguments by name, and returns what became of its result.
 """
@@ -41,7 +41,7 @@ class Square:
 
 
 class Lowering(Protocol):
-    """What rules need of the graph that is lowered."""
+    """Gives rules what they need of the graph that is lowered."""
 
     building: Building
 

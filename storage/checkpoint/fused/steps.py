@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """Where a value comes from. The numbers are those of storage/native/dense/plan.h."""
+    """Says where a value comes from. The numbers are those of storage/native/dense/plan.h."""
 
     INPUT = 0
     #: One row a user; each row of the batch takes its user's.

@@ -1,5 +1,5 @@
-// The dense kernels for AVX-512 (F, BW, VL). Compiled for these alone: nothing here may run, or be linked into what runs,
-// elsewhere.
+// The dense kernels for AVX-512 (F, BW, VL). Compiled for these alone: nothing here may run, or be linked into what
+// runs, elsewhere.
 #include <immintrin.h>
 
 #include <cstring>

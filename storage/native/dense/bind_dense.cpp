@@ -1,5 +1,5 @@
-// The Python face of dense plans. Tensors come as addresses, which Python takes from tensors whose shapes it has checked;
-// the GIL is released while a plan runs.
+// The Python face of dense plans. Tensors come as addresses, which Python takes from tensors whose shapes it has
+// checked; the GIL is released while a plan runs.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -130,7 +130,7 @@ class BoundPlan {
                              spec.in,       spec.out};
     weights_.linears.push_back(spec.is_rounded && has_tiles()
                                    ? pack_tiles(from)
-                                   : pack_panels(from, weights_.kernels->lanes, weights_.kernels->vectors));
+                                   : pack_panels(from, weights_.kernels->width, weights_.kernels->vectors));
   }
   void add_index(const IndexSpec& spec, const Int64s& index) {
     if (index.size() != spec.length) throw nb::value_error("an index of another length");

@@ -29,7 +29,7 @@ struct OutRows {
 
 struct DenseKernels {
   // Floats of a vector, and vectors of a full panel.
-  std::uint32_t lanes, vectors;
+  std::uint32_t width, vectors;
   // from (n, in) -> activation(from * weights + bias), to (n, out)
   void (*linear)(Rows from, std::size_t n, const Panels& weights, Activation activation, OutRows to);
   // The products of all pairs of `n` vectors of `dim` values, at or below the diagonal, into `to`, row i at
@@ -45,7 +45,7 @@ struct DenseKernels {
   // from (outer, middle, inner) -> sums over the middle, to (outer, inner)
   void (*sum)(const float* from, std::size_t outer, std::size_t middle, std::size_t inner, float* to);
 
-  std::size_t square_stride(std::size_t n) const { return (n + lanes - 1) / lanes * lanes; }
+  std::size_t square_stride(std::size_t n) const { return (n + width - 1) / width * width; }
 };
 
 // Kernels of each instruction set, each in a file of its own; those that the build lacks are not defined.

@@ -5,17 +5,17 @@
 
 namespace emberline::dense {
 
-PackedLinear pack_panels(const LinearWeights& from, std::uint32_t lanes, std::uint32_t vectors) {
+PackedLinear pack_panels(const LinearWeights& from, std::uint32_t vector_width, std::uint32_t vectors) {
   PackedLinear packed;
   packed.in = from.in;
   packed.out = from.out;
-  packed.padded_out = (from.out + lanes - 1) / lanes * lanes;
+  packed.padded_out = (from.out + vector_width - 1) / vector_width * vector_width;
   packed.values.assign(std::size_t{packed.padded_out} * from.in, 0.0f);
   packed.bias.assign(packed.padded_out, 0.0f);
   if (from.bias != nullptr) std::copy_n(from.bias, from.out, packed.bias.begin());
   float* to = packed.values.data();
-  for (std::uint32_t first = 0; first < packed.padded_out; first += lanes * vectors) {
-    const std::uint32_t width = std::min(packed.padded_out - first, lanes * vectors);
+  for (std::uint32_t first = 0; first < packed.padded_out; first += vector_width * vectors) {
+    const std::uint32_t width = std::min(packed.padded_out - first, vector_width * vectors);
     const std::uint32_t used = std::min(from.out - first, width);
     for (std::uint32_t k = 0; k < from.in; ++k, to += width) {
       const float* weight = from.weight + static_cast<std::ptrdiff_t>(k) * from.in_step;

@@ -22,7 +22,7 @@ struct LineAllocator {
 template <class T>
 using Lines = std::vector<T, LineAllocator<T>>;
 
-// A matrix of `in` rows and `out` columns, and a bias. Columns are cut into panels; a panel holds its columns row by row:
+// A matrix of `in` rows and `out` columns, and a bias. Columns are cut into panels, which hold their columns row by row:
 //
 //   panel p, row k, column c of the panel: values[start of p + k * width of p + c]
 //
@@ -57,8 +57,8 @@ struct LinearWeights {
   std::uint32_t in, out;
 };
 
-// lanes: floats of a vector. vectors: of a full panel.
-PackedLinear pack_panels(const LinearWeights& from, std::uint32_t lanes, std::uint32_t vectors);
+// vector_width: floats of a vector. vectors: of a full panel.
+PackedLinear pack_panels(const LinearWeights& from, std::uint32_t vector_width, std::uint32_t vectors);
 
 // One run of neighbouring products that an index takes from the lower triangle of a square.
 struct Run {

@@ -10,8 +10,8 @@
 namespace emberline::dense {
 namespace {
 
-// Rows that go through all steps before the next ones: what they need stays in the second-level cache. A multiple of the
-// rows of a tile.
+// Rows that go through all steps before the next ones: what they need stays in the second-level cache. A multiple of
+// the rows of a tile.
 constexpr std::size_t kBlockRows = 48;
 // Floats that a whole vector may read behind what it needs.
 constexpr std::size_t kOverread = 16;

@@ -87,8 +87,9 @@ void linear(Rows from, std::size_t n, const Panels& weights, Activation activati
   }
 }
 
-// Where the products of a row of the square go: row i of the square itself, or of its triangle below the diagonal, whose
-// rows lie one behind the other. There, a row is stored as whole vectors, and the next row overwrites what is too much.
+// Where the products of a row of the square go: row i of the square itself, or of its triangle below the diagonal,
+// whose rows lie one behind the other. There, a row is stored as whole vectors, and the next row overwrites what is too
+// much.
 struct SquareRows {
   float* to;
   std::size_t stride;

@@ -16,7 +16,7 @@ from storage.checkpoint.graph_program import packed
 from storage.checkpoint.halves import split_graph
 from storage.checkpoint.lowered import lower_products
 from storage.errors import InvalidInput, Unsupported
-from tests.unit.storage.fused_models import (
+from tests.support.fused_models import (
     VECTORS,
     Arranged,
     Dlrm,

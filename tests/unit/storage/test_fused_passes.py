@@ -9,7 +9,7 @@ import torch
 from storage.checkpoint.fused import forward, passes
 from storage.checkpoint.fused.lower import Lowered, lower
 from storage.checkpoint.fused.steps import Activate, Activation, Copy, Linear, Step, Steps
-from tests.unit.storage.fused_models import Arranged, Dlrm, exported, separate_inputs, stacked_inputs
+from tests.support.fused_models import Arranged, Dlrm, exported, separate_inputs, stacked_inputs
 
 
 def kinds(steps: Steps) -> Counter[type[Step]]:

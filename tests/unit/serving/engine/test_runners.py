@@ -19,7 +19,7 @@ from storage.checkpoint.graph_program import Forward, GraphProgram, PackingForwa
 from storage.checkpoint.halves import GraphHalves
 from storage.checkpoint.manifest import GraphInput, GraphOutput
 from storage.errors import ConfigError, Unsupported
-from tests.unit.storage.fused_models import Towers, exported
+from tests.support.fused_models import Towers, exported
 
 
 def graph() -> DenseGraph:

@@ -41,7 +41,7 @@ struct World {
   explicit World(std::size_t rows) : input(rows * 3), output(rows * 4) {
     weights.kernels = &dense_kernels(isa());
     weights.linears.push_back(
-        pack_panels({matrix.data(), 3, 1, bias.data(), 3, 4}, weights.kernels->lanes, weights.kernels->vectors));
+        pack_panels({matrix.data(), 3, 1, bias.data(), 3, 4}, weights.kernels->width, weights.kernels->vectors));
     weights.constants.emplace_back(3, 1.0f);
     for (std::size_t i = 0; i < rows; ++i) {
       input[i * 3] = static_cast<float>(i);

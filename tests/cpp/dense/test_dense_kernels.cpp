@@ -92,7 +92,7 @@ TEST(a_layer_is_its_sums) {
     for (const std::uint32_t in : {1u, 5u, 32u, 67u}) {
       for (const std::uint32_t out : kWidths) {
         const Layer layer(in, out);
-        const PackedLinear packed = pack_panels(layer.given(), kernels.lanes, kernels.vectors);
+        const PackedLinear packed = pack_panels(layer.given(), kernels.width, kernels.vectors);
         for (const std::size_t n : {std::size_t{1}, std::size_t{4}, std::size_t{6}, std::size_t{23}}) {
           check_layer(layer, n, Activation::kRelu,
                       [&](Rows from, OutRows to) { kernels.linear(from, n, packed.panels(), Activation::kRelu, to); });
