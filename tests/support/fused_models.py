@@ -37,6 +37,27 @@ class Dlrm(nn.Module):
         return score
 
 
+class TwoIndices(Dlrm):
+    """Pairs by an index for each of two sizes, and products with matrices that are no layers."""
+
+    rows: Tensor
+    columns: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        rows, columns = torch.tril_indices(VECTORS + 1, VECTORS + 1, offset=-1)
+        self.register_buffer("rows", rows)
+        self.register_buffer("columns", columns)
+        self.matrix = nn.Parameter(torch.randn(DENSE, DIM))
+
+    def forward(self, dense: Tensor, *rows: Tensor) -> Tensor:
+        below = torch.addmm(self.matrix[0], dense @ self.matrix, self.matrix.t() @ self.matrix)
+        vectors = torch.cat([below.unsqueeze(1), rows[0]], 1)
+        products = torch.matmul(vectors, vectors.transpose(-1, -2))
+        score: Tensor = self.top(torch.cat([below, products[:, self.rows, self.columns]], 1))
+        return score
+
+
 class Arranged(nn.Module):
     """Slices, selects, splits, expansions, sums and broadcasts; a layer over a list; constants made of weights."""
 

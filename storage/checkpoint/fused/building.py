@@ -121,11 +121,14 @@ class Building:
         self.add(Linear(source, part, width, out, math.prod(outer), len(self._layers) - 1))
         return made
 
-    def pairs(self, tensor: Tensor, index: fx.Node, length: int) -> Tensor:
-        """Adds what an index takes of the products of all pairs of vectors. tensor: (n, dim)."""
+    def pairs(self, tensor: Tensor, index: int, length: int) -> Tensor:
+        """Adds what an index takes of the products of all pairs of vectors.
+
+        tensor: (n, dim). index: its place among the constants.
+        """
         n, dim = tensor.layout.shape
         vectors = tuple(self.whole(tensor.layout.sliced(0, i, i + 1)) for i in range(n))
-        self._indices.append(PairIndex(self.constants.integers(index), n, length))
+        self._indices.append(PairIndex(index, n, length))
         made, part = self.scratch((length,), tensor.dtype)
         self.add(Pairs(vectors, part, dim, length, len(self._indices) - 1))
         return made

@@ -56,6 +56,16 @@ class Constants:
         """Adds a tensor of integers, flattened; returns its place."""
         return self._add((node, "flat"), lambda: self._graph.call_function(_RESHAPE, (self._copy(node), [-1])))
 
+    def pair_index(self, rows: fx.Node, columns: fx.Node, n: int) -> int:
+        """Adds rows * n + columns, the index of products of pairs of n vectors, flattened; returns its place."""
+
+        def make() -> fx.Node:
+            scaled = self._graph.call_function(torch.ops.aten.mul.Tensor, (self._copy(rows), n))
+            index = self._graph.call_function(torch.ops.aten.add.Tensor, (scaled, self._copy(columns)))
+            return self._graph.call_function(_RESHAPE, (index, [-1]))
+
+        return self._add((rows, columns, n), make)
+
     def filled(self, shape: Sequence[int], node: fx.Node) -> int:
         """Adds a tensor broadcast to the shape of a row, flattened, as float32; returns its place."""
 

@@ -80,12 +80,14 @@ def _nothing(low: Lowering, node: fx.Node, given: Given) -> Any:
     return low.found(given["self"])
 
 
-def _cast(low: Lowering, node: fx.Node, given: Given) -> Tensor:
-    tensor = low.tensor(given["self"])
+def _cast(low: Lowering, node: fx.Node, given: Given) -> Tensor | Square:
+    found = low.found(given["self"])
+    tensor = found.of if isinstance(found, Square) else low.tensor(given["self"])
     dtype = given.get("dtype") or tensor.dtype
     if dtype not in _FLOATS:
         raise Unsupported(f"a conversion to {dtype}")
-    return Tensor(tensor.layout, dtype)
+    made = Tensor(tensor.layout, dtype)
+    return Square(made, found.is_flat) if isinstance(found, Square) else made
 
 
 def _expand(low: Lowering, node: fx.Node, given: Given) -> Tensor:
@@ -184,7 +186,20 @@ def _index_select(low: Lowering, node: fx.Node, given: Given) -> Tensor:
     if not isinstance(found, Square) or not found.is_flat or index in low.building.of_batch:
         raise Unsupported("an index_select that is not of products of pairs")
     (length,) = low.shape(node)
-    return low.building.pairs(found.of, index, length)
+    return low.building.pairs(found.of, low.building.constants.integers(index), length)
+
+
+def _index(low: Lowering, node: fx.Node, given: Given) -> Tensor:
+    """Lowers products[:, rows, columns]."""
+    found, indices = low.found(given["self"]), given["indices"]
+    if not isinstance(found, Square) or found.is_flat or len(indices) != 3 or indices[0] is not None:
+        raise Unsupported("an index that is not of products of pairs")
+    _, rows, columns = indices
+    if not all(isinstance(each, fx.Node) and each not in low.building.of_batch for each in (rows, columns)):
+        raise Unsupported("an index that depends on the batch")
+    (length,) = low.shape(node)
+    place = low.building.constants.pair_index(rows, columns, found.of.layout.shape[0])
+    return low.building.pairs(found.of, place, length)
 
 
 def _activate(activation: Activation) -> Callable[[Lowering, fx.Node, Given], Tensor]:
@@ -267,6 +282,7 @@ RULES: Mapping[str, Rule] = {
     "add": _combine(Operation.ADD),
     "addmm": _addmm,
     "div": _divide,
+    "index": _index,
     "index_select": _index_select,
     "linear": _linear,
     "mul": _combine(Operation.MULTIPLY),

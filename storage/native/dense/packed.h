@@ -22,7 +22,7 @@ struct LineAllocator {
 template <class T>
 using Lines = std::vector<T, LineAllocator<T>>;
 
-// A matrix of `in` rows and `out` columns, and a bias. Columns are cut into panels, which hold their columns row by row:
+// A matrix of `in` rows and `out` columns, and a bias. Columns are cut into panels, which hold theirs row by row:
 //
 //   panel p, row k, column c of the panel: values[start of p + k * width of p + c]
 //

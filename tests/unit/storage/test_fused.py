@@ -21,6 +21,7 @@ from tests.support.fused_models import (
     Arranged,
     Dlrm,
     Towers,
+    TwoIndices,
     exported,
     separate_inputs,
     stacked_inputs,
@@ -38,6 +39,7 @@ def towers_inputs(batch: int, seed: int = 0) -> list[Tensor]:
 WORLDS: list[tuple[Callable[[], nn.Module], Callable[[int, int], list[Tensor]]]] = [
     (Dlrm, separate_inputs),
     (Dlrm, stacked_inputs),
+    (TwoIndices, stacked_inputs),
     (Arranged, stacked_inputs),
     (Towers, towers_inputs),
 ]
