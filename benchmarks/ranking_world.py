@@ -42,24 +42,36 @@ def spec(history: int) -> FeatureSpec:
     return FeatureSpec.model_validate({"inputs": inputs, "features": features})
 
 
-class Ranker(nn.Module):
+class Towers(nn.Module):
     """Scores with a tower for the user, one for the item, and an MLP over both and their product."""
 
-    def __init__(self, tables: list[EmbeddingTable]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.bags = nn.ModuleList([EmbeddingBag(table, "sum") for table in tables])
-        self.history = EmbeddingBag(tables[USERS], "mean")
         self.user = nn.Sequential(nn.Linear(DIM * (USERS + 1), 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU())
         item = DIM * (SPARSE - USERS) + DENSE
         self.item = nn.Sequential(nn.Linear(item, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU())
         self.top = nn.Sequential(nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 1))
 
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        """user: (B, 224), rows. item: (B, 221), rows and dense values. Returns (B, 1) scores."""
+        left, right = self.user(user), self.item(item)
+        return torch.sigmoid(self.top(torch.cat([left, right, left * right], 1)))
+
+
+class Ranker(nn.Module):
+    """The model in its published form: its rows come from embedding tables."""
+
+    def __init__(self, tables: list[EmbeddingTable]) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList([EmbeddingBag(table, "sum") for table in tables])
+        self.history = EmbeddingBag(tables[USERS], "mean")
+        self.towers = Towers()
+
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         rows = [bag(inputs[f"c{i}.values"], inputs[f"c{i}.offsets"]) for i, bag in enumerate(self.bags)]
         history = self.history(inputs["history.values"], inputs["history.offsets"])
-        user = self.user(torch.cat([*rows[:USERS], history], 1))
-        item = self.item(torch.cat([*rows[USERS:], inputs["dense"]], 1))
-        return {"score": torch.sigmoid(self.top(torch.cat([user, item, user * item], 1)))}
+        user, item = torch.cat([*rows[:USERS], history], 1), torch.cat([*rows[USERS:], inputs["dense"]], 1)
+        return {"score": self.towers(user, item)}
 
 
 class RankingWorld:

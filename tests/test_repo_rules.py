@@ -145,7 +145,8 @@ def test_only_the_edges_read_the_environment() -> None:
 
 def test_the_stubs_of_the_native_modules_are_committed() -> None:
     names = {p.relative_to(ROOT).as_posix() for p in FILES if p.suffix == ".pyi"}
-    assert {"storage/_table.pyi", "storage/_features.pyi", "storage/_pages.pyi", "benchmarks/_limits.pyi"} <= names
+    stubs = {f"storage/_{name}.pyi" for name in ("dense", "features", "pages", "table")}
+    assert {*stubs, "benchmarks/_limits.pyi"} <= names
 
 
 def test_every_package_is_typed() -> None:

@@ -83,6 +83,7 @@ def validate(
     on_processor = parts.devices.uses_processor or parts.devices.first() is None
     if on_processor:
         parts.choose_runner(candidate, golden, options.processor_runners)
+        candidate.graph.pack()
         difference = replay_golden(parts, candidate, golden)
     check_user_side(parts, candidate, golden, None if on_processor else parts.devices.first())
     difference = max(difference, check_devices(parts, candidate, golden, options.precision))

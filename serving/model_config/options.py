@@ -16,7 +16,7 @@ from storage.errors import ConfigError
 _CPUS = re.compile(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*")
 
 # Ways to compute a dense graph: serving/pipeline/runners.py has those of the host, serving/gpu/runners.py of a GPU.
-PROCESSOR_RUNNERS = ("eager", "script")
+PROCESSOR_RUNNERS = ("eager", "script", "fused")
 GPU_RUNNERS = ("eager", "compile")
 RUNNER_NAMES = (*PROCESSOR_RUNNERS, "compile")
 
@@ -84,7 +84,7 @@ class ModelOptions(BaseModel):
     #: Bound on the difference of scores by reduced precision.
     precision_tolerance: Annotated[float, Field(gt=0, le=1)] = 0.01
     #: Ways to compute the dense graph, compared when a version is loaded; the fastest is kept: eager anywhere, script
-    #: on the processor, compile on a GPU; by default all but compile, which takes long.
+    #: and fused on the processor, compile on a GPU; by default all but compile, which takes long.
     runners: Annotated[tuple[str, ...], BeforeValidator(parse_runners)] = PROCESSOR_RUNNERS
     #: Handling of failures of a GPU. refuse: an error. eager: a batch that no CUDA graph holds runs operator by
     #: operator, other failures are errors. cpu: as eager, and the processor answers what a GPU cannot. Absent: cpu

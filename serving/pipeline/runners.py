@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from storage.checkpoint import DenseGraph
-from storage.checkpoint.graph_program import Candidate, Forward, Runner, eager
+from storage.checkpoint.fused import fused_function
+from storage.checkpoint.graph_program import Candidate, Forward, Runner, eager, packed
 from storage.checkpoint.script import script_function
 from storage.errors import Unsupported
 
 # Runners by name, as the option `runners` gives them. The others are compared with the first.
-RUNNERS: Mapping[str, Runner] = {"eager": eager, "script": script_function}
+RUNNERS: Mapping[str, Runner] = {"eager": eager, "script": script_function, "fused": fused_function}
 # Runs of each runner before it is measured, and measured runs, of which the median counts.
 _WARM, _MEASURED = 3, 7
 # Largest difference that comes from kernels that round differently.
@@ -47,7 +48,8 @@ def choose_runner(
                 continue
             try:
                 forward = RUNNERS[name](program.module)
-                differs = _largest_difference(forward, arguments, expected)
+                bound = packed(forward, arguments[0])
+                differs = _largest_difference(bound, arguments, expected)
             except (Unsupported, RuntimeError) as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
                 found.append((Candidate(name, {}, reason), reference))
@@ -55,7 +57,7 @@ def choose_runner(
             if not differs <= max(tolerance, _AGREE):
                 found.append((Candidate(name, {}, f"its outputs differ by {differs:.3g}"), reference))
                 continue
-            times = {size: _median_us(forward, entry) for size, entry in zip(sizes, arguments, strict=True)}
+            times = {size: _median_us(bound, entry) for size, entry in zip(sizes, arguments, strict=True)}
             found.append((Candidate(name, times), forward))
     good = [pair for pair in found if not pair[0].why_not] or [(Candidate("eager", base), reference)]
     best, forward = min(good, key=lambda pair: sum(pair[0].us[size] / base[size] for size in sizes))

@@ -11,7 +11,7 @@ import torch
 from storage.checkpoint.archive import MAX_GRAPH_BYTES, unpack_graph
 from storage.checkpoint.assembly import SCALAR_DTYPES, assemble
 from storage.checkpoint.document import GraphDocument, parse_document, placeholder_of
-from storage.checkpoint.graph_program import GraphProgram, RunnableHalves
+from storage.checkpoint.graph_program import Forward, GraphProgram, RunnableHalves, packed
 from storage.checkpoint.lowered import LOWERED, lower_products
 from storage.checkpoint.manifest import GRAPH, WEIGHTS, GraphEntry, GraphInput, GraphOutput
 from storage.checkpoint.operators import resolve_operator
@@ -55,6 +55,8 @@ class DenseGraph:
         self._weights = dict(weights)
         self._arguments = tuple(None if key is None else self._argument(slot, key) for slot, key in enumerate(keys))
         self._slots = tuple(slots)
+        # By the program's Forward, the one with this graph's weights packed.
+        self._packed: dict[Forward, Forward] = {}
         self._shapes = tuple(tuple(entry.shape[1:]) for entry in inputs)
         self._dtypes = tuple(TORCH_DTYPES[entry.dtype] for entry in inputs)
 
@@ -117,7 +119,7 @@ class DenseGraph:
         """
         arguments = self.arguments(tensors)
         with torch.inference_mode():
-            return list(self.program.forward(*arguments))
+            return list(self._forward(self.program.forward)(*arguments))
 
     def run_halves(
         self, halves: RunnableHalves, tensors: Sequence[torch.Tensor], rows: torch.Tensor
@@ -129,9 +131,33 @@ class DenseGraph:
         """
         arguments = self.arguments(tensors)
         slots = halves.halves
+        user, item = self._half(halves.user, halves), self._half(halves.item, halves)
         with torch.inference_mode():
-            of_users = halves.user(*[arguments[slot] for slot in slots.user_slots])
-            return list(halves.item(rows, *of_users, *[arguments[slot] for slot in slots.item_slots]))
+            of_users = user(*[arguments[slot] for slot in slots.user_slots])
+            return list(item(rows, *of_users, *[arguments[slot] for slot in slots.item_slots]))
+
+    def pack(self) -> None:
+        """Packs the weights for the program's runner, which the first run would do otherwise."""
+        self._forward(self.program.forward)
+        for halves in self.program.known_halves():
+            self._half(halves.user, halves)
+            self._half(halves.item, halves)
+
+    def _forward(self, forward: Forward) -> Forward:
+        """Returns a Forward of the whole graph with the weights packed. Threads that come at once pack the same."""
+        found = self._packed.get(forward)
+        if found is None:
+            found = self._packed[forward] = packed(forward, self._arguments)
+        return found
+
+    def _half(self, forward: Forward, halves: RunnableHalves) -> Forward:
+        """Returns a Forward of one half with the weights packed."""
+        found = self._packed.get(forward)
+        if found is None:
+            slots = halves.halves.user_slots if forward is halves.user else halves.halves.item_arguments
+            taken = [None if slot is None else self._arguments[slot] for slot in slots]
+            found = self._packed[forward] = packed(forward, taken)
+        return found
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         """Returns the program's arguments: the weights and, in their places, the tensors of a batch.
@@ -141,16 +167,25 @@ class DenseGraph:
         if len(tensors) != len(self.inputs):
             raise InvalidInput(f"the graph takes {len(self.inputs)} tensors, got {len(tensors)}")
         arguments: list[Any] = list(self._arguments)
-        for index, tensor in enumerate(tensors):
-            if tensor.shape[1:] != self._shapes[index] or tensor.dtype != self._dtypes[index] or tensor.dim() == 0:
-                entry = self.inputs[index]
+        # Many inputs are alike, and reading a shape takes as long as comparing two: the last good one is kept.
+        good: tuple[Any, ...] = (None, None)
+        for tensor, slot, wanted, dtype in zip(tensors, self._slots, self._shapes, self._dtypes, strict=True):
+            shape = tensor.shape
+            if tensor.dtype is not dtype or ((shape != good[0] or wanted != good[1]) and not _fits(shape, wanted)):
+                entry = self.inputs[self._slots.index(slot)]
                 raise InvalidInput(
                     f"graph input {entry.name!r}: expected {entry.dtype} {list(entry.shape)}, "
-                    f"got {tensor.dtype} {list(tensor.shape)}",
+                    f"got {tensor.dtype} {list(shape)}",
                     field=entry.name,
                 )
-            arguments[self._slots[index]] = tensor
+            good = shape, wanted
+            arguments[slot] = tensor
         return arguments
+
+
+def _fits(shape: torch.Size, wanted: tuple[int, ...]) -> bool:
+    """Returns whether a shape is a batch of rows of the wanted shape."""
+    return len(shape) > 0 and shape[1:] == wanted
 
 
 def load_graph(archive: bytes, weights: np.ndarray | bytes, entry: GraphEntry) -> DenseGraph:

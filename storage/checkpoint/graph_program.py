@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,25 @@ from storage.errors import Unsupported
 Forward = Callable[..., Sequence[Any]]
 # Makes a Forward from a graph. Raises Unsupported when it cannot.
 Runner = Callable[[fx.GraphModule], Forward]
+
+
+class PackingForward(ABC):
+    """A Forward that runs faster once it has packed its weights, for as long as these do not change."""
+
+    @abstractmethod
+    def pack(self, arguments: Sequence[Any]) -> Forward:
+        """Returns a Forward that takes the same arguments and ignores their weights: it has packed these.
+
+        arguments: the weights in their places; what stands in the places of inputs is not read.
+        """
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        return self.pack(arguments)(*arguments)
+
+
+def packed(forward: Forward, arguments: Sequence[Any]) -> Forward:
+    """Returns a Forward for these weights, packed where that makes it faster."""
+    return forward.pack(arguments) if isinstance(forward, PackingForward) else forward
 
 
 @dataclass(frozen=True)
@@ -84,6 +104,10 @@ class GraphProgram:
                 key: None if found is None else _runnable(found.halves, make) for key, found in self._halves.items()
             }
             self.forward, self.runner, self._make, self._halves = whole, name, make, halves
+
+    def known_halves(self) -> list[RunnableHalves]:
+        """Returns the halves that `halves` has been asked for."""
+        return [found for found in list(self._halves.values()) if found is not None]
 
     def halves(self, user: Sequence[int]) -> RunnableHalves | None:
         """Returns the graph split where the user's side ends; None where it cannot be. user: numbers of those

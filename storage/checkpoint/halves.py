@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import fx
 
-from storage.checkpoint.assembly import SizeValue, TensorValue, symbols, value_of
+from storage.checkpoint.assembly import SizeValue, TensorValue, Value, set_value, symbols, value_of
 from storage.checkpoint.traces import graph_module
 
 _Kind = Literal["weight", "user", "item", "size"]
@@ -33,6 +33,12 @@ class GraphHalves:
     item: fx.GraphModule
     #: The arguments of the whole graph that `item` takes.
     item_slots: tuple[int, ...]
+
+    @property
+    def item_arguments(self) -> tuple[int | None, ...]:
+        """The argument of the whole graph for each of `item`'s; None for rows and results of `user`."""
+        holders = sum(node.op == "placeholder" for node in self.item.graph.nodes)
+        return (*[None] * (holders - len(self.item_slots)), *self.item_slots)
 
 
 def split_graph(module: fx.GraphModule, user: Sequence[int], item: Sequence[int]) -> GraphHalves | None:
@@ -64,7 +70,7 @@ def split_graph(module: fx.GraphModule, user: Sequence[int], item: Sequence[int]
         kept_back.update(wrong)
     slots = {node: place for place, node in enumerate(placeholders)}
     user_module, user_slots = _user_half(module, kinds, border, slots)
-    item_module, item_slots = _item_half(module, nodes, kinds, border, slots)
+    item_module, item_slots = _item_half(module, nodes, kinds, border, slots, batch)
     return GraphHalves(user_module, user_slots, item_module, item_slots)
 
 
@@ -160,6 +166,12 @@ class _Copy:
             self.done[last] = self.graph.node_copy(last, self.done.__getitem__)
         return self.done[node]
 
+    def placeholder(self, name: str, value: Value | None) -> fx.Node:
+        """Adds an argument."""
+        node = self.graph.placeholder(name)
+        set_value(node, value)
+        return node
+
     def module(self, root: fx.GraphModule) -> fx.GraphModule:
         self.graph.lint()
         return graph_module(root, self.graph)
@@ -174,7 +186,7 @@ def _user_half(
     used = _used_placeholders(border, kinds, slots)
     half = _Copy(kinds)
     for node in used:
-        half.done[node] = half.graph.placeholder(node.name)
+        half.done[node] = half.placeholder(node.name, value_of(node))
         if kinds[node] == "user" and half.size_of is None:
             half.size_of = half.done[node]
     half.graph.output(tuple(half.copy(node) for node in border))
@@ -187,16 +199,18 @@ def _item_half(
     kinds: dict[fx.Node, _Kind],
     border: Sequence[fx.Node],
     slots: dict[fx.Node, int],
+    batch: str,
 ) -> tuple[fx.GraphModule, tuple[int, ...]]:
     (output,) = (node for node in nodes if node.op == "output")
     used = _used_placeholders(output.all_input_nodes, kinds, slots, stop=border)
     half = _Copy(kinds)
-    half.size_of = rows = half.graph.placeholder("rows")
-    given = [half.graph.placeholder(f"user_{place}") for place in range(len(border))]
+    half.size_of = rows = half.placeholder("rows", TensorValue(torch.int64, (batch,)))
+    given = [half.placeholder(f"user_{place}", value_of(node)) for place, node in enumerate(border)]
     for node in used:
-        half.done[node] = half.graph.placeholder(node.name)
+        half.done[node] = half.placeholder(node.name, value_of(node))
     for node, value in zip(border, given, strict=True):
         half.done[node] = half.graph.call_function(torch.ops.aten.index_select.default, (value, 0, rows))
+        set_value(half.done[node], value_of(node))
     for node in output.all_input_nodes:
         half.copy(node)
     half.graph.output(fx.map_arg(output.args[0], half.done.__getitem__))

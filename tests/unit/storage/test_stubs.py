@@ -10,7 +10,7 @@ import pytest
 from nanobind.stubgen import StubGen
 
 import storage
-from storage import _pages, _table
+from storage import _dense, _pages, _table
 
 # Beside the sources: an installed module may lie elsewhere.
 FOLDER = Path(storage.__file__).parent
@@ -24,7 +24,7 @@ def normal(text: str) -> str:
     return ast.unparse(ast.parse(text))
 
 
-@pytest.mark.parametrize("module", [_table, _pages], ids=["_table", "_pages"])
+@pytest.mark.parametrize("module", [_table, _pages, _dense], ids=["_table", "_pages", "_dense"])
 def test_the_committed_stub_is_the_modules_own(module: ModuleType) -> None:
     generator = StubGen(module, quiet=True)
     generator.put(module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,10 +15,11 @@ from serving.model_config.options import GPU_RUNNERS, PROCESSOR_RUNNERS, ModelOp
 from serving.pipeline import runners
 from serving.pipeline.runners import RUNNERS, choose_runner, describe
 from storage.checkpoint.graph import DenseGraph
-from storage.checkpoint.graph_program import GraphProgram, _runnable, eager
+from storage.checkpoint.graph_program import Forward, GraphProgram, PackingForward, _runnable, eager
 from storage.checkpoint.halves import GraphHalves
 from storage.checkpoint.manifest import GraphInput, GraphOutput
 from storage.errors import ConfigError, Unsupported
+from tests.support.fused_models import Towers, exported
 
 
 def graph() -> DenseGraph:
@@ -96,6 +97,58 @@ def test_the_runner_serves_weights_that_come_later() -> None:
     torch.testing.assert_close(made.run(tensors)[0], torch.relu(tensors[0] @ made.weights()["state.w"]))
 
 
+def test_weights_are_packed_once_for_each_snapshot_and_follow_it() -> None:
+    """A graph's own copy of packed weights is made once; other weights of the same program have their own."""
+    made = graph()
+    packs: list[float] = []
+
+    class Counting(PackingForward):
+        def pack(self, arguments: Sequence[Any]) -> Forward:
+            weight = arguments[0].clone()
+            packs.append(float(weight[0, 0]))
+            return lambda *given: (torch.relu(given[1] @ weight),)
+
+    made.program.use("counting", lambda module: Counting())
+    (tensors,) = batches()[1:]
+    other = made.with_weights({"state.w": torch.ones(4, 2)})
+    made.pack()
+    for each in (made, other, made, other):
+        torch.testing.assert_close(each.run(tensors)[0], torch.relu(tensors[0] @ each.weights()["state.w"]))
+    assert packs == [float(made.weights()["state.w"][0, 0]), 1.0]
+
+
+def test_halves_are_packed_with_their_own_weights() -> None:
+    torch.manual_seed(1)
+    module, weights = exported(Towers(), [torch.randn(2, 6), torch.randn(2, 4)])
+    first = len(weights)
+    program = GraphProgram(module, [first, first + 1])
+    inputs = [
+        GraphInput(name=name, kind="dense", source=name, dtype="FP32", shape=(-1, width), placeholder=name)
+        for name, width in (("user", 6), ("item", 4))
+    ]
+    keys = [*[f"state.{place}" for place in range(first)], None, None]
+    made = DenseGraph(
+        program,
+        keys,
+        dict(zip(keys, weights, strict=False)),  # type: ignore[arg-type]
+        [first, first + 1],
+        inputs,
+        [GraphOutput(name="score", dtype="FP32", shape=(-1, 1))],
+    )
+    program.use("fused", RUNNERS["fused"])
+    halves = program.halves([0])
+    assert halves is not None
+    assert isinstance(halves.user, PackingForward)
+    assert isinstance(halves.item, PackingForward)
+    rows, users, items = torch.tensor([1, 0, 1]), torch.randn(2, 6), torch.randn(3, 4)
+    later = made.with_weights({name: weight + 0.1 for name, weight in made.weights().items()})
+    for each in (made, later):
+        each.pack()
+        (expected,) = each.program.module.forward(*each.weights().values(), users[rows], items)
+        torch.testing.assert_close(each.run_halves(halves, [users, items], rows)[0], expected)
+    assert not torch.equal(made.run([users[rows], items])[0], later.run([users[rows], items])[0])
+
+
 def test_a_runner_that_cannot_be_made_changes_nothing() -> None:
     made = graph()
     with pytest.raises(Unsupported):
@@ -128,6 +181,8 @@ def test_the_option_names_runners() -> None:
     assert ModelOptions.parse({"runners": "script, compile"}).gpu_runners == ("compile",)
     assert ModelOptions.parse({"runners": "eager"}).runners == ("eager",)
     assert ModelOptions.parse({"runners": "script, eager"}).runners == ("script", "eager")
-    with pytest.raises(ConfigError, match="no runner 'quick'; expected some of eager, script, compile") as refused:
+    with pytest.raises(
+        ConfigError, match="no runner 'quick'; expected some of eager, script, fused, compile"
+    ) as refused:
         ModelOptions.parse({"runners": "eager,quick"})
     assert refused.value.field == "parameters.runners"
