@@ -339,9 +339,13 @@ class Arrays {
 nb::list ids_of(nb::handle_t<Batch> self) {
   Arrays arrays(self);
   nb::list out;
+  const std::int64_t* last = nullptr;
+  nb::object offsets;
   for (const Jagged& bags : nb::cast<const Batch&>(self).ids) {
+    if (bags.offsets.data() != last) offsets = arrays.cut(bags.offsets);
+    last = bags.offsets.data();
     nb::object weights = bags.weighted ? arrays.cut(bags.weights) : nb::none();
-    out.append(nb::make_tuple(arrays.cut(bags.values), arrays.cut(bags.offsets), weights));
+    out.append(nb::make_tuple(arrays.cut(bags.values), offsets, weights));
   }
   return out;
 }

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include "features/loops.h"
+
 namespace emberline::features {
 
 namespace {
@@ -13,6 +15,12 @@ template <class To, class From>
 const To* packed(const From* from, const Cells& cells, Arena& arena) {
   const std::int64_t size = cells.size();
   To* to = arena.take<To>(size);
+  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, double>) {
+    if (cells.is_dense()) {
+      loops().widen(from, size, to);
+      return to;
+    }
+  }
   const auto convert = [](const From& value) { return static_cast<To>(value); };
   if (cells.is_fixed()) {
     gather_rows(from, cells.rows, cells.width, cells.stride, to, convert);

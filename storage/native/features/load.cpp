@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "features/input.h"
+#include "features/loops.h"
 
 namespace emberline::features {
 
@@ -41,12 +42,8 @@ const To* as_floats(const WholeColumn& column, Arena& arena, Convert&& round) {
   }
 }
 
-template <class T>
-bool has_nan(const T* values, std::int64_t size) {
-  bool found = false;
-  for (std::int64_t i = 0; i < size; ++i) found |= values[i] != values[i];
-  return found;
-}
+bool has_nan(const float* values, std::int64_t size) { return loops().singles_have_nan(values, size); }
+bool has_nan(const double* values, std::int64_t size) { return loops().doubles_have_nan(values, size); }
 
 bool has_zero(const std::uint8_t* flags, std::int64_t size) {
   return size > 0 && std::memchr(flags, 0, static_cast<std::size_t>(size)) != nullptr;

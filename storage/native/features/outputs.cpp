@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 
+#include "features/loops.h"
 #include "features/program.h"
 
 namespace emberline::features {
@@ -18,12 +19,13 @@ constexpr double kMostSingle = std::numeric_limits<float>::max();
 
 // Whether all values are finite as float32. The cast of a double beyond float's range is undefined, so it is judged
 // before it is made.
-template <class T>
-bool all_fit(const T* values, std::int64_t size) {
-  bool fits = true;
-  for (std::int64_t i = 0; i < size; ++i) fits &= std::abs(values[i]) <= static_cast<T>(kMostSingle);
-  return fits;
+bool all_fit(const float* values, std::int64_t size) { return loops().singles_fit(values, size); }
+bool all_fit(const double* values, std::int64_t size) { return loops().doubles_fit(values, size); }
+
+void narrow(const float* values, std::int64_t size, float* to) {
+  std::memcpy(to, values, static_cast<std::size_t>(size) * sizeof(float));
 }
+void narrow(const double* values, std::int64_t size, float* to) { loops().narrow(values, size, to); }
 
 template <class T>
 [[noreturn]] void refuse_first(const T* values, const Feature& feature, const std::string& input) {
@@ -38,7 +40,7 @@ template <class T>
 template <class T>
 void put_columns(const T* values, std::int64_t rows, std::int64_t width, float* __restrict to, std::int64_t stride) {
   if (width == stride) {
-    for (std::int64_t i = 0; i < rows * width; ++i) to[i] = static_cast<float>(values[i]);
+    narrow(values, rows * width, to);
   } else if (width == 1) {
     for (std::int64_t row = 0; row < rows; ++row) to[row * stride] = static_cast<float>(values[row]);
   } else {
@@ -99,25 +101,27 @@ void Outputs::put_lists(const Cells& cells, Jagged& out) {
   for (std::int64_t i = 0; i < size; ++i) out.weights[static_cast<std::size_t>(i)] = static_cast<float>(cells.weights[i]);
 }
 
-// The first `cut` values of each row that are not null.
-void Outputs::put_some(const Cells& cells, std::int64_t cut, Jagged& out) {
-  const std::int64_t size = cells.size();
+// The first `cut` values of each row that are not null. Nothing points at `cells`: what is stored cannot change them.
+void Outputs::put_some(const Cells cells, const std::int64_t cut, Jagged& out) {
+  const std::int64_t size = cells.size(), rows = cells.rows;
+  const std::int64_t* ints = cells.ints();
+  const std::uint8_t* null = cells.null == nullptr ? scratch_.take_filled<std::uint8_t>(size, 0) : cells.null;
   std::int64_t* values = batch_.memory().take<std::int64_t>(size);
   float* weights = cells.weights == nullptr ? nullptr : batch_.memory().take<float>(size);
-  std::int64_t* offsets = batch_.memory().take<std::int64_t>(cells.rows + 1);
+  std::int64_t* offsets = batch_.memory().take<std::int64_t>(rows + 1);
   std::int64_t count = 0;
   offsets[0] = 0;
-  for (std::int64_t row = 0; row < cells.rows; ++row) {
-    const std::int64_t before = count;
-    for (std::int64_t i = cells.begin(row); i < cells.end(row) && count - before < cut; ++i) {
-      values[count] = cells.ints()[i];
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t end = cells.end(row), most = count + std::min(cut, size);
+    for (std::int64_t i = cells.begin(row); i < end && count < most; ++i) {
+      values[count] = ints[i];
       if (weights != nullptr) weights[count] = static_cast<float>(cells.weights[i]);
-      count += cells.null == nullptr || cells.null[i] == 0;
+      count += null[i] == 0;
     }
     offsets[row + 1] = count;
   }
   out.values = {values, static_cast<std::size_t>(count)};
-  out.offsets = {offsets, static_cast<std::size_t>(cells.rows) + 1};
+  out.offsets = {offsets, static_cast<std::size_t>(rows) + 1};
   if (weights != nullptr) out.weights = {weights, static_cast<std::size_t>(count)};
 }
 
@@ -125,8 +129,10 @@ std::span<std::int64_t> Outputs::fixed_offsets(std::int64_t width) {
   for (std::size_t i = 0; i < known_count_; ++i) {
     if (known_[i].width == width) return known_[i].offsets;
   }
-  const std::span<std::int64_t> offsets = take<std::int64_t>(batch_.rows + 1);
-  for (std::int64_t row = 0; row <= batch_.rows; ++row) offsets[static_cast<std::size_t>(row)] = row * width;
+  const std::int64_t rows = batch_.rows;
+  const std::span<std::int64_t> offsets = take<std::int64_t>(rows + 1);
+  std::int64_t* to = offsets.data();
+  for (std::int64_t row = 0; row <= rows; ++row) to[row] = row * width;
   if (known_count_ < known_.size()) known_[known_count_++] = {width, offsets};
   return offsets;
 }

@@ -25,7 +25,7 @@ class Outputs {
  private:
   void put_fixed(const Cells& cells, Jagged& out);
   void put_lists(const Cells& cells, Jagged& out);
-  void put_some(const Cells& cells, std::int64_t cut, Jagged& out);
+  void put_some(Cells cells, std::int64_t cut, Jagged& out);
   std::span<std::int64_t> fixed_offsets(std::int64_t width);
   template <class T>
   std::span<T> take(std::int64_t count) {

@@ -31,9 +31,9 @@ void copy_bytes(std::byte* to, const void* from, std::int64_t bytes) {
   }
 }
 
-// Numbers in the caller's memory, or a copy where they lie across the borders of numbers.
+// Numbers in the caller's memory, or a copy where they lie across the borders of numbers. Never null.
 const void* aligned(const void* values, std::int64_t bytes, Wire wire, Arena& arena) {
-  if (reinterpret_cast<std::uintptr_t>(values) % static_cast<std::uintptr_t>(item_bytes(wire)) == 0) return values;
+  if (bytes > 0 && reinterpret_cast<std::uintptr_t>(values) % static_cast<std::uintptr_t>(item_bytes(wire)) == 0) return values;
   std::byte* copy = arena.take<std::byte>(bytes);
   copy_bytes(copy, values, bytes);
   return copy;

@@ -1,35 +1,17 @@
 #include "features/transforms.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
 
 #include "features/hash.h"
+#include "features/loops.h"
 
 namespace emberline::features {
 
 namespace {
-
-// Makes a new value of each value of a span.
-template <class To, class From, class Call>
-const To* each(const From* from, std::int64_t size, Arena& arena, Call&& call) {
-  To* __restrict to = arena.take<To>(size);
-  for (std::int64_t i = 0; i < size; ++i) to[i] = call(from[i]);
-  return to;
-}
-
-template <class Call>
-void each_float(Cells& cells, Arena& arena, Call&& call) {
-  cells.pack_floats(arena);
-  cells.set(each<double>(cells.floats(), cells.size(), arena, call));
-}
-
-template <class From, class Call>
-const std::int64_t* ids_of(const From* from, std::int64_t size, std::uint64_t buckets, Arena& arena, Call&& hash) {
-  if (buckets == 0) return each<std::int64_t>(from, size, arena, [&](const From& v) { return to_id(hash(v), 0); });
-  return each<std::int64_t>(from, size, arena, [&](const From& v) { return to_id(hash(v), buckets); });
-}
 
 // Copies the values that each row keeps. offsets: of the rows kept; firsts: where each begins among all.
 template <class T>
@@ -77,16 +59,17 @@ const T* padded(const T* from, const Cells& cells, const std::int64_t* offsets, 
 void Hash::apply(Cells& cells, Arena& arena) const {
   cells.pack(arena);
   const std::int64_t size = cells.size();
+  std::int64_t* ids = arena.take<std::int64_t>(size);
   if (cells.type() == Type::kInt) {
-    cells.set(ids_of(cells.ints(), size, buckets, arena, [this](std::int64_t value) { return hash_int(value, key); }));
+    loops().hash(cells.ints(), size, key, buckets, ids);
   } else {
-    const auto hash = [this](std::string_view bytes) { return hash_bytes(bytes, key); };
-    cells.set(ids_of(cells.bytes(), size, buckets, arena, hash));
+    for (std::int64_t i = 0; i < size; ++i) ids[i] = to_id(hash_bytes(cells.bytes()[i], key), buckets);
   }
+  cells.set(ids);
 }
 
 Bucketise::Bucketise(const std::vector<double>& boundaries)
-    : half_(std::bit_ceil(boundaries.size() + 1) / 2), boundaries_(boundaries) {
+    : count_(boundaries.size()), half_(std::bit_ceil(count_ + 1) / 2), boundaries_(boundaries) {
   boundaries_.resize(2 * half_, std::numeric_limits<double>::quiet_NaN());
 }
 
@@ -94,34 +77,37 @@ void Bucketise::apply(Cells& cells, Arena& arena) const {
   cells.pack_floats(arena);
   const std::int64_t size = cells.size();
   const double* values = cells.floats();
-  bool has_nan = false;
-  for (std::int64_t i = 0; i < size; ++i) has_nan |= std::isnan(values[i]);
-  if (has_nan) {
+  if (loops().doubles_have_nan(values, size)) {
     std::uint8_t* null = cells.own_nulls(arena);
     for (std::int64_t i = 0; i < size; ++i) null[i] |= std::uint8_t{std::isnan(values[i])};
   }
-  // A binary search without branches: how many boundaries are not above the value.
-  const double* boundaries = boundaries_.data();
-  cells.set(each<std::int64_t>(values, size, arena, [&](double value) {
-    std::size_t below = 0;
-    for (std::size_t step = half_; step > 0; step /= 2) {
-      below += step & -static_cast<std::size_t>(boundaries[below + step - 1] <= value);
-    }
-    return static_cast<std::int64_t>(below);
-  }));
+  std::int64_t* buckets = arena.take<std::int64_t>(size);
+  loops().bucketise(values, size, boundaries_.data(), half_, count_, buckets);
+  cells.set(buckets);
 }
 
 void Log::apply(Cells& cells, Arena& arena) const {
+  cells.pack_floats(arena);
+  const std::int64_t size = cells.size();
+  const double* from = cells.floats();
+  double* to = arena.take<double>(size);
   // std::max(x, 0) would not do: a null place may hold NaN, and its value does not matter.
-  each_float(cells, arena, [](double value) { return std::log1p(value > 0.0 ? value : 0.0); });
+  for (std::int64_t i = 0; i < size; ++i) to[i] = std::log1p(from[i] > 0.0 ? from[i] : 0.0);
+  cells.set(to);
 }
 
 void Clip::apply(Cells& cells, Arena& arena) const {
-  each_float(cells, arena, [this](double value) { return value < min ? min : (value > max ? max : value); });
+  cells.pack_floats(arena);
+  double* to = arena.take<double>(cells.size());
+  loops().clip(cells.floats(), cells.size(), min, max, to);
+  cells.set(to);
 }
 
 void Affine::apply(Cells& cells, Arena& arena) const {
-  each_float(cells, arena, [this](double value) { return value * scale + shift; });
+  cells.pack_floats(arena);
+  double* to = arena.take<double>(cells.size());
+  loops().affine(cells.floats(), cells.size(), scale, shift, to);
+  cells.set(to);
 }
 
 void Slice::apply(Cells& cells, Arena& arena) const {

@@ -27,7 +27,8 @@ class Bucketise {
   void apply(Cells& cells, Arena& arena) const;
 
  private:
-  std::size_t half_;               // of a power of two that is greater than the number of boundaries
+  std::size_t count_;
+  std::size_t half_;                // of a power of two that is greater than count_
   std::vector<double> boundaries_;  // filled up with NaN, which no value reaches
 };
 
