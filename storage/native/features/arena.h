@@ -56,9 +56,7 @@ class Arena {
 
   // The memory that the pieces lie in.
   std::size_t chunk_count() const { return chunks_.size(); }
-  std::span<std::byte> chunk(std::size_t number) const {
-    return {chunks_[number].memory.get(), chunks_[number].bytes};
-  }
+  std::span<std::byte> chunk(std::size_t number) const { return {chunks_[number].memory.get(), chunks_[number].bytes}; }
 
  private:
   static constexpr std::size_t kAlignment = 16;

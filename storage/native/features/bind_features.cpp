@@ -100,7 +100,7 @@ Array read_array(nb::object array, const char* letters, std::size_t item_bytes, 
 }
 
 Array read_values(nb::object array, Wire wire, Kept& kept) {
-  const std::size_t bytes = wire == Wire::kBytes || wire == Wire::kBool             ? 1
+  const std::size_t bytes = wire == Wire::kBytes || wire == Wire::kBool   ? 1
                             : wire == Wire::kInt32 || wire == Wire::kFp32 ? 4
                                                                           : 8;
   return read_array(std::move(array), formats(wire), bytes, kept);

@@ -14,14 +14,14 @@ namespace emberline::features {
 // there are no offsets, and the values of row r begin at r * stride: columns of a wider input are not copied to select
 // them. Otherwise rows lie one behind the other, as the offsets say.
 struct Cells {
-  Wire wire = Wire::kInt64;                   // INT64, INT32, FP32 or FP64 as they lie in memory; BYTES as string_views
-  std::int64_t rows = 0;                      // B, or 1 when every row is the same (user side)
-  std::int64_t width = 1;                     // without offsets
-  std::int64_t stride = 1;                    // without offsets
-  const std::int64_t* offsets = nullptr;      // (rows + 1)
+  Wire wire = Wire::kInt64;  // INT64, INT32, FP32 or FP64 as they lie in memory; BYTES as string_views
+  std::int64_t rows = 0;  // B, or 1 when every row is the same (user side)
+  std::int64_t width = 1;  // without offsets
+  std::int64_t stride = 1;  // without offsets
+  const std::int64_t* offsets = nullptr;  // (rows + 1)
   const void* values = nullptr;
-  const std::uint8_t* null = nullptr;         // 1 = null, as far apart as the values; nullptr: no nulls
-  const double* weights = nullptr;            // as far apart as the values; nullptr: none
+  const std::uint8_t* null = nullptr;  // 1 = null, as far apart as the values; nullptr: no nulls
+  const double* weights = nullptr;  // as far apart as the values; nullptr: none
 
   Type type() const { return type_of(wire); }
   bool is_fixed() const { return offsets == nullptr; }

@@ -23,7 +23,9 @@ inline constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15ull;
   return x;
 }
 
-[[gnu::always_inline]] inline std::uint64_t absorb(std::uint64_t state, std::uint64_t word) { return mix((state ^ word) + kStep); }
+[[gnu::always_inline]] inline std::uint64_t absorb(std::uint64_t state, std::uint64_t word) {
+  return mix((state ^ word) + kStep);
+}
 
 [[gnu::always_inline]] inline std::uint64_t hash_int(std::int64_t value, std::uint64_t key) {
   return mix(absorb(key, static_cast<std::uint64_t>(value)) + key);

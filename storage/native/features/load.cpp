@@ -37,7 +37,8 @@ const To* as_floats(const WholeColumn& column, Arena& arena, Convert&& round) {
     case Wire::kInt64:
       return converted<std::int64_t, To>(column, arena, [&](std::int64_t v) { return round(static_cast<double>(v)); });
     case Wire::kUint64:
-      return converted<std::uint64_t, To>(column, arena, [&](std::uint64_t v) { return round(static_cast<double>(v)); });
+      return converted<std::uint64_t, To>(column, arena,
+                                          [&](std::uint64_t v) { return round(static_cast<double>(v)); });
     default: return converted<double, To>(column, arena, round);
   }
 }
@@ -107,7 +108,8 @@ Cells Input::borrow(const WholeColumn& column, Arena& arena) const {
   cells.values = column.values;
   cells.wire = column.wire == Wire::kUint64 ? Wire::kInt64 : column.wire;
   if (column.wire == Wire::kBool) {  // any byte but zero is true: the wire does not promise ones
-    cells.set(converted<std::uint8_t, std::int64_t>(column, arena, [](std::uint8_t v) { return std::int64_t{v != 0}; }));
+    cells.set(
+        converted<std::uint8_t, std::int64_t>(column, arena, [](std::uint8_t v) { return std::int64_t{v != 0}; }));
   } else if (wire == Wire::kFp32 && column.wire != Wire::kFp32) {
     cells.values = as_floats<float>(column, arena, to_single);
     cells.wire = Wire::kFp32;
@@ -141,9 +143,9 @@ void Input::mark_nan(bool nan_is_null, Cells& cells, Arena& arena) const {
       for (std::int64_t i = 0; i < size; ++i) {
         if (!std::isnan(values[i])) continue;
         if (!nan_is_null && null[i] == 0) {
-          refuse_nan(cells.is_fixed() ? i / width
-                                      : std::upper_bound(cells.offsets, cells.offsets + cells.rows + 1, i) -
-                                            cells.offsets - 1);
+          refuse_nan(cells.is_fixed()
+                         ? i / width
+                         : std::upper_bound(cells.offsets, cells.offsets + cells.rows + 1, i) - cells.offsets - 1);
         }
         null[i] = 1;
       }
@@ -173,9 +175,8 @@ void Input::replace_null_rows(const WholeColumn& column, Cells& cells, Arena& ar
     offsets[row + 1] = offsets[row] + (null[row] != 0 ? filler.size() : length);
   }
   cells.pack(arena);
-  with_values(cells, [&](const auto* values) {
-    cells.values = with_filler(values, cells, offsets, null, filler, arena);
-  });
+  with_values(cells,
+              [&](const auto* values) { cells.values = with_filler(values, cells, offsets, null, filler, arena); });
   cells.offsets = offsets;
 }
 
@@ -212,9 +213,7 @@ Cells Input::all_null(Arena& arena) const {
     row.offsets = offsets;
     return row;
   }
-  const auto fill = [&]<class T>(const T* given) {
-    row.values = arena.take_filled<T>(width, fallback ? *given : T{});
-  };
+  const auto fill = [&]<class T>(const T* given) { row.values = arena.take_filled<T>(width, fallback ? *given : T{}); };
   if (type_of(wire) == Type::kInt) {
     fill(row.ints());
   } else if (type_of(wire) == Type::kFloat) {

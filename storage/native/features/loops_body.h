@@ -3,7 +3,7 @@
 // other instead of being searched.
 
 constexpr double kMost = 3.4028234663852886e38;  // of float32
-constexpr std::int64_t kBlock = 64;              // values that are searched at a time: their places stay in the first cache
+constexpr std::int64_t kBlock = 64;  // values that are searched at a time: their places stay in the first cache
 
 void hash(const std::int64_t* __restrict from, std::int64_t size, std::uint64_t key, std::uint64_t buckets,
           std::int64_t* __restrict to) {
@@ -90,9 +90,10 @@ bool singles_fit(const float* from, std::int64_t size) {
 
 bool doubles_fit(const double* from, std::int64_t size) {
   std::uint64_t wrong = 0;
-  for (std::int64_t i = 0; i < size; ++i) wrong |= __builtin_fabs(from[i]) <= kMost ? std::uint64_t{0} : std::uint64_t{1};
+  for (std::int64_t i = 0; i < size; ++i)
+    wrong |= __builtin_fabs(from[i]) <= kMost ? std::uint64_t{0} : std::uint64_t{1};
   return wrong == 0;
 }
 
-constexpr Loops kLoops{hash,   bucketise,        clip,             affine,      widen,
-                       narrow, singles_have_nan, doubles_have_nan, singles_fit, doubles_fit};
+constexpr Loops kLoops{hash,        bucketise,  clip, affine, widen, narrow, singles_have_nan, doubles_have_nan,
+                       singles_fit, doubles_fit};

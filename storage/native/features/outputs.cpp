@@ -98,7 +98,8 @@ void Outputs::put_lists(const Cells& cells, Jagged& out) {
   std::copy_n(cells.offsets, cells.rows + 1, out.offsets.data());
   if (cells.weights == nullptr) return;
   out.weights = take<float>(size);
-  for (std::int64_t i = 0; i < size; ++i) out.weights[static_cast<std::size_t>(i)] = static_cast<float>(cells.weights[i]);
+  for (std::int64_t i = 0; i < size; ++i)
+    out.weights[static_cast<std::size_t>(i)] = static_cast<float>(cells.weights[i]);
 }
 
 // The first `cut` values of each row that are not null. Nothing points at `cells`: what is stored cannot change them.

@@ -42,8 +42,13 @@ bool is_single(double weight) { return std::abs(weight) <= static_cast<double>(s
 class ProgramRun {
  public:
   ProgramRun(const Program& program, const Source& source, Batch& out, ThreadMemory& memory)
-      : program_(program), source_(source), batch_(out.rows), outputs_(out, memory.feature), kept_(memory.columns),
-        columns_given_back_(memory.columns), arena_(memory.feature) {
+      : program_(program),
+        source_(source),
+        batch_(out.rows),
+        outputs_(out, memory.feature),
+        kept_(memory.columns),
+        columns_given_back_(memory.columns),
+        arena_(memory.feature) {
     const auto inputs = static_cast<std::int64_t>(program.inputs_.size());
     columns_ = kept_.take_filled<const WholeColumn*>(inputs, nullptr);
     loaded_ = kept_.take_filled<const Cells*>(inputs, nullptr);

@@ -33,7 +33,8 @@ void copy_bytes(std::byte* to, const void* from, std::int64_t bytes) {
 
 // Numbers in the caller's memory, or a copy where they lie across the borders of numbers. Never null.
 const void* aligned(const void* values, std::int64_t bytes, Wire wire, Arena& arena) {
-  if (bytes > 0 && reinterpret_cast<std::uintptr_t>(values) % static_cast<std::uintptr_t>(item_bytes(wire)) == 0) return values;
+  if (bytes > 0 && reinterpret_cast<std::uintptr_t>(values) % static_cast<std::uintptr_t>(item_bytes(wire)) == 0)
+    return values;
   std::byte* copy = arena.take<std::byte>(bytes);
   copy_bytes(copy, values, bytes);
   return copy;
@@ -99,8 +100,7 @@ const std::int64_t* join_offsets(std::span<const Request> requests, std::size_t 
   return offsets;
 }
 
-const std::uint8_t* join_valid(std::span<const Request> requests, std::size_t input, std::int64_t count,
-                               Arena& arena) {
+const std::uint8_t* join_valid(std::span<const Request> requests, std::size_t input, std::int64_t count, Arena& arena) {
   std::uint8_t* const valid = arena.take_filled<std::uint8_t>(count, 1);
   std::uint8_t* to = valid;
   each_column(requests, input, [&](const ColumnView& column, std::int64_t times) {

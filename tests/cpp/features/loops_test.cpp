@@ -28,7 +28,8 @@ std::vector<double> numbers(std::int64_t size) {
 
 template <class T>
 bool same_bits(const std::vector<T>& one, const std::vector<T>& other) {
-  return one.size() == other.size() && (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(T)) == 0);
+  return one.size() == other.size() &&
+         (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(T)) == 0);
 }
 
 }  // namespace
@@ -38,9 +39,9 @@ TEST(ids_are_hashed) {
     std::mt19937_64 random(7);
     std::vector<std::int64_t> from, to(static_cast<std::size_t>(size)), expected;
     for (std::int64_t i = 0; i < size; ++i) from.push_back(static_cast<std::int64_t>(random()));
-    for (const std::uint64_t buckets : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1000},
-                                        std::uint64_t{0xFFFFFFFF}, std::uint64_t{1} << 32, (std::uint64_t{1} << 40) + 7,
-                                        (std::uint64_t{1} << 63) - 1}) {
+    for (const std::uint64_t buckets :
+         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1000}, std::uint64_t{0xFFFFFFFF}, std::uint64_t{1} << 32,
+          (std::uint64_t{1} << 40) + 7, (std::uint64_t{1} << 63) - 1}) {
       expected.clear();
       for (const std::int64_t value : from) expected.push_back(to_id(hash_int(value, 99), buckets));
       loops().hash(from.data(), size, 99, buckets, to.data());
@@ -54,7 +55,8 @@ TEST(values_find_their_bucket) {
     const std::vector<double> from = numbers(size);
     for (const std::size_t count : {0, 1, 2, 3, 7, 8, 12, 13, 40, 1000}) {
       std::vector<double> boundaries;
-      for (std::size_t k = 0; k < count; ++k) boundaries.push_back(static_cast<double>(k) - static_cast<double>(count / 2));
+      for (std::size_t k = 0; k < count; ++k)
+        boundaries.push_back(static_cast<double>(k) - static_cast<double>(count / 2));
       std::vector<std::int64_t> to(from.size()), expected;
       for (const double value : from) {
         std::int64_t below = 0;
@@ -62,7 +64,7 @@ TEST(values_find_their_bucket) {
         expected.push_back(below);
       }
       std::size_t half = count == 0 ? 0 : 1;
-      while (2 * half < count + 1) half *= 2;
+      while (count > 0 && 2 * half < count + 1) half *= 2;
       boundaries.resize(2 * half, std::nan(""));
       loops().bucketise(from.data(), size, boundaries.data(), half, count, to.data());
       CHECK(same_bits(to, expected));
@@ -85,7 +87,8 @@ TEST(numbers_are_clipped_scaled_and_converted) {
     loops().clip(from.data(), size, -1.5, 2.0, to.data());
     CHECK(same_bits(to, clipped));
     loops().affine(from.data(), size, 0.1, 0.7, to.data());
-    for (std::size_t i = 0; i < to.size(); ++i) CHECK(to[i] == scaled[i] || (std::isnan(to[i]) && std::isnan(scaled[i])));
+    for (std::size_t i = 0; i < to.size(); ++i)
+      CHECK(to[i] == scaled[i] || (std::isnan(to[i]) && std::isnan(scaled[i])));
     loops().widen(singles.data(), size, to.data());
     CHECK(same_bits(to, widened));
     loops().narrow(widened.data(), size, narrowed.data());
@@ -98,7 +101,8 @@ TEST(one_wrong_number_is_found_wherever_it_stands) {
     std::vector<double> doubles(static_cast<std::size_t>(size), 3.4028234663852886e38);
     std::vector<float> singles(doubles.size(), -std::numeric_limits<float>::max());
     const auto found = [&] {
-      return std::vector<bool>{loops().doubles_have_nan(doubles.data(), size), loops().singles_have_nan(singles.data(), size),
+      return std::vector<bool>{loops().doubles_have_nan(doubles.data(), size),
+                               loops().singles_have_nan(singles.data(), size),
                                !loops().doubles_fit(doubles.data(), size), !loops().singles_fit(singles.data(), size)};
     };
     CHECK((found() == std::vector<bool>{false, false, false, false}));

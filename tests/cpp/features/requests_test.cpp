@@ -176,7 +176,8 @@ TEST(requests_of_other_forms_are_an_error_of_the_caller) {
   Input optional = input("x", Wire::kInt64);
   optional.missing_is_null = true;
   const Program program({optional}, {ids_feature(0, {0})}, {});
-  const OwnedColumn ints = ints_column({1}), list = ints_column({1}).with_offsets({0, 1}), floats = floats_column({1.0});
+  const OwnedColumn ints = ints_column({1}), list = ints_column({1}).with_offsets({0, 1}),
+                    floats = floats_column({1.0});
   const std::vector<const ColumnView*> one{&ints.view}, other{&list.view}, third{&floats.view}, none{nullptr}, two(2);
   for (const auto& columns : {other, third, none}) {
     const std::vector<Request> requests{{one, 1}, {columns, 1}};
@@ -209,7 +210,8 @@ struct OwnedBlock {
   std::unique_ptr<std::byte[]> memory;
   Block block;
 
-  OwnedBlock(std::int64_t rows, std::int64_t seed, std::int64_t more = 0) : memory(new std::byte[21 * rows + 1 + more]) {
+  OwnedBlock(std::int64_t rows, std::int64_t seed, std::int64_t more = 0)
+      : memory(new std::byte[21 * rows + 1 + more]) {
     std::byte* to = memory.get() + 1;
     block = {to, 21 * rows + more, rows};
     const auto put = [&](const auto& value) {

@@ -262,7 +262,7 @@ def u8(size: int) -> np.ndarray:
     ],
 )
 def test_blocks_that_do_not_fit_their_rows_are_refused(blocks: Any, batches: Any) -> None:
-    with pytest.raises(InvalidInput, match="were expected|a batch of") as caught:
+    with pytest.raises(InvalidInput, match=r"were expected|a batch of") as caught:
         ENGINE._program.run_blocks(FORMED, blocks, batches)
     assert caught.value.field == ""
 
@@ -295,6 +295,6 @@ def test_a_block_of_an_input_that_the_engine_does_not_know_is_refused() -> None:
     code, content = flatten({"INT64.two": Column("INT64", 1, 1, u8(8).view(np.int64))}, 1, {"INT64.two": 0})
     flat = FlatColumns(Layout.parse(code, other.inputs), np.frombuffer(content, np.uint8), 1)
     assert FeatureEngine(other).run(flat, 1).batch == 1
-    with pytest.raises(InvalidInput, match="unknown input 'INT64.two'; did you mean 'INT64.one'") as caught:
+    with pytest.raises(InvalidInput, match=r"unknown input 'INT64\.two'; did you mean 'INT64\.one'") as caught:
         ENGINE.run(flat, 1)
     assert caught.value.field == "INT64.two"
