@@ -8,8 +8,8 @@
 
 namespace emberline::features {
 
-// Small functions are always inlined: loops over them are compiled for several instruction sets, and a copy of one set's
-// must not be what runs where there is only another.
+// Small functions are always inlined: loops over them are compiled for several instruction sets, and a copy of one
+// set's must not be what runs where there is only another.
 
 inline constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15ull;
 

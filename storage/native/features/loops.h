@@ -1,4 +1,4 @@
-// Loops over spans that wide instructions speed up, compiled once for each instruction set. All sets give the same bits.
+// Loops over spans that wide instructions speed up, compiled for each instruction set. All sets give the same bits.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The bodies of Loops. A file includes this in an unnamed namespace, behind two constants: kHalves, whether a product of
-// 128 bits is made of halves, which vectors can do, and kCounted, up to how many boundaries are compared one after the
-// other instead of being searched.
+// The bodies of Loops. A file includes this in an unnamed namespace, behind two constants: kHalves, whether a product
+// of 128 bits is made of halves, which vectors can do, and kCounted, up to how many boundaries are compared one after
+// the other instead of being searched.
 
 constexpr double kMost = 3.4028234663852886e38;  // of float32
 constexpr std::int64_t kBlock = 64;  // values that are searched at a time: their places stay in the first cache
