@@ -30,6 +30,7 @@ BENCHMARKS = {
     "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
     "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
+    "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "transports": "shared memory beside bytes, front ends, the hand-over to the engine, tokens and TLS",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",

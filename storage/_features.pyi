@@ -1,46 +1,54 @@
 """The C++ feature engine; storage.features is its Python side."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy
 import numpy.typing
 
-class BoundColumn:
-    """A raw column; borrows its arrays and keeps them alive."""
+import storage.features.columns
 
-    def __init__(
+class Batch:
+    """The results of a run. All arrays lie in its memory and keep it alive."""
+
+    @property
+    def rows(self) -> int: ...
+    def dense(self) -> list[numpy.typing.NDArray[numpy.float32]]:
+        """Returns the dense groups, (rows, width) each."""
+
+    def ids(
         self,
-        dtype: int,
-        rows: int,
-        width: int,
-        values: numpy.typing.NDArray[Any],
-        starts: numpy.typing.NDArray[numpy.int64] | None,
-        ends: numpy.typing.NDArray[numpy.int64] | None,
-        offsets: numpy.typing.NDArray[numpy.int64] | None,
-        valid: numpy.typing.NDArray[numpy.uint8] | None,
-    ) -> None: ...
+    ) -> list[
+        tuple[
+            numpy.typing.NDArray[numpy.int64],
+            numpy.typing.NDArray[numpy.int64],
+            numpy.typing.NDArray[numpy.float32] | None,
+        ]
+    ]:
+        """
+        Returns (values, offsets, weights or None) of each feature. Features may share offsets.
+        """
+
+class BlockLayout:
+    """The columns of requests that are one block of bytes each."""
+
+    def __init__(self, columns: Sequence[tuple[int, int, int]], inputs: int) -> None:
+        """
+        columns: (input, dtype, width) in the order of the blocks. inputs: the number of those of the program.
+        """
 
 class Program:
     """An immutable program; any number of threads may run it."""
 
-    def run(
-        self, columns: list[BoundColumn | None], batch: int
-    ) -> tuple[
-        list[numpy.typing.NDArray[numpy.float32]],
-        list[
-            tuple[
-                numpy.typing.NDArray[numpy.int64],
-                numpy.typing.NDArray[numpy.int64],
-                numpy.typing.NDArray[numpy.float32] | None,
-            ]
-        ],
-    ]:
+    def run(self, requests: list[tuple[list[storage.features.columns.Column | None], int]]) -> Batch:
         """
-        Runs the program over one BoundColumn or None for each input.
+        Runs the program over all rows of requests. Each has a column or None for each input, and its number of
+        rows; all have the same inputs in the same forms.
+        """
 
-        Returns ([dense (batch, width)], [(values, offsets, weights or None)]).
-        """
+    def run_blocks(
+        self, layout: BlockLayout, blocks: list[numpy.typing.NDArray[numpy.uint8]], batches: Sequence[int]
+    ) -> Batch:
+        """Runs the program over all rows of requests that are one block each."""
 
 class Builder:
     """
@@ -75,16 +83,6 @@ class Builder:
     def pad_floats(self, length: int, value: float) -> None: ...
     def pad_bytes(self, length: int, value: bytes) -> None: ...
     def build(self, group_widths: Sequence[int]) -> Program: ...
-
-def gather_columns(
-    parts: Sequence[numpy.typing.NDArray[numpy.uint8]],
-    batches: Sequence[int],
-    row_bytes: Sequence[int],
-    outputs: Sequence[numpy.typing.NDArray[numpy.uint8]],
-) -> None:
-    """
-    Gathers each column of all requests into outputs; the columns of a request lie one behind the other. All uint8.
-    """
 
 def split_wire_bytes(
     data: numpy.typing.NDArray[numpy.uint8], count: int, field: str = ""

@@ -26,10 +26,8 @@ from storage.features import (
     can_join,
     concat_batches,
     is_row_by_row,
-    join_columns,
 )
 from storage.features.dtypes import NUMPY_DTYPES
-from storage.features.flat import FlatColumns
 from storage.specs import LookupSpec
 from storage.tiers.tiered import COUNTED, LookupCounts, LookupResult, TieredStore
 
@@ -121,15 +119,7 @@ class ScoringPipeline(Protocol):
 
 def run_joined(engine: FeatureEngine, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
     """Runs an engine once for requests that can be joined; returns nothing for no requests. Raises InvalidInput."""
-    if not requests:
-        return []
-    columns, rows = requests[0]
-    if len(requests) == 1 and not isinstance(columns, FlatColumns):
-        return [(engine.run(columns, rows), 1)]
-    # A single request is joined too where its columns lie in a front end's memory, which may be taken back: joining
-    # copies them.
-    rows = sum([batch for _, batch in requests])
-    return [(engine.run(join_columns([columns for columns, _ in requests]), rows), len(requests))]
+    return [(engine.run_joined(requests), len(requests))] if requests else []
 
 
 class RequestFeatures:

@@ -10,7 +10,7 @@ from storage.features.collisions import CollisionReport, collision_report
 from storage.features.columns import BytesValues, Column
 from storage.features.engine import FeatureEngine
 from storage.features.feature import Feature, InputSpec, WireInput
-from storage.features.joining import can_join, is_row_by_row, join_columns
+from storage.features.joining import can_join, is_row_by_row
 from storage.features.packing import pack_columns, unpack_columns
 from storage.features.python_rows import column_from_lists, column_from_rows
 from storage.features.spec import FeatureSpec
@@ -39,7 +39,6 @@ __all__ = [
     "column_from_rows",
     "concat_batches",
     "is_row_by_row",
-    "join_columns",
     "pack_columns",
     "unpack_columns",
 ]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from storage.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from storage._features import Batch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,16 +32,49 @@ class Jagged:
         return np.diff(self.offsets)
 
 
-@dataclass(slots=True)
 class FeatureBatch:
-    """The features of a batch of rows."""
+    """The features of a batch of rows.
 
-    #: The number of rows, B.
-    batch: int
-    #: Maps each group to (B, W) float32.
-    dense: dict[str, Array]
-    #: Maps each feature to its B bags.
-    ids: dict[str, Jagged]
+    What the engine made is turned into arrays when they are first asked for: who reads `native` in C++ needs none.
+    """
+
+    __slots__ = ("_dense", "_ids", "_names", "batch", "native")
+
+    def __init__(self, batch: int, dense: dict[str, Array], ids: dict[str, Jagged]) -> None:
+        #: The number of rows, B.
+        self.batch = batch
+        #: The results of the engine that this was made from, if it was; they are the same as `dense` and `ids`.
+        self.native: Batch | None = None
+        self._names: tuple[Sequence[str], Sequence[str]] = ((), ())
+        self._dense: dict[str, Array] | None = dense
+        self._ids: dict[str, Jagged] | None = ids
+
+    @classmethod
+    def of(cls, native: Batch, groups: Sequence[str], features: Sequence[str]) -> FeatureBatch:
+        """Returns the results of the engine. groups, features: names of the dense groups and of the features of ids."""
+        made = cls.__new__(cls)
+        made.batch = native.rows
+        made.native = native
+        made._names = (groups, features)
+        made._dense = made._ids = None
+        return made
+
+    @property
+    def dense(self) -> dict[str, Array]:
+        """Maps each group to (B, W) float32."""
+        if self._dense is None:
+            assert self.native is not None
+            self._dense = dict(zip(self._names[0], self.native.dense(), strict=True))
+        return self._dense
+
+    @property
+    def ids(self) -> dict[str, Jagged]:
+        """Maps each feature to its B bags. Features whose bags have the same ends may share the array of offsets."""
+        if self._ids is None:
+            assert self.native is not None
+            made = zip(self._names[1], self.native.ids(), strict=True)
+            self._ids = {name: Jagged(*arrays) for name, arrays in made}
+        return self._ids
 
 
 def concat_batches(batches: Sequence[FeatureBatch]) -> FeatureBatch:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from storage._features import gather_columns
 from storage.errors import InvalidInput
 from storage.features.columns import BytesValues, Column, Values
 from storage.features.dtypes import DTYPES, NUMPY_DTYPES
@@ -101,7 +100,9 @@ class FlatColumns(Mapping[str, Column]):
 
     def __getitem__(self, name: str) -> Column:
         if self._made is None:
-            self._made = _restore(self.layout, self.data, self.batch)
+            # Offsets are checked before they are used, and another process could change its memory in between.
+            data = self.data if self.layout.is_plain else self.data.copy()
+            self._made = _restore(self.layout, data, self.batch)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -114,20 +115,18 @@ class FlatColumns(Mapping[str, Column]):
         return name in self.layout.names
 
 
-def join_flat(requests: Sequence[FlatColumns]) -> dict[str, Column]:
-    """Joins the columns of requests of one plain layout, row by row, in new arrays."""
-    layout = requests[0].layout
-    rows = sum([request.batch for request in requests])
-    joined: dict[str, Column] = {}
-    outputs: list[np.ndarray] = []
-    for entry in layout.columns:
-        values = np.empty(rows * entry.width, NUMPY_DTYPES[entry.dtype])
-        outputs.append(values.view(np.uint8))
-        joined[entry.name] = Column(entry.dtype, rows, entry.width, values)
-    gather_columns(
-        [request.data for request in requests], [request.batch for request in requests], layout.row_bytes, outputs
-    )
-    return joined
+def plain_blocks(
+    requests: Sequence[tuple[Mapping[str, Column], int]], layout: Layout
+) -> tuple[list[np.ndarray], list[int]] | None:
+    """Returns the bytes and the rows of requests that all have this plain layout; None if one has another form."""
+    blocks: list[np.ndarray] = []
+    batches: list[int] = []
+    for columns, batch in requests:
+        if not isinstance(columns, FlatColumns) or columns.layout is not layout:
+            return None
+        blocks.append(columns.data)
+        batches.append(batch)
+    return blocks, batches
 
 
 def flatten(columns: Mapping[str, Column], batch: int, places: Mapping[str, int]) -> tuple[bytes, bytes]:

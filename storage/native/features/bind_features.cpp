@@ -3,14 +3,17 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <memory>
-#include <numeric>
+#include <tuple>
 
+#include "features/bind_columns.h"
+#include "features/hash.h"
 #include "features/program.h"
 #include "features/wire_bytes.h"
 
@@ -20,73 +23,9 @@ using namespace emberline::features;
 
 namespace {
 
-using Flat = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Int64s = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using MutableUint8s = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Uint8s = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Owned = nb::ndarray<nb::numpy, T, nb::c_contig>;
-
-nb::dlpack::dtype numpy_dtype(Wire wire) {
-  switch (wire) {
-    case Wire::kInt64: return nb::dtype<std::int64_t>();
-    case Wire::kInt32: return nb::dtype<std::int32_t>();
-    case Wire::kUint64: return nb::dtype<std::uint64_t>();
-    case Wire::kFp32: return nb::dtype<float>();
-    case Wire::kFp64: return nb::dtype<double>();
-    case Wire::kBool: return nb::dtype<bool>();
-    case Wire::kBytes: break;
-  }
-  return nb::dtype<std::uint8_t>();
-}
-
-Wire wire_of(int code) {
-  if (code < 0 || code >= kWires) throw nb::value_error("dtype code out of range");
-  return static_cast<Wire>(code);
-}
-
-// A column of Python arrays. The caller keeps them alive through the call.
-class BoundColumn {
- public:
-  BoundColumn(int code, std::int64_t rows, std::int64_t width, const Flat& values, std::optional<Int64s> starts,
-              std::optional<Int64s> ends, std::optional<Int64s> offsets, std::optional<Uint8s> valid)
-      : values_(values), starts_(starts), ends_(ends), offsets_(offsets), valid_(valid) {
-    view_.wire = wire_of(code);
-    view_.rows = rows;
-    view_.width = width;
-    if (values.dtype() != numpy_dtype(view_.wire)) throw nb::type_error("values are not of the column's dtype");
-    if (view_.wire == Wire::kBytes) {
-      if (!starts_ || !ends_ || starts_->size() != ends_->size()) throw nb::type_error("starts and ends must pair up");
-      view_.data = static_cast<const char*>(values_.data());
-      view_.data_size = static_cast<std::int64_t>(values_.size());
-      view_.starts = starts_->data();
-      view_.ends = ends_->data();
-      view_.count = static_cast<std::int64_t>(starts_->size());
-    } else {
-      view_.values = values_.data();
-      view_.count = static_cast<std::int64_t>(values_.size());
-    }
-    if (offsets_) {
-      if (offsets_->size() == 0) throw nb::type_error("offsets must have rows + 1 entries");
-      view_.offsets = offsets_->data();
-      view_.offsets_count = static_cast<std::int64_t>(offsets_->size());
-    }
-    if (valid_ && valid_->size() == 0) {
-      valid_.reset();  // numpy may give no address for no elements; no flags are as good
-    } else if (valid_) {
-      view_.valid = valid_->data();
-      view_.valid_count = static_cast<std::int64_t>(valid_->size());
-    }
-  }
-
-  const ColumnView& view() const { return view_; }
-
- private:
-  ColumnView view_;
-  Flat values_;
-  std::optional<Int64s> starts_, ends_, offsets_;
-  std::optional<Uint8s> valid_;
-};
 
 // The parts of a program, in the order in which Python names them.
 class Builder {
@@ -178,35 +117,126 @@ class Builder {
   std::size_t ids_ = 0;
 };
 
-nb::tuple run(const Program& program, nb::list columns, std::int64_t batch) {
-  std::vector<const ColumnView*> views;
-  views.reserve(columns.size());
+// A request of Python columns.
+struct PyRequest {
+  std::vector<ColumnView> views;
+  std::vector<const ColumnView*> columns;
+  std::int64_t batch = 0;
+};
+
+PyRequest read_request(const Program& program, nb::handle given, Kept& kept) {
+  const nb::tuple pair = nb::cast<nb::tuple>(given);
+  if (pair.size() != 2) throw nb::value_error("a request is its columns and its number of rows");
+  const nb::list columns = nb::cast<nb::list>(pair[0]);
+  const std::size_t count = program.inputs().size();
+  if (columns.size() != count) throw nb::value_error("one column (or None) an input is expected");
+  PyRequest request;
+  request.batch = nb::cast<std::int64_t>(pair[1]);
+  request.views.reserve(count);
+  request.columns.reserve(count);
   for (nb::handle column : columns) {
-    views.push_back(column.is_none() ? nullptr : &nb::cast<const BoundColumn&>(column).view());
+    if (!column.is_none()) request.views.push_back(read_column(column, kept));
+    request.columns.push_back(column.is_none() ? nullptr : &request.views.back());
   }
-  if (views.size() != program.inputs().size()) throw nb::value_error("one column (or None) an input is expected");
-  auto kept = std::make_unique<Batch>();
-  {
-    nb::gil_scoped_release released;
-    *kept = program.run(views, batch);
+  return request;
+}
+
+Batch run(const Program& program, const nb::list& given) {
+  Kept kept;
+  std::vector<PyRequest> read;
+  std::vector<Request> requests;
+  read.reserve(given.size());
+  for (nb::handle request : given) {
+    read.push_back(read_request(program, request, kept));
+    requests.push_back({read.back().columns, read.back().batch});
   }
-  // All arrays of a run have one owner: they live as long as any of them does.
-  Batch& out = *kept;
-  nb::capsule owner(kept.release(), [](void* p) noexcept { delete static_cast<Batch*>(p); });
-  nb::list dense, ids;
-  const auto rows = static_cast<std::size_t>(batch);
-  for (std::size_t g = 0; g < out.dense.size(); ++g) {
-    const std::size_t shape[2] = {rows, static_cast<std::size_t>(program.group_widths()[g])};
-    dense.append(Owned<float>(out.dense[g].data(), 2, shape, owner).cast());
+  const nb::gil_scoped_release released;
+  return program.run(requests);
+}
+
+Batch run_blocks(const Program& program, const BlockLayout& layout, const nb::list& data,
+                 const std::vector<std::int64_t>& batches) {
+  if (data.size() != batches.size()) throw nb::value_error("one number of rows a block is expected");
+  Kept kept;
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const Array bytes = read_values(data[i], Wire::kBytes, kept);
+    blocks.push_back({static_cast<const std::byte*>(bytes.data), bytes.size, batches[i]});
   }
-  for (Jagged& jagged : out.ids) {
-    const std::size_t values[1] = {jagged.values.size()}, offsets[1] = {jagged.offsets.size()};
-    nb::object weights = nb::none();
-    if (jagged.weighted) weights = nb::cast(Owned<float>(jagged.weights.data(), 1, values, owner));
-    ids.append(nb::make_tuple(Owned<std::int64_t>(jagged.values.data(), 1, values, owner).cast(),
-                              Owned<std::int64_t>(jagged.offsets.data(), 1, offsets, owner).cast(), weights));
+  const nb::gil_scoped_release released;
+  return program.run(layout, blocks);
+}
+
+void make_layout(BlockLayout* self, const std::vector<std::tuple<std::size_t, int, std::int64_t>>& columns,
+                 std::size_t inputs) {
+  std::vector<BlockLayout::Column> made;
+  for (const auto& [input, code, width] : columns) made.push_back({input, wire_of(code), width});
+  new (self) BlockLayout(made, inputs);
+}
+
+// Arrays over the memory of a batch. numpy cuts an array in a fifth of the time that a new one takes, so there is one
+// over all memory of each type, which others are cut from.
+class Arrays {
+ public:
+  explicit Arrays(nb::handle owner) : owner_(nb::borrow(owner)), memory_(nb::cast<const Batch&>(owner).memory()) {}
+
+  template <class T>
+  nb::object cut(std::span<T> values) {
+    const auto* begin = reinterpret_cast<const std::byte*>(values.data());
+    for (std::size_t number = 0; number < memory_.chunk_count(); ++number) {
+      const std::span<std::byte> chunk = memory_.chunk(number);
+      if (begin < chunk.data() || begin >= chunk.data() + chunk.size()) continue;
+      const auto first = static_cast<Py_ssize_t>((begin - chunk.data()) / static_cast<std::ptrdiff_t>(sizeof(T)));
+      nb::object& all = whole(number, std::is_same_v<T, float>);
+      if (!all.is_valid()) all = over(std::span(reinterpret_cast<T*>(chunk.data()), chunk.size() / sizeof(T)));
+      PyObject* piece = PySequence_GetSlice(all.ptr(), first, first + static_cast<Py_ssize_t>(values.size()));
+      if (piece == nullptr) throw nb::python_error();
+      return nb::steal(piece);
+    }
+    return over(values);
   }
-  return nb::make_tuple(dense, ids);
+
+  template <class T>
+  nb::object matrix(std::span<T> values, std::int64_t rows, std::int64_t width) {
+    return over(values, {static_cast<std::size_t>(rows), static_cast<std::size_t>(width)});
+  }
+
+ private:
+  template <class T>
+  nb::object over(std::span<T> values, std::vector<std::size_t> shape = {}) {
+    if (shape.empty()) shape = {values.size()};
+    return Owned<T>(values.data(), shape.size(), shape.data(), owner_).cast();
+  }
+  nb::object& whole(std::size_t number, bool floats) {
+    wholes_.resize(2 * memory_.chunk_count());
+    return wholes_[2 * number + (floats ? 1 : 0)];
+  }
+
+  nb::object owner_;
+  const Arena& memory_;
+  std::vector<nb::object> wholes_;
+};
+
+nb::list ids_of(nb::handle_t<Batch> self) {
+  Arrays arrays(self);
+  nb::list out;
+  const std::int64_t* last = nullptr;
+  nb::object offsets;
+  for (const Jagged& bags : nb::cast<const Batch&>(self).ids) {
+    if (bags.offsets.data() != last) offsets = arrays.cut(bags.offsets);
+    last = bags.offsets.data();
+    nb::object weights = bags.weighted ? arrays.cut(bags.weights) : nb::none();
+    out.append(nb::make_tuple(arrays.cut(bags.values), offsets, weights));
+  }
+  return out;
+}
+
+nb::list dense_of(nb::handle_t<Batch> self) {
+  Arrays arrays(self);
+  const Batch& batch = nb::cast<const Batch&>(self);
+  nb::list out;
+  for (const Dense& group : batch.dense) out.append(arrays.matrix(group.values, batch.rows, group.width));
+  return out;
 }
 
 nb::tuple split(const Uint8s& data, std::int64_t count, const std::string& field) {
@@ -222,39 +252,6 @@ nb::tuple split(const Uint8s& data, std::int64_t count, const std::string& field
   const std::size_t shape[1] = {out.starts.size()};
   return nb::make_tuple(Owned<std::int64_t>(out.starts.data(), 1, shape, owner).cast(),
                         Owned<std::int64_t>(out.ends.data(), 1, shape, owner).cast());
-}
-
-// The rows of several requests, each of whose columns lie one behind the other, column by column behind each other.
-void gather_columns(const std::vector<Uint8s>& parts, const std::vector<std::int64_t>& batches,
-                    const std::vector<std::int64_t>& row_bytes, const std::vector<MutableUint8s>& outputs) {
-  if (parts.size() != batches.size() || row_bytes.size() != outputs.size()) {
-    throw InvalidInput("", "gather_columns: as many batches as parts, and as many outputs as columns, are needed");
-  }
-  const std::int64_t of_row = std::accumulate(row_bytes.begin(), row_bytes.end(), std::int64_t{0});
-  std::int64_t rows = 0;
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    const auto size = static_cast<std::int64_t>(parts[part].size());
-    // Compared first: the product of what is not true could be anything.
-    if (batches[part] < 0 || (of_row > 0 && batches[part] > size / of_row) || size != batches[part] * of_row) {
-      throw InvalidInput("", "gather_columns: a part is not as long as its rows");
-    }
-    rows += batches[part];
-  }
-  for (std::size_t column = 0; column < outputs.size(); ++column) {
-    if (row_bytes[column] < 0 || static_cast<std::int64_t>(outputs[column].size()) != rows * row_bytes[column]) {
-      throw InvalidInput("", "gather_columns: an output is not as long as the rows of its column");
-    }
-  }
-  std::int64_t before = 0;
-  for (std::size_t column = 0; column < outputs.size(); ++column) {
-    std::uint8_t* out = outputs[column].data();
-    for (std::size_t part = 0; part < parts.size(); ++part) {
-      const std::int64_t bytes = batches[part] * row_bytes[column];
-      std::memcpy(out, parts[part].data() + batches[part] * before, static_cast<std::size_t>(bytes));
-      out += bytes;
-    }
-    before += row_bytes[column];
-  }
 }
 
 }  // namespace
@@ -278,24 +275,29 @@ NB_MODULE(_features, m) {
     }
   });
 
-  nb::class_<BoundColumn>(m, "BoundColumn", "A raw column; borrows its arrays and keeps them alive.")
-      .def(nb::init<int, std::int64_t, std::int64_t, const Flat&, std::optional<Int64s>, std::optional<Int64s>,
-                    std::optional<Int64s>, std::optional<Uint8s>>(),
-           "dtype"_a, "rows"_a, "width"_a, nb::arg("values").noconvert(), nb::arg("starts").noconvert().none(),
-           nb::arg("ends").noconvert().none(), nb::arg("offsets").noconvert().none(),
-           nb::arg("valid").noconvert().none(),
-           nb::sig("def __init__(self, dtype: int, rows: int, width: int, values: numpy.typing.NDArray[typing.Any], "
-                   "starts: numpy.typing.NDArray[numpy.int64] | None, ends: numpy.typing.NDArray[numpy.int64] | None, "
-                   "offsets: numpy.typing.NDArray[numpy.int64] | None, valid: numpy.typing.NDArray[numpy.uint8] | "
-                   "None) -> None"));
+  nb::class_<Batch>(m, "Batch", "The results of a run. All arrays lie in its memory and keep it alive.")
+      .def_ro("rows", &Batch::rows)
+      .def("dense", &dense_of, nb::sig("def dense(self) -> list[numpy.typing.NDArray[numpy.float32]]"),
+           "Returns the dense groups, (rows, width) each.")
+      .def("ids", &ids_of,
+           nb::sig("def ids(self) -> list[tuple[numpy.typing.NDArray[numpy.int64], "
+                   "numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32] | None]]"),
+           "Returns (values, offsets, weights or None) of each feature. Features may share offsets.");
+
+  nb::class_<BlockLayout>(m, "BlockLayout", "The columns of requests that are one block of bytes each.")
+      .def("__init__", &make_layout, "columns"_a, "inputs"_a,
+           nb::sig("def __init__(self, columns: Sequence[tuple[int, int, int]], inputs: int) -> None"),
+           "columns: (input, dtype, width) in the order of the blocks. inputs: the number of those of the program.");
 
   nb::class_<Program>(m, "Program", "An immutable program; any number of threads may run it.")
-      .def("run", &run, "columns"_a, "batch"_a,
-           nb::sig("def run(self, columns: list[BoundColumn | None], batch: int) -> "
-                   "tuple[list[numpy.typing.NDArray[numpy.float32]], list[tuple[numpy.typing.NDArray[numpy.int64], "
-                   "numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.float32] | None]]]"),
-           "Runs the program over one BoundColumn or None for each input.\n\n"
-           "Returns ([dense (batch, width)], [(values, offsets, weights or None)]).");
+      .def("run", &run, "requests"_a,
+           nb::sig("def run(self, requests: list[tuple[list[storage.features.columns.Column | None], int]]) -> Batch"),
+           "Runs the program over all rows of requests. Each has a column or None for each input, and its number of\n"
+           "rows; all have the same inputs in the same forms.")
+      .def("run_blocks", &run_blocks, "layout"_a, "blocks"_a, "batches"_a,
+           nb::sig("def run_blocks(self, layout: BlockLayout, blocks: list[numpy.typing.NDArray[numpy.uint8]], "
+                   "batches: Sequence[int]) -> Batch"),
+           "Runs the program over all rows of requests that are one block each.");
 
   nb::class_<Builder>(m, "Builder", "Collects inputs and features; transforms belong to the feature added last.")
       .def(nb::init<>())
@@ -322,12 +324,6 @@ NB_MODULE(_features, m) {
       .def("pad_floats", &Builder::pad_floats, "length"_a, "value"_a)
       .def("pad_bytes", &Builder::pad_bytes, "length"_a, "value"_a)
       .def("build", &Builder::build, "group_widths"_a);
-
-  m.def("gather_columns", &gather_columns, "parts"_a, "batches"_a, "row_bytes"_a, nb::arg("outputs").noconvert(),
-        nb::sig("def gather_columns(parts: Sequence[numpy.typing.NDArray[numpy.uint8]], batches: Sequence[int], "
-                "row_bytes: Sequence[int], outputs: Sequence[numpy.typing.NDArray[numpy.uint8]]) -> None"),
-        "Gathers each column of all requests into outputs; the columns of a request lie one behind the other. All "
-        "uint8.");
 
   m.def("split_wire_bytes", &split, nb::arg("data").noconvert(), "count"_a, "field"_a = "",
         nb::sig("def split_wire_bytes(data: numpy.typing.NDArray[numpy.uint8], count: int, field: str = '') -> "

@@ -23,28 +23,4 @@ bool accepts(Wire declared, Wire sent) {
   return type_of(declared) == Type::kFloat || type_of(sent) == Type::kInt;
 }
 
-void Cells::to_floats() {
-  if (type != Type::kInt) return;
-  floats.assign(ints.begin(), ints.end());
-  ints.clear();
-  type = Type::kFloat;
-}
-
-void Cells::repeat(std::int64_t rows) {
-  const std::int64_t length = size();
-  const auto spread = [&](auto& values) {
-    const auto once = values;
-    values.clear();
-    values.reserve(once.size() * static_cast<std::size_t>(rows));
-    for (std::int64_t row = 0; row < rows; ++row) values.insert(values.end(), once.begin(), once.end());
-  };
-  spread(bytes);
-  spread(ints);
-  spread(floats);
-  spread(null);
-  spread(weights);
-  offsets.resize(static_cast<std::size_t>(rows) + 1);
-  for (std::int64_t row = 0; row <= rows; ++row) offsets[static_cast<std::size_t>(row)] = row * length;
-}
-
 }  // namespace emberline::features

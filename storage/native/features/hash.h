@@ -8,10 +8,13 @@
 
 namespace emberline::features {
 
+// Small functions are always inlined: loops over them are compiled for several instruction sets, and a copy of one
+// set's must not be what runs where there is only another.
+
 inline constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15ull;
 
 // The finalizer of SplitMix64 (Stafford's variant 13): a bijection of 64 bits with full avalanche.
-inline std::uint64_t mix(std::uint64_t x) {
+[[gnu::always_inline]] inline std::uint64_t mix(std::uint64_t x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9ull;
   x ^= x >> 27;
@@ -20,9 +23,11 @@ inline std::uint64_t mix(std::uint64_t x) {
   return x;
 }
 
-inline std::uint64_t absorb(std::uint64_t state, std::uint64_t word) { return mix((state ^ word) + kStep); }
+[[gnu::always_inline]] inline std::uint64_t absorb(std::uint64_t state, std::uint64_t word) {
+  return mix((state ^ word) + kStep);
+}
 
-inline std::uint64_t hash_int(std::int64_t value, std::uint64_t key) {
+[[gnu::always_inline]] inline std::uint64_t hash_int(std::int64_t value, std::uint64_t key) {
   return mix(absorb(key, static_cast<std::uint64_t>(value)) + key);
 }
 
@@ -48,7 +53,7 @@ inline std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t key) {
 inline std::uint64_t hash_key(std::uint64_t seed, std::string_view salt) { return hash_bytes(salt, mix(seed + kStep)); }
 
 // buckets 0: 63 bits. Else multiply-shift, [0, buckets): no division, and it uses the high bits.
-inline std::int64_t to_id(std::uint64_t hash, std::uint64_t buckets) {
+[[gnu::always_inline]] inline std::int64_t to_id(std::uint64_t hash, std::uint64_t buckets) {
   if (buckets == 0) return static_cast<std::int64_t>(hash >> 1);
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::int64_t>((static_cast<Wide>(hash) * buckets) >> 64);

@@ -7,12 +7,23 @@
 #include <variant>
 #include <vector>
 
+#include "features/cells.h"
 #include "features/column.h"
 
 namespace emberline::features {
 
 // Values that stand in for a null: one (fixed) or a row of them (list).
 using Default = std::variant<std::vector<std::int64_t>, std::vector<double>, std::vector<std::string>>;
+
+// A column over all rows of a run; the columns of several requests are joined to one.
+struct WholeColumn {
+  Wire wire = Wire::kInt64;
+  std::int64_t rows = 0;
+  std::int64_t count = 0;                 // values
+  const void* values = nullptr;           // aligned; BYTES as string_views
+  const std::int64_t* offsets = nullptr;  // lists: rows + 1
+  const std::uint8_t* valid = nullptr;    // 0 = null; one a value (fixed) or one a row (list); nullptr: no nulls
+};
 
 struct Input {
   std::string name;
@@ -27,22 +38,25 @@ struct Input {
 
   // Throws InvalidInput naming the input, and the row where there is one, unless `column` is whole and fits.
   void check(const ColumnView& column, std::int64_t batch) const;
-  // The values with nulls resolved; nullptr = missing. The column has been checked; cells borrow its bytes. NaN is null
-  // where the spec says what a missing value is (a default, or missing_is_null); elsewhere it throws InvalidInput
-  // naming the row.
-  Cells load(const ColumnView* column) const;
+  // The values with nulls resolved; nullptr = missing, which is one null row that stands for all. The column has been
+  // checked; cells borrow its memory. NaN is null where the spec says what a missing value is (a default, or
+  // missing_is_null); elsewhere it throws InvalidInput naming the row.
+  Cells load(const WholeColumn* column, Arena& arena) const;
   // The same of an input of weights: NaN is null, and it is the caller who knows whether the value beside it is null
   // too.
-  Cells load_weights(const ColumnView* column) const;
+  Cells load_weights(const WholeColumn* column, Arena& arena) const;
 
  private:
   [[noreturn]] void refuse(const std::string& problem) const;
   [[noreturn]] void refuse_nan(std::int64_t row) const;
-  Cells load(const ColumnView* column, bool nan_is_null) const;
-  Cells load_fixed(const ColumnView& column, bool nan_is_null) const;
-  Cells load_list(const ColumnView& column, bool nan_is_null) const;
-  Cells all_null() const;
-  void append_fallback(Cells& cells) const;
+  Cells load(const WholeColumn* column, bool nan_is_null, Arena& arena) const;
+  Cells all_null(Arena& arena) const;
+  Cells borrow(const WholeColumn& column, Arena& arena) const;
+  void mark_nulls(const WholeColumn& column, bool nan_is_null, Cells& cells, Arena& arena) const;
+  void mark_nan(bool nan_is_null, Cells& cells, Arena& arena) const;
+  void replace_nulls(Cells& cells, Arena& arena) const;
+  void replace_null_rows(const WholeColumn& column, Cells& cells, Arena& arena) const;
+  Cells fallback_row(Arena& arena) const;
 };
 
 }  // namespace emberline::features

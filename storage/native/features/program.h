@@ -3,30 +3,23 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "features/batch.h"
 #include "features/column.h"
+#include "features/cross.h"
 #include "features/input.h"
+#include "features/source.h"
 #include "features/transforms.h"
 
 namespace emberline::features {
 
 // A run allocates for this many rows at most; a larger batch is refused before anything is allocated.
 inline constexpr std::int64_t kMaxBatch = std::int64_t{1} << 28;
-
-struct Jagged {
-  std::vector<std::int64_t> values;
-  std::vector<std::int64_t> offsets;  // rows + 1
-  std::vector<float> weights;         // one for each value where `weighted`, else empty
-  bool weighted = false;
-};
-
-// Results of a run: dense group g is (batch, widths[g]) row-major; ids feature i is ids[i].
-struct Batch {
-  std::vector<std::vector<float>> dense;
-  std::vector<Jagged> ids;
-};
+// Scratch memory that a thread keeps from one run to the next.
+inline constexpr std::size_t kKeptScratchBytes = std::size_t{4} << 20;
 
 struct Feature {
   std::string name;
@@ -46,24 +39,33 @@ class Program {
   // Throws std::invalid_argument when a feature does not fit its inputs or its group.
   Program(std::vector<Input> inputs, std::vector<Feature> features, std::vector<std::int64_t> group_widths);
 
+  // Runs over all rows of all requests, in their order. Throws InvalidInput; `request` of what it throws is the first
+  // request that is refused by itself, as its message says. std::invalid_argument: see RequestSource.
+  Batch run(std::span<const Request> requests) const;
   // columns: one an input, nullptr = not in the request. Throws InvalidInput.
   Batch run(const std::vector<const ColumnView*>& columns, std::int64_t batch) const;
+  // Runs over requests of one block each. Throws InvalidInput, which names no request.
+  Batch run(const BlockLayout& layout, std::span<const Block> blocks) const;
 
   const std::vector<Input>& inputs() const { return inputs_; }
+  const std::vector<Feature>& features() const { return features_; }
   const std::vector<std::int64_t>& group_widths() const { return group_widths_; }
 
  private:
-  void check(const std::vector<const ColumnView*>& columns, std::int64_t batch) const;
-  Cells transform(const Feature& feature, const std::vector<const ColumnView*>& columns, std::int64_t batch) const;
+  friend class ProgramRun;
+
+  Batch run(const Source& source) const;
+  void check(const Source& source) const;
   bool fits_weights(const Feature& feature) const;
-  void attach_weights(const Feature& feature, const std::vector<const ColumnView*>& columns, std::int64_t batch,
-                      Cells& cells) const;
-  void write_dense(const Feature& feature, Cells&& cells, std::int64_t batch, std::vector<float>& out) const;
+  std::int64_t row_ids(const Feature& feature) const;
 
   std::vector<Input> inputs_;
   std::vector<Feature> features_;
   std::vector<std::int64_t> group_widths_;
+  std::vector<std::vector<std::string>> names_;  // of the inputs of each feature
+  std::vector<bool> is_filled_;                  // by group: whether its features write all columns
   std::size_t ids_features_ = 0;
+  std::int64_t row_bytes_ = 0;                   // estimate: results of a row
 };
 
 }  // namespace emberline::features

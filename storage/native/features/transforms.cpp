@@ -1,230 +1,158 @@
 #include "features/transforms.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "features/hash.h"
+#include "features/loops.h"
 
 namespace emberline::features {
 
 namespace {
 
-void become_ints(Cells& cells) {
-  cells.bytes.clear();
-  cells.floats.clear();
-  cells.type = Type::kInt;
-}
-
-// Calls with the vector that is in use.
-template <class Call>
-void with_values(Cells& cells, Call&& call) {
-  switch (cells.type) {
-    case Type::kBytes: call(cells.bytes); break;
-    case Type::kInt: call(cells.ints); break;
-    case Type::kFloat: call(cells.floats); break;
+// Copies the values that each row keeps. offsets: of the rows kept; firsts: where each begins among all.
+template <class T>
+const T* kept(const T* from, std::int64_t rows, const std::int64_t* offsets, const std::int64_t* firsts, Arena& arena) {
+  T* __restrict to = arena.take<T>(offsets[rows]);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const T* begin = from + firsts[row];
+    for (std::int64_t place = offsets[row]; place < offsets[row + 1]; ++place) to[place] = *begin++;
   }
+  return to;
 }
 
-// Keeps the values [begin, end) of each row, as `range(row begin, row end)` says; moves them down in place.
+// Keeps of each row of a list the values that `range(row begin, row end)` says.
 template <class Range>
-void keep_ranges(Cells& cells, Range&& range) {
-  const std::int64_t rows = cells.rows();
-  std::vector<std::int64_t> offsets(static_cast<std::size_t>(rows) + 1, 0);
-  const bool nulls = !cells.null.empty();
-  with_values(cells, [&](auto& values) {
-    std::size_t out = 0;
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const auto r = static_cast<std::size_t>(row);
-      const auto [begin, end] = range(cells.offsets[r], cells.offsets[r + 1]);
-      for (std::int64_t place = begin; place < end; ++place, ++out) {
-        values[out] = values[static_cast<std::size_t>(place)];
-        if (nulls) cells.null[out] = cells.null[static_cast<std::size_t>(place)];
-        if (cells.weighted) cells.weights[out] = cells.weights[static_cast<std::size_t>(place)];
-      }
-      offsets[r + 1] = static_cast<std::int64_t>(out);
-    }
-    values.resize(out);
-    if (nulls) cells.null.resize(out);
-    if (cells.weighted) cells.weights.resize(out);
-  });
-  cells.offsets = std::move(offsets);
+void keep_ranges(Cells& cells, Arena& arena, Range&& range) {
+  cells.pack(arena);
+  const std::int64_t rows = cells.rows;
+  std::int64_t* offsets = arena.take<std::int64_t>(rows + 1);
+  std::int64_t* firsts = arena.take<std::int64_t>(rows);
+  offsets[0] = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto [begin, end] = range(cells.offsets[row], cells.offsets[row + 1]);
+    firsts[row] = begin;
+    offsets[row + 1] = offsets[row] + (end - begin);
+  }
+  with_values(cells, [&](const auto* values) { cells.values = kept(values, rows, offsets, firsts, arena); });
+  if (cells.null != nullptr) cells.null = kept(cells.null, rows, offsets, firsts, arena);
+  if (cells.weights != nullptr) cells.weights = kept(cells.weights, rows, offsets, firsts, arena);
+  cells.offsets = offsets;
+}
+
+// Copies rows, and puts `filler` behind each one that is shorter than its new length.
+template <class T>
+const T* padded(const T* from, const Cells& cells, const std::int64_t* offsets, const T& filler, Arena& arena) {
+  T* __restrict to = arena.take<T>(offsets[cells.rows]);
+  for (std::int64_t row = 0; row < cells.rows; ++row) {
+    T* end = std::copy(from + cells.begin(row), from + cells.end(row), to + offsets[row]);
+    std::fill(end, to + offsets[row + 1], filler);
+  }
+  return to;
 }
 
 }  // namespace
 
-void Hash::apply(Cells& cells) const {
-  if (cells.type == Type::kInt) {
-    for (std::int64_t& value : cells.ints) value = to_id(hash_int(value, key), buckets);
-    return;
+void Hash::apply(Cells& cells, Arena& arena) const {
+  cells.pack(arena);
+  const std::int64_t size = cells.size();
+  std::int64_t* ids = arena.take<std::int64_t>(size);
+  if (cells.type() == Type::kInt) {
+    loops().hash(cells.ints(), size, key, buckets, ids);
+  } else {
+    for (std::int64_t i = 0; i < size; ++i) ids[i] = to_id(hash_bytes(cells.bytes()[i], key), buckets);
   }
-  cells.ints.resize(cells.bytes.size());
-  std::transform(cells.bytes.begin(), cells.bytes.end(), cells.ints.begin(),
-                 [&](std::string_view bytes) { return to_id(hash_bytes(bytes, key), buckets); });
-  become_ints(cells);
+  cells.set(ids);
 }
 
-Vocabulary::Vocabulary(const std::vector<std::string>& values, bool keep_unknown, std::int64_t unknown)
-    : keep_unknown_(keep_unknown), unknown_(unknown) {
-  bytes_.reserve(values.size());
-  for (const std::string& value : values) bytes_.emplace(value, static_cast<std::int64_t>(bytes_.size()));
+Bucketise::Bucketise(const std::vector<double>& boundaries)
+    : count_(boundaries.size()), half_(std::bit_ceil(count_ + 1) / 2), boundaries_(boundaries) {
+  boundaries_.resize(2 * half_, std::numeric_limits<double>::quiet_NaN());
 }
 
-Vocabulary::Vocabulary(const std::vector<std::int64_t>& values, bool keep_unknown, std::int64_t unknown)
-    : keep_unknown_(keep_unknown), unknown_(unknown) {
-  ints_.reserve(values.size());
-  for (const std::int64_t value : values) ints_.emplace(value, static_cast<std::int64_t>(ints_.size()));
-}
-
-void Vocabulary::apply(Cells& cells) const {
-  const auto place_of = [&](const auto& known, const auto& value, std::size_t place) {
-    const auto found = known.find(value);
-    if (found != known.end()) return found->second;
-    if (keep_unknown_) return unknown_;
-    cells.make_null(static_cast<std::int64_t>(place));
-    return std::int64_t{0};
-  };
-  if (cells.type == Type::kInt) {
-    for (std::size_t i = 0; i < cells.ints.size(); ++i) cells.ints[i] = place_of(ints_, cells.ints[i], i);
-    return;
+void Bucketise::apply(Cells& cells, Arena& arena) const {
+  cells.pack_floats(arena);
+  const std::int64_t size = cells.size();
+  const double* values = cells.floats();
+  if (loops().doubles_have_nan(values, size)) {
+    std::uint8_t* null = cells.own_nulls(arena);
+    for (std::int64_t i = 0; i < size; ++i) null[i] |= std::uint8_t{std::isnan(values[i])};
   }
-  cells.ints.resize(cells.bytes.size());
-  for (std::size_t i = 0; i < cells.bytes.size(); ++i) cells.ints[i] = place_of(bytes_, cells.bytes[i], i);
-  become_ints(cells);
+  std::int64_t* buckets = arena.take<std::int64_t>(size);
+  loops().bucketise(values, size, boundaries_.data(), half_, count_, buckets);
+  cells.set(buckets);
 }
 
-void Bucketise::apply(Cells& cells) const {
-  cells.to_floats();
-  cells.ints.resize(cells.floats.size());
-  for (std::size_t i = 0; i < cells.floats.size(); ++i) {
-    const double value = cells.floats[i];
-    if (std::isnan(value)) cells.make_null(static_cast<std::int64_t>(i));
-    cells.ints[i] = std::upper_bound(boundaries.begin(), boundaries.end(), value) - boundaries.begin();
-  }
-  become_ints(cells);
-}
-
-void Log::apply(Cells& cells) const {
-  cells.to_floats();
+void Log::apply(Cells& cells, Arena& arena) const {
+  cells.pack_floats(arena);
+  const std::int64_t size = cells.size();
+  const double* from = cells.floats();
+  double* to = arena.take<double>(size);
   // std::max(x, 0) would not do: a null place may hold NaN, and its value does not matter.
-  for (double& value : cells.floats) value = std::log1p(value > 0.0 ? value : 0.0);
+  for (std::int64_t i = 0; i < size; ++i) to[i] = std::log1p(from[i] > 0.0 ? from[i] : 0.0);
+  cells.set(to);
 }
 
-void Clip::apply(Cells& cells) const {
-  cells.to_floats();
-  for (double& value : cells.floats) value = value < min ? min : (value > max ? max : value);
+void Clip::apply(Cells& cells, Arena& arena) const {
+  cells.pack_floats(arena);
+  double* to = arena.take<double>(cells.size());
+  loops().clip(cells.floats(), cells.size(), min, max, to);
+  cells.set(to);
 }
 
-void Affine::apply(Cells& cells) const {
-  cells.to_floats();
-  for (double& value : cells.floats) value = value * scale + shift;
+void Affine::apply(Cells& cells, Arena& arena) const {
+  cells.pack_floats(arena);
+  double* to = arena.take<double>(cells.size());
+  loops().affine(cells.floats(), cells.size(), scale, shift, to);
+  cells.set(to);
 }
 
-void Slice::apply(Cells& cells) const {
-  keep_ranges(cells, [&](std::int64_t begin, std::int64_t) { return std::pair(begin + start, begin + stop); });
+void Slice::apply(Cells& cells, Arena& arena) const {
+  if (cells.is_fixed()) return cells.keep_columns(start, stop);
+  keep_ranges(cells, arena, [this](std::int64_t begin, std::int64_t end) {
+    if (end - begin < stop) throw std::logic_error("columns outside of a row");
+    return std::pair(begin + start, begin + stop);
+  });
 }
 
-void Truncate::apply(Cells& cells) const {
-  keep_ranges(cells, [&](std::int64_t begin, std::int64_t end) {
+void Truncate::apply(Cells& cells, Arena& arena) const {
+  if (cells.is_fixed()) {
+    const std::int64_t width = std::min(cells.width, length), start = keep_last ? cells.width - width : 0;
+    return cells.keep_columns(start, start + width);
+  }
+  bool is_longer = false;
+  for (std::int64_t row = 0; row < cells.rows; ++row) is_longer |= cells.offsets[row + 1] - cells.offsets[row] > length;
+  if (!is_longer) return;
+  keep_ranges(cells, arena, [this](std::int64_t begin, std::int64_t end) {
     if (end - begin <= length) return std::pair(begin, end);
     return keep_last ? std::pair(end - length, end) : std::pair(begin, begin + length);
   });
 }
 
-void Pad::apply(Cells& cells) const {
-  const std::int64_t rows = cells.rows();
-  const auto spread = [&](auto& values, const auto& filler) {
-    std::decay_t<decltype(values)> out;
-    std::vector<std::uint8_t> null;
-    std::vector<std::int64_t> offsets;
-    out.reserve(static_cast<std::size_t>(std::max(cells.size(), rows * length)));
-    offsets.reserve(cells.offsets.size());
-    offsets.push_back(0);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const std::int64_t begin = cells.offsets[static_cast<std::size_t>(row)];
-      const std::int64_t end = cells.offsets[static_cast<std::size_t>(row) + 1];
-      out.insert(out.end(), values.begin() + begin, values.begin() + end);
-      if (!cells.null.empty()) null.insert(null.end(), cells.null.begin() + begin, cells.null.begin() + end);
-      for (std::int64_t short_by = length - (end - begin); short_by > 0; --short_by) out.emplace_back(filler);
-      if (!cells.null.empty()) null.resize(out.size(), 0);
-      offsets.push_back(static_cast<std::int64_t>(out.size()));
-    }
-    values = std::move(out);
-    cells.null = std::move(null);
-    cells.offsets = std::move(offsets);
-  };
-  switch (cells.type) {
-    case Type::kBytes: spread(cells.bytes, std::get<std::string>(value)); break;
-    case Type::kInt: spread(cells.ints, std::get<std::int64_t>(value)); break;
-    case Type::kFloat: spread(cells.floats, std::get<double>(value)); break;
+void Pad::apply(Cells& cells, Arena& arena) const {
+  if (cells.is_fixed() && cells.width >= length) return;
+  cells.pack(arena);
+  std::int64_t* offsets = arena.take<std::int64_t>(cells.rows + 1);
+  offsets[0] = 0;
+  for (std::int64_t row = 0; row < cells.rows; ++row) {
+    offsets[row + 1] = offsets[row] + std::max(length, cells.end(row) - cells.begin(row));
   }
-}
-
-// The product of the lengths; max + 1 stands for anything above max, so that nothing overflows.
-template <class Range>
-std::int64_t Cross::combinations(std::size_t inputs, Range&& range) const {
-  std::int64_t product = 1;
-  bool above = false;
-  for (std::size_t k = 0; k < inputs; ++k) {
-    const auto [begin, end] = range(k);
-    if (begin == end) return 0;
-    if (above) continue;
-    const auto length = static_cast<std::int64_t>(end - begin);
-    above = length > max / product;
-    product *= above ? 1 : length;
+  switch (cells.type()) {
+    case Type::kBytes:
+      cells.set(padded(cells.bytes(), cells, offsets, std::string_view(std::get<std::string>(value)), arena));
+      break;
+    case Type::kInt: cells.set(padded(cells.ints(), cells, offsets, std::get<std::int64_t>(value), arena)); break;
+    case Type::kFloat: cells.set(padded(cells.floats(), cells, offsets, std::get<double>(value), arena)); break;
   }
-  return above ? max + 1 : product;
-}
-
-void Cross::refuse(const std::vector<std::string>& names, std::int64_t row) const {
-  std::string all;
-  for (const std::string& name : names) all += (all.empty() ? "'" : " x '") + name + "'";
-  throw InvalidInput(names[0], "input '" + names[0] + "', row " + std::to_string(row) + ": the cross of " + all +
-                                   " has more than " + std::to_string(max) +
-                                   " combinations, its `max`; send shorter lists or raise `max`");
-}
-
-Cells Cross::apply(const std::vector<Cells>& inputs, const std::vector<std::string>& names) const {
-  std::int64_t rows = 1;
-  for (const Cells& cells : inputs) rows = cells.rows() == 1 ? rows : cells.rows();
-  // The hash of each value, nulls left out: an input's values are hashed once, not once a combination.
-  std::vector<std::vector<std::uint64_t>> hashes(inputs.size());
-  std::vector<std::vector<std::size_t>> offsets(inputs.size());
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    const Cells& cells = inputs[k];
-    offsets[k].push_back(0);
-    for (std::int64_t row = 0; row < cells.rows(); ++row) {
-      for (std::int64_t i = cells.offsets[static_cast<std::size_t>(row)];
-           i < cells.offsets[static_cast<std::size_t>(row) + 1]; ++i) {
-        if (cells.is_null(i)) continue;
-        const auto place = static_cast<std::size_t>(i);
-        hashes[k].push_back(cells.type == Type::kInt ? hash_int(cells.ints[place], key)
-                                                     : hash_bytes(cells.bytes[place], key));
-      }
-      offsets[k].push_back(hashes[k].size());
-    }
+  if (cells.null != nullptr) cells.null = padded(cells.null, cells, offsets, std::uint8_t{0}, arena);
+  if (cells.is_fixed()) {
+    cells.width = cells.stride = length;
+  } else {
+    cells.offsets = offsets;
   }
-  Cells out;
-  out.type = Type::kInt;
-  out.offsets.reserve(static_cast<std::size_t>(rows) + 1);
-  std::vector<std::uint64_t> states, next;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const auto range = [&](std::size_t k) {
-      const auto r = inputs[k].rows() == 1 ? 0 : static_cast<std::size_t>(row);
-      return std::pair(offsets[k][r], offsets[k][r + 1]);
-    };
-    if (combinations(inputs.size(), range) > max) refuse(names, row);
-    states.assign(1, key);
-    for (std::size_t k = 0; k < inputs.size(); ++k) {
-      const auto [begin, end] = range(k);
-      next.clear();
-      for (const std::uint64_t state : states) {
-        for (std::size_t i = begin; i < end; ++i) next.push_back(absorb(state, hashes[k][i]));
-      }
-      states.swap(next);
-      if (states.empty()) break;
-    }
-    for (const std::uint64_t state : states) out.ints.push_back(to_id(mix(state + key), buckets));
-    out.offsets.push_back(static_cast<std::int64_t>(out.ints.size()));
-  }
-  return out;
 }
 
 }  // namespace emberline::features

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "features/hash.h"
 #include "features/program.h"
 
 using namespace emberline::features;
@@ -81,6 +82,28 @@ inline OwnedColumn bytes_column(const std::vector<std::string>& values) {
   out.view.ends = out.ends.get();
   out.view.count = out.view.rows = static_cast<std::int64_t>(values.size());
   return out;
+}
+
+// The results of one feature, apart from their batch.
+struct Bags {
+  std::vector<std::int64_t> values, offsets;
+  std::vector<float> weights;
+  bool weighted = false, single = false;
+
+  bool operator==(const Bags&) const = default;
+};
+
+inline Bags bags_of(const Batch& batch, std::size_t feature = 0) {
+  const Jagged& bags = batch.ids[feature];
+  return {{bags.values.begin(), bags.values.end()},
+          {bags.offsets.begin(), bags.offsets.end()},
+          {bags.weights.begin(), bags.weights.end()},
+          bags.weighted,
+          bags.single};
+}
+
+inline std::vector<float> dense_of(const Batch& batch, std::size_t group = 0) {
+  return {batch.dense[group].values.begin(), batch.dense[group].values.end()};
 }
 
 inline Input input(const std::string& name, Wire wire) {

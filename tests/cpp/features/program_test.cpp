@@ -16,9 +16,9 @@ TEST(ids_pass_through_and_nulls_are_left_out) {
   const OwnedColumn column = ints_column({5, -1, std::numeric_limits<std::int64_t>::min()}).with_valid({1, 0, 1}),
                     plain = ints_column({7});
   const Batch batch = program.run({&column.view}, 3);
-  CHECK((batch.ids[0].values == Ids{5, std::numeric_limits<std::int64_t>::min()}));
-  CHECK((batch.ids[0].offsets == Ids{0, 1, 1, 2}));
-  CHECK((program.run({&plain.view}, 1).ids[0].values == Ids{7}));
+  CHECK((bags_of(batch).values == Ids{5, std::numeric_limits<std::int64_t>::min()}));
+  CHECK((bags_of(batch).offsets == Ids{0, 1, 1, 2}));
+  CHECK((bags_of(program.run({&plain.view}, 1)).values == Ids{7}));
 }
 
 TEST(one_user_row_stands_for_the_whole_batch) {
@@ -29,14 +29,14 @@ TEST(one_user_row_stands_for_the_whole_batch) {
   const Program program({user, item}, {ids_feature(0, {0}), ids_feature(1, {1}), cross}, {});
   const OwnedColumn history = ints_column({8, 9}).with_offsets({0, 2}), items = ints_column({1, 2, 3});
   const Batch batch = program.run({&history.view, &items.view}, 3);
-  CHECK((batch.ids[0].values == Ids{8, 9, 8, 9, 8, 9}));
-  CHECK((batch.ids[0].offsets == Ids{0, 2, 4, 6}));
-  CHECK((batch.ids[2].offsets == Ids{0, 2, 4, 6}));
+  CHECK((bags_of(batch).values == Ids{8, 9, 8, 9, 8, 9}));
+  CHECK((bags_of(batch).offsets == Ids{0, 2, 4, 6}));
+  CHECK((bags_of(batch, 2).offsets == Ids{0, 2, 4, 6}));
   const std::uint64_t key = hash_key(3, "");
   const auto crossed = [&](std::int64_t a, std::int64_t b) {
     return to_id(mix(absorb(absorb(key, hash_int(a, key)), hash_int(b, key)) + key), 0);
   };
-  CHECK((batch.ids[2].values ==
+  CHECK((bags_of(batch, 2).values ==
          Ids{crossed(8, 1), crossed(9, 1), crossed(8, 2), crossed(9, 2), crossed(8, 3), crossed(9, 3)}));
 }
 
@@ -51,14 +51,14 @@ TEST(missing_null_and_empty_have_their_meaning) {
   const Program program({list, number}, {ids_feature(0, {0}, {vocabulary}), dense_feature(0, 1, 1, {Affine{2.0, 1.0}})},
                         {1});
   const Batch missing = program.run({nullptr, nullptr}, 2);
-  CHECK((missing.ids[0].values == Ids{0, 0}));
-  CHECK((missing.dense[0] == std::vector<float>{0.0f, 0.0f}));
+  CHECK((bags_of(missing).values == Ids{0, 0}));
+  CHECK((dense_of(missing) == std::vector<float>{0.0f, 0.0f}));
   const OwnedColumn tags = bytes_column({"a", "b"}).with_offsets({0, 2, 2});
   const OwnedColumn ages = floats_column({std::nan(""), 3.0});
   const Batch given = program.run({&tags.view, &ages.view}, 2);
-  CHECK((given.ids[0].values == Ids{1, 99, 0}));
-  CHECK((given.ids[0].offsets == Ids{0, 2, 3}));
-  CHECK((given.dense[0] == std::vector<float>{0.0f, 7.0f}));
+  CHECK((bags_of(given).values == Ids{1, 99, 0}));
+  CHECK((bags_of(given).offsets == Ids{0, 2, 3}));
+  CHECK((dense_of(given) == std::vector<float>{0.0f, 7.0f}));
 }
 
 TEST(truncate_pad_and_slice_move_whole_rows) {
@@ -69,9 +69,9 @@ TEST(truncate_pad_and_slice_move_whole_rows) {
       {2});
   const OwnedColumn lists = ints_column({1, 2, 3, 4}).with_offsets({0, 3, 3, 4});
   const Batch batch = program.run({&lists.view}, 3);
-  CHECK((batch.ids[0].values == Ids{2, 3, 4}));
-  CHECK((batch.ids[1].values == Ids{1, 2, -7, -7, -7, -7, 4, -7, -7}));
-  CHECK((batch.dense[0] == std::vector<float>{2, 3, 0, 0, 0, 0}));
+  CHECK((bags_of(batch).values == Ids{2, 3, 4}));
+  CHECK((bags_of(batch, 1).values == Ids{1, 2, -7, -7, -7, -7, 4, -7, -7}));
+  CHECK((dense_of(batch) == std::vector<float>{2, 3, 0, 0, 0, 0}));
 }
 
 TEST(boundaries_belong_to_the_bucket_above_them) {
@@ -81,7 +81,7 @@ TEST(boundaries_belong_to_the_bucket_above_them) {
   const double inf = std::numeric_limits<double>::infinity();
   const OwnedColumn column = floats_column({-inf, -0.1, 0.0, 1.4, 1.5, inf, std::nan("")});
   const Batch batch = program.run({&column.view}, 7);
-  CHECK((batch.ids[0].values == Ids{0, 0, 1, 1, 2, 2}));
+  CHECK((bags_of(batch).values == Ids{0, 0, 1, 1, 2, 2}));
 }
 
 TEST(an_fp32_input_holds_float32_whatever_it_came_as) {
@@ -89,10 +89,10 @@ TEST(an_fp32_input_holds_float32_whatever_it_came_as) {
                         {ids_feature(0, {0}, {Bucketise{{0.7}}}), dense_feature(0, 1, 0, {Clip{-1e30, 1e30}})}, {1});
   const OwnedColumn doubles = floats_column({0.7, 0.8, 1e300, -1e300});
   const Batch batch = program.run({&doubles.view}, 4);
-  CHECK((batch.ids[0].values == Ids{0, 1, 1, 0}));  // 0.7 as a float32 is below 0.7
-  CHECK((batch.dense[0] == std::vector<float>{0.7f, 0.8f, 1e30f, -1e30f}));
+  CHECK((bags_of(batch).values == Ids{0, 1, 1, 0}));  // 0.7 as a float32 is below 0.7
+  CHECK((dense_of(batch) == std::vector<float>{0.7f, 0.8f, 1e30f, -1e30f}));
   const OwnedColumn ints = ints_column({16777217});
-  CHECK((program.run({&ints.view}, 1).dense[0] == std::vector<float>{16777216.0f}));
+  CHECK((dense_of(program.run({&ints.view}, 1)) == std::vector<float>{16777216.0f}));
 }
 
 TEST(an_empty_batch_gives_empty_results) {
@@ -102,9 +102,9 @@ TEST(an_empty_batch_gives_empty_results) {
   const OwnedColumn one = ints_column({4}), none = ints_column({});
   for (const ColumnView* column : {&one.view, &none.view}) {
     const Batch batch = program.run({column}, 0);
-    CHECK(batch.ids[0].values.empty());
-    CHECK((batch.ids[0].offsets == Ids{0}));
-    CHECK(batch.dense[0].empty());
+    CHECK(bags_of(batch).values.empty());
+    CHECK((bags_of(batch).offsets == Ids{0}));
+    CHECK(dense_of(batch).empty());
   }
 }
 
@@ -125,11 +125,8 @@ TEST(threads_run_one_program_at_once) {
     threads.emplace_back([&] {
       for (int i = 0; i < 200; ++i) {
         const Batch batch = program.run(columns, 3);
-        bool same = batch.dense == expected.dense;
-        for (std::size_t f = 0; f < 3; ++f) {
-          same =
-              same && batch.ids[f].values == expected.ids[f].values && batch.ids[f].offsets == expected.ids[f].offsets;
-        }
+        bool same = dense_of(batch) == dense_of(expected);
+        for (std::size_t f = 0; f < 3; ++f) same = same && bags_of(batch, f) == bags_of(expected, f);
         if (!same) ++different;
       }
     });

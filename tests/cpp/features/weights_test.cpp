@@ -40,14 +40,14 @@ bool says(const std::string& message, const std::string& part) { return message.
 TEST(weights_stay_beside_their_ids) {
   const OwnedColumn ids = ints_column({1, 2, 3, 4}).with_offsets({0, 3, 3, 4});
   const OwnedColumn weights = floats_column({0.5, -1, 2, 4}).with_offsets({0, 3, 3, 4});
-  const Jagged plain = lists().run({&ids.view, &weights.view}, 3).ids[0];
+  const Bags plain = bags_of(lists().run({&ids.view, &weights.view}, 3));
   CHECK(plain.weighted);
   CHECK((plain.values == Ids{1, 2, 3, 4}));
   CHECK((plain.weights == Weights{0.5f, -1, 2, 4}));
-  const Jagged last = lists({Truncate{2, true}}).run({&ids.view, &weights.view}, 3).ids[0];
+  const Bags last = bags_of(lists({Truncate{2, true}}).run({&ids.view, &weights.view}, 3));
   CHECK((last.values == Ids{2, 3, 4}));
   CHECK((last.weights == Weights{-1, 2, 4}));
-  const Jagged known = lists({Vocabulary(Ids{3, 1}, false, 0)}).run({&ids.view, &weights.view}, 3).ids[0];
+  const Bags known = bags_of(lists({Vocabulary(Ids{3, 1}, false, 0)}).run({&ids.view, &weights.view}, 3));
   CHECK((known.values == Ids{1, 0}));
   CHECK((known.weights == Weights{0.5f, 2}));
   CHECK((known.offsets == Ids{0, 2, 2, 2}));
@@ -61,7 +61,7 @@ TEST(columns_of_a_fixed_input_have_weights_too) {
   OwnedColumn given = floats_column({9, 2, std::nan(""), 9, 5, 6});
   values.view.rows = given.view.rows = 2;
   values.view.width = given.view.width = 3;
-  const Jagged out = program.run({&values.view, &given.view}, 2).ids[0];
+  const Bags out = bags_of(program.run({&values.view, &given.view}, 2));
   CHECK((out.values == Ids{2, 5, 6}));
   CHECK((out.weights == Weights{2, 5, 6}));
 }
@@ -74,19 +74,19 @@ TEST(either_side_may_have_one_row_for_all) {
                     one_weight = floats_column({3, 4}).with_offsets({0, 2});
   const OwnedColumn two = ints_column({1, 2, 5, 6}).with_offsets({0, 2, 4}),
                     two_weights = floats_column({3, 4, 7, 8}).with_offsets({0, 2, 4});
-  const Jagged both = program.run({&one.view, &one_weight.view}, 2).ids[0];
+  const Bags both = bags_of(program.run({&one.view, &one_weight.view}, 2));
   CHECK((both.values == Ids{1, 2, 1, 2}));
   CHECK((both.weights == Weights{3, 4, 3, 4}));
   CHECK((both.offsets == Ids{0, 2, 4}));
-  CHECK((program.run({&one.view, &two_weights.view}, 2).ids[0].weights == Weights{3, 4, 7, 8}));
-  CHECK((program.run({&two.view, &one_weight.view}, 2).ids[0].weights == Weights{3, 4, 3, 4}));
-  CHECK((program.run({&two.view, &one_weight.view}, 2).ids[0].values == Ids{1, 2, 5, 6}));
+  CHECK((bags_of(program.run({&one.view, &two_weights.view}, 2)).weights == Weights{3, 4, 7, 8}));
+  CHECK((bags_of(program.run({&two.view, &one_weight.view}, 2)).weights == Weights{3, 4, 3, 4}));
+  CHECK((bags_of(program.run({&two.view, &one_weight.view}, 2)).values == Ids{1, 2, 5, 6}));
 }
 
 TEST(an_empty_batch_has_no_weights) {
   const Program program = lists({}, true);
   const OwnedColumn none = ints_column({}).with_offsets({0});
-  const Jagged out = program.run({&none.view, nullptr}, 0).ids[0];
+  const Bags out = bags_of(program.run({&none.view, nullptr}, 0));
   CHECK(out.weighted);
   CHECK(out.values.empty());
   CHECK(out.weights.empty());

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage._features import gather_columns
+from storage._features import BlockLayout
 from storage.errors import InvalidInput
-from storage.features import BytesValues, Column, FeatureEngine, FeatureSpec, can_join, column_from_rows, join_columns
+from storage.features import BytesValues, Column, FeatureBatch, FeatureEngine, FeatureSpec, can_join, column_from_rows
 from storage.features.dtypes import DTYPES, NUMPY_DTYPES
 from storage.features.flat import FlatColumns, Layout, flatten
 from storage.features.joining import is_row_by_row
@@ -100,7 +100,10 @@ def parts(column: Column) -> list[Any]:
 
 
 def features(columns: Mapping[str, Column], batch: int) -> dict[str, Any]:
-    made = ENGINE.run(columns, batch)
+    return lists_of(ENGINE.run(columns, batch))
+
+
+def lists_of(made: FeatureBatch) -> dict[str, Any]:
     return {name: (jagged.values.tolist(), jagged.offsets.tolist()) for name, jagged in made.ids.items()}
 
 
@@ -168,12 +171,11 @@ def test_plain_requests_are_joined_as_ordinary_columns_are(names: list[int], bat
         for columns, batch in zip(made, batches, strict=True)
     ]
     assert all(can_join(flat[0], other) for other in flat)
-    joined, expected = join_columns(flat), join_columns(made)
-    assert {name: parts(column) for name, column in joined.items()} == {
-        name: parts(column) for name, column in expected.items()
-    }
+    joined = ENGINE.run_joined(list(zip(flat, batches, strict=True)))
+    assert joined.batch == sum(batches)
+    assert lists_of(joined) == lists_of(ENGINE.run_joined(list(zip(made, batches, strict=True))))
     # The bytes are the front end's again once the features are made.
-    assert not any(np.shares_memory(column.values, each.data) for column in joined.values() for each in flat)
+    assert not any(np.shares_memory(bags.values, each.data) for bags in joined.ids.values() for each in flat)
 
 
 def test_requests_of_other_layouts_are_joined_one_column_at_a_time() -> None:
@@ -182,10 +184,19 @@ def test_requests_of_other_layouts_are_joined_one_column_at_a_time() -> None:
     own = {"INT64.one": Column("INT64", 1, 1, np.array([3], np.int64))}
     assert can_join(plain, nulls)
     assert can_join(plain, own)
-    joined = join_columns([plain, nulls, own])["INT64.one"]
-    assert joined.values.tolist() == [1, 2, 3]
-    assert joined.valid is not None
-    assert joined.valid.tolist() == [1, 0, 1]
+    for requests in ([plain, nulls, own], [nulls, plain, own]):
+        joined = ENGINE.run_joined([(each, 1) for each in requests]).ids["INT64.one"]
+        assert sorted(joined.values.tolist()) == [1, 3]
+        assert joined.lengths().tolist() == [int(each is not nulls) for each in requests]
+
+
+def test_bytes_that_another_process_may_change_are_read_once() -> None:
+    """A list's offsets are checked, and used later: were the memory read twice, what is used might be unchecked."""
+    columns = {"INT64.list": column_from_rows(SPEC.input("INT64.list"), [[1, 2], [3]])}
+    code, content = flatten(columns, 2, PLACES)
+    memory = np.frombuffer(bytearray(content), np.uint8)
+    flat = FlatColumns(Layout.parse(code, SPEC.inputs), memory, 2)
+    assert not any(np.shares_memory(array, memory) for array in (flat["INT64.list"].offsets, flat["INT64.list"].values))
 
 
 @settings(max_examples=examples(400))
@@ -228,50 +239,62 @@ def test_plain_bytes_of_another_length_are_refused_before_anything_is_read() -> 
             FlatColumns(layout, np.frombuffer(wrong, np.uint8), batch)
 
 
+ROW = 9
+FORMED = BlockLayout([(0, DTYPES.index("INT64"), 1), (1, DTYPES.index("BOOL"), 1)], len(SPEC.inputs))
+
+
 def u8(size: int) -> np.ndarray:
     return np.arange(size, dtype=np.uint8)
 
 
-def test_columns_are_gathered_from_requests() -> None:
-    first, second = np.array([1, 2, 10, 10, 20, 20], np.uint8), np.array([3, 30, 30], np.uint8)
-    outputs = [np.zeros(3, np.uint8), np.zeros(6, np.uint8)]
-    gather_columns([first, second], [2, 1], [1, 2], outputs)
-    assert [each.tolist() for each in outputs] == [[1, 2, 3], [10, 10, 20, 20, 30, 30]]
-    gather_columns([], [], [1, 2], [u8(0), u8(0)])
-
-
 @pytest.mark.parametrize(
-    ("parts", "batches", "row_bytes", "outputs"),
+    ("blocks", "batches"),
     [
-        ([u8(4)], [1, 1], [4], [u8(4)]),
-        ([u8(4)], [1], [4, 4], [u8(4)]),
-        ([u8(4)], [1], [4], []),
-        ([u8(3)], [1], [4], [u8(4)]),
-        ([u8(5)], [1], [4], [u8(4)]),
-        ([u8(4)], [-1], [4], [u8(4)]),
-        ([u8(4)], [1], [4], [u8(3)]),
-        ([u8(4)], [1], [4], [u8(5)]),
-        ([u8(4), u8(4)], [1, 1], [4], [u8(4)]),
-        ([u8(4)], [1], [8, -4], [u8(8), u8(0)]),
-        ([u8(4)], [2**62], [4], [u8(4)]),
-        ([u8(0)], [2**62], [4], [u8(0)]),
+        ([u8(ROW - 1)], [1]),
+        ([u8(ROW + 1)], [1]),
+        ([u8(ROW)], [2]),
+        ([u8(ROW)], [-1]),
+        ([u8(0)], [1]),
+        ([u8(ROW), u8(0)], [1, 1]),
+        ([u8(ROW)], [2**62]),
+        ([u8(0), u8(0)], [2**62, 2**62]),
+        ([u8(0)], [2**63 - 1]),
     ],
 )
-def test_gathering_refuses_what_does_not_fit(parts: Any, batches: Any, row_bytes: Any, outputs: Any) -> None:
-    with pytest.raises(InvalidInput):
-        gather_columns(parts, batches, row_bytes, outputs)
-
-
-def test_gathering_says_what_does_not_fit() -> None:
-    with pytest.raises(InvalidInput, match="a part is not as long as its rows") as caught:
-        gather_columns([u8(3)], [1], [4], [u8(4)])
+def test_blocks_that_do_not_fit_their_rows_are_refused(blocks: Any, batches: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"were expected|a batch of") as caught:
+        ENGINE._program.run_blocks(FORMED, blocks, batches)
     assert caught.value.field == ""
 
 
-def test_gathering_writes_into_no_copy() -> None:
-    frozen = u8(4)
-    frozen.setflags(write=False)
-    outputs: list[Any] = [frozen, np.zeros(4, np.int8), np.zeros(8, np.uint8)[::2]]
-    for output in outputs:
-        with pytest.raises(TypeError):
-            gather_columns([u8(4)], [1], [4], [output])
+def test_blocks_of_another_kind_or_number_are_refused() -> None:
+    for block in (np.zeros(ROW, np.int8), np.zeros(2 * ROW, np.uint8)[::2], np.zeros((1, ROW), np.uint8), b"x" * ROW):
+        with pytest.raises(TypeError) if not isinstance(block, bytes) else pytest.raises(InvalidInput):
+            ENGINE._program.run_blocks(FORMED, [block, u8(1)], [1, 1])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="one number of rows a block"):
+        ENGINE._program.run_blocks(FORMED, [u8(ROW)], [])
+    with pytest.raises(ValueError, match="a layout of another program"):
+        ENGINE._program.run_blocks(BlockLayout([], 3), [u8(0)], [0])
+
+
+@pytest.mark.parametrize(
+    "columns", [[(99, 0, 1)], [(0, 0, 1), (0, 0, 1)], [(0, DTYPES.index("BYTES"), 1)], [(0, 0, 0)], [(0, 0, 2**40)]]
+)
+def test_a_layout_of_no_numbers_of_the_program_is_refused(columns: list[tuple[int, int, int]]) -> None:
+    with pytest.raises(ValueError, match="a layout"):
+        BlockLayout(columns, len(SPEC.inputs))
+
+
+def test_a_block_of_an_input_that_the_engine_does_not_know_is_refused() -> None:
+    other = FeatureSpec.model_validate(
+        {
+            "inputs": [{"name": "INT64.two", "dtype": "INT64"}],
+            "features": [{"name": "f", "inputs": ["INT64.two"], "output": "ids", "table": "t"}],
+        }
+    )
+    code, content = flatten({"INT64.two": Column("INT64", 1, 1, u8(8).view(np.int64))}, 1, {"INT64.two": 0})
+    flat = FlatColumns(Layout.parse(code, other.inputs), np.frombuffer(content, np.uint8), 1)
+    assert FeatureEngine(other).run(flat, 1).batch == 1
+    with pytest.raises(InvalidInput, match=r"unknown input 'INT64\.two'; did you mean 'INT64\.one'") as caught:
+        ENGINE.run(flat, 1)
+    assert caught.value.field == "INT64.two"

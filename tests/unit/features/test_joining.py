@@ -19,7 +19,6 @@ from storage.features import (
     column_from_numpy,
     column_from_rows,
     concat_batches,
-    join_columns,
 )
 from tests.support.examples import examples
 
@@ -91,9 +90,8 @@ def request(rows: list[Any], with_city: bool = True) -> tuple[dict[str, Column],
 @given(requests=st.lists(st.lists(_row, min_size=1, max_size=4), min_size=1, max_size=4), with_city=st.booleans())
 def test_joined_requests_give_what_each_gives_alone(requests: list[list[Any]], with_city: bool) -> None:
     made = [request(rows, with_city) for rows in requests]
-    joined = join_columns([columns for columns, _ in made])
     assert all(can_join(made[0][0], columns) for columns, _ in made)
-    together = ENGINE.run(joined, sum(batch for _, batch in made))
+    together = ENGINE.run_joined(made)
     apart = concat_batches([ENGINE.run(columns, batch) for columns, batch in made])
     for name, values in apart.dense.items():
         assert np.array_equal(together.dense[name], values)
@@ -119,10 +117,53 @@ def test_requests_of_other_inputs_or_other_forms_are_not_joined() -> None:
 
 
 def test_values_that_would_move_those_of_others_are_refused() -> None:
-    long = Column("INT64", 1, 1, np.zeros(2, np.int64))
-    short = Column("INT64", 3, 1, np.zeros(2, np.int64))
-    with pytest.raises(InvalidInput, match="a column of 1 values holds 2"):
-        join_columns([{"a": long}, {"a": short}])
-    more = Column("INT64", 1, 1, np.zeros(2, np.int64), np.array([0, 1], np.int64))
-    with pytest.raises(InvalidInput, match="a column of 1 values holds 2"):
-        join_columns([{"a": more}, {"a": more}])
+    row = ((1, 2), [b"a"], b"b", [3], 1.0)
+    good, batch = request([row])
+    for name, column, words in (
+        ("user", Column("INT64", 1, 2, np.zeros(3, np.int64)), "3 values do not fill 1 rows of width 2"),
+        ("clicked", Column("INT64", 1, 1, np.zeros(2, np.int64), np.array([0, 1], np.int64)), "add up to 1, but 2"),
+    ):
+        with pytest.raises(InvalidInput, match=words) as caught:
+            ENGINE.run_joined([(good, batch), ({**good, name: column}, batch)])
+        assert caught.value.field == name
+
+
+def test_requests_that_are_not_alike_are_an_error_of_the_caller() -> None:
+    row = ((1, 2), [b"a"], b"b", [3], 1.0)
+    with pytest.raises(ValueError, match="requests of other inputs, or in other forms"):
+        ENGINE.run_joined([request([row]), request([row], with_city=False)])
+
+
+def test_the_one_row_of_a_user_stands_for_the_rows_of_its_own_request() -> None:
+    spec = FeatureSpec.model_validate(
+        {
+            "inputs": [
+                {"name": "user", "dtype": "INT64", "side": "user"},
+                {"name": "tags", "dtype": "BYTES", "kind": "list", "side": "user"},
+                {"name": "item", "dtype": "INT64"},
+            ],
+            "features": [
+                {"name": "user", "inputs": ["user"], "output": "ids", "table": "u"},
+                {"name": "tags", "inputs": ["tags"], "transforms": [{"op": "hash"}], "output": "ids", "table": "t"},
+                {"name": "item", "inputs": ["item"], "output": "ids", "table": "i"},
+            ],
+        }
+    )
+    engine = FeatureEngine(spec)
+    requests: list[tuple[dict[str, Column], int]] = [
+        (
+            {
+                "user": column_from_numpy("INT64", np.array([user])),
+                "tags": column_from_lists("BYTES", [tags], name="tags"),
+                "item": column_from_numpy("INT64", np.arange(items)),
+            },
+            items,
+        )
+        for user, tags, items in ((7, ["a", "b"], 3), (8, [], 1), (9, ["c"], 0), (10, ["d"], 2))
+    ]
+    together = engine.run_joined(requests)
+    apart = concat_batches([engine.run(columns, batch) for columns, batch in requests])
+    assert together.ids["user"].values.tolist() == [7, 7, 7, 8, 10, 10]
+    for name, bags in apart.ids.items():
+        assert together.ids[name].values.tolist() == bags.values.tolist()
+        assert together.ids[name].offsets.tolist() == bags.offsets.tolist()

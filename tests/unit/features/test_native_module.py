@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import storage.features
-from storage import _features
+from storage.features import FeatureSpec, column_from_numpy
+from storage.features.program import build_program
 
 # Beside the sources: an installed module may lie elsewhere.
 STUB = Path(storage.features.__file__).parents[1] / "_features.pyi"
@@ -37,14 +41,52 @@ def test_every_public_name_exists() -> None:
 
 
 def test_the_binding_refuses_arrays_of_another_dtype_or_layout() -> None:
+    spec = FeatureSpec.parse(
+        {
+            "inputs": [{"name": "x", "dtype": "INT64"}],
+            "features": [{"name": "f", "inputs": ["x"], "output": "ids", "table": "t"}],
+        }
+    )
+    program = build_program(spec)
     good = np.arange(4, dtype=np.int64)
-    _features.BoundColumn(0, 4, 1, good, None, None, None, None)
-    for values in (good.astype(np.int32), good.reshape(2, 2), good[::2]):
+    plain = {"dtype": "INT64", "rows": 4, "width": 1, "values": good, "offsets": None, "valid": None}
+
+    def run(**changes: Any) -> Any:
+        # A Column checks its arrays by itself.
+        return program.run([([SimpleNamespace(**(plain | changes))], 4)])  # type: ignore[list-item]
+
+    assert run().ids()[0][0].tolist() == [0, 1, 2, 3]
+    for values in (good.astype(np.int32), good.reshape(2, 2), np.arange(8)[::2], [0, 1, 2, 3], good.astype(">i8")):
         with pytest.raises(TypeError):
-            _features.BoundColumn(0, 4, 1, values, None, None, None, None)
-    with pytest.raises(TypeError):
-        _features.BoundColumn(3, 4, 1, np.zeros(4, np.uint8), good, good[:2], None, None)
-    with pytest.raises(TypeError):
-        _features.BoundColumn(0, 0, 1, good, None, None, good[:0], None)
-    with pytest.raises(ValueError, match="out of range"):
-        _features.BoundColumn(7, 4, 1, good, None, None, None, None)
+            run(values=values)
+    text = SimpleNamespace(data=np.zeros(4, np.uint8), starts=good, ends=good[:2])
+    for changes in ({"dtype": "BYTES", "values": text}, {"offsets": good[:0]}, {"valid": good}):
+        with pytest.raises(TypeError):
+            run(**changes)
+    with pytest.raises(ValueError, match="unknown dtype"):
+        run(dtype="INT8")
+    with pytest.raises(ValueError, match="one column"):
+        program.run([([], 4)])
+    with pytest.raises(AttributeError):
+        program.run([([object()], 4)])  # type: ignore[list-item]
+
+
+def test_results_live_as_long_as_one_of_their_arrays() -> None:
+    spec = FeatureSpec.parse(
+        {
+            "inputs": [{"name": "x", "dtype": "INT64"}],
+            "features": [
+                {"name": "f", "inputs": ["x"], "output": "ids", "table": "t"},
+                {"name": "g", "inputs": ["x"], "output": "dense"},
+            ],
+        }
+    )
+    batch = build_program(spec).run([([column_from_numpy("INT64", np.arange(1000))], 1000)])
+    assert batch.rows == 1000
+    (values, offsets, weights), (dense,) = batch.ids()[0], batch.dense()
+    del batch
+    gc.collect()
+    assert weights is None
+    assert values.tolist() == offsets[:-1].tolist() == dense[:, 0].tolist() == list(range(1000))
+    assert values.flags.writeable
+    assert offsets.flags.writeable
