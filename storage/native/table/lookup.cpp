@@ -50,7 +50,9 @@ void Lookup::check(std::size_t batch, const std::vector<LookupInput>& inputs, st
                                 std::to_string(threads));
   }
   for (std::size_t f = 0; f < inputs.size(); ++f) {
-    check_offsets(inputs[f].offsets, batch, inputs[f].value_count, "offsets", f);
+    const bool checked =
+        f > 0 && inputs[f].offsets == inputs[f - 1].offsets && inputs[f].value_count == inputs[f - 1].value_count;
+    if (!checked) check_offsets(inputs[f].offsets, batch, inputs[f].value_count, "offsets", f);
     if (schema_.features[f].pooling == Pooling::kWeighted && inputs[f].weights == nullptr &&
         inputs[f].value_count > 0) {
       throw std::invalid_argument("weights[" + std::to_string(f) + "]: a weighted feature needs one weight an id");

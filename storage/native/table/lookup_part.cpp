@@ -61,10 +61,18 @@ void LookupPart::begin(const std::vector<LookupInput>& inputs) {
   }
 }
 
+std::size_t LookupPart::stride_of(std::uint32_t number, const LookupInput& input) const {
+  const LookupFeature& feature = schema_->features[number];
+  const std::size_t dim = schema_->formats[feature.table].dim;
+  if (input.stride != 0) return input.stride;
+  return feature.pooling == Pooling::kNone ? dim * feature.length : dim;
+}
+
 void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
   const LookupFeature& feature = schema_->features[share.feature];
   const RowSource& from = *schema_->tables[feature.table];
   const RowFormat format = schema_->formats[feature.table];
+  const std::size_t stride = stride_of(share.feature, input);
   PipelineSpace space;
   for (std::size_t bag = share.first; bag < share.last;) {
     // A window of whole bags: those that fit, or one that is larger.
@@ -87,7 +95,7 @@ void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
     if (covered) {
       pool_bags<true>(window, input, bag, last, pipeline);
     } else if (singles) {
-      pool_singles(window, input.output + bag * format.dim, pipeline);
+      pool_singles(window, input.output + bag * stride, stride, pipeline);
     } else {
       pool_bags<false>(window, input, bag, last, pipeline);
     }
@@ -102,6 +110,7 @@ void LookupPart::pool_bags(const Window& window, const LookupInput& input, std::
   const Pooling pooling = schema_->features[window.feature].pooling;
   const RowKernels::Pool pool = row_kernels().pool[static_cast<int>(window.format.type)];
   const std::uint32_t dim = window.format.dim;
+  const std::size_t stride = stride_of(window.feature, input);
   const std::int64_t start = input.offsets[bag];
   std::uint64_t dram = 0;
   for (; bag < last; ++bag) {
@@ -109,7 +118,7 @@ void LookupPart::pool_bags(const Window& window, const LookupInput& input, std::
     const auto end = static_cast<std::size_t>(input.offsets[bag + 1] - start);
     const std::size_t n = end - at;
     pipeline.advance(end);
-    float* output = input.output + bag * dim;
+    float* output = input.output + bag * stride;
     const std::size_t laid = kCovered ? lay_over(window, at, n) : 0;
     const std::size_t missing = missing_of(rows_.data() + at, n);
     dram += n - missing - laid;
@@ -124,7 +133,7 @@ void LookupPart::pool_bags(const Window& window, const LookupInput& input, std::
 }
 
 // Bags of one id each: their rows go straight into the output.
-void LookupPart::pool_singles(const Window& window, float* output, RowPipeline& pipeline) {
+void LookupPart::pool_singles(const Window& window, float* output, std::size_t stride, RowPipeline& pipeline) {
   const RowKernels::Singles put = row_kernels().singles[static_cast<int>(window.format.type)];
   const std::uint32_t dim = window.format.dim;
   for (std::size_t at = 0; at < window.count; at += kCopied) {
@@ -134,14 +143,14 @@ void LookupPart::pool_singles(const Window& window, float* output, RowPipeline& 
     const std::size_t missing = missing_of(rows, n);
     totals_[window.table].dram += n - missing;
     if (missing == 0) {
-      put(rows, n, dim, output + at * dim);
+      put(rows, n, dim, output + at * stride, stride);
       continue;
     }
     for (std::size_t i = 0; i < n; ++i) {
       if (rows[i] != nullptr) {
-        put(rows + i, 1, dim, output + (at + i) * dim);
+        put(rows + i, 1, dim, output + (at + i) * stride, stride);
       } else {
-        keep_aside(window, at + i, 1, false, output + (at + i) * dim);
+        keep_aside(window, at + i, 1, false, output + (at + i) * stride);
       }
     }
   }
@@ -153,6 +162,7 @@ void LookupPart::begin_unpooled(const Share& share, const LookupInput& input) {
   const RowFormat format = schema_->formats[feature.table];
   const std::uint32_t dim = format.dim;
   const std::size_t length = feature.length;
+  const std::size_t stride = stride_of(share.feature, input);
   const std::size_t bags_at_once = std::max<std::size_t>(1, kWindow / length);
   const auto used = [&](std::size_t bag) {
     return std::min(length, static_cast<std::size_t>(input.offsets[bag + 1] - input.offsets[bag]));
@@ -176,8 +186,8 @@ void LookupPart::begin_unpooled(const Share& share, const LookupInput& input) {
     const ReaderSection section;
     const bool covered = ask_overlay(window);
     RowPipeline& pipeline = from.start(space, ids, count, rows_.data());
-    if (!covered && count == (last - bag) * length) {
-      put_flat(window, input.output + bag * length * dim, input.mask + bag * length, pipeline);
+    if (!covered && count == (last - bag) * length && stride == length * dim) {
+      put_flat(window, input.output + bag * stride, input.mask + bag * length, pipeline);
       bag = last;
       continue;
     }
@@ -185,7 +195,7 @@ void LookupPart::begin_unpooled(const Share& share, const LookupInput& input) {
     for (; bag < last; ++bag) {
       const std::size_t n = used(bag);
       pipeline.advance(at + n);
-      float* output = input.output + bag * length * dim;
+      float* output = input.output + bag * stride;
       std::uint8_t* mask = input.mask + bag * length;
       if (covered) totals_[window.table].dram -= lay_over(window, at, n);  // counted again below
       for (std::size_t i = 0; i < n; ++i, ++at) {
