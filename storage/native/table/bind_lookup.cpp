@@ -179,13 +179,17 @@ std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint
   return {totals.dram, totals.supplied, totals.absent, totals.unresolved, totals.overlay};
 }
 
-nb::object table_totals(const PyLookup& self) {
+nb::object table_totals(const PyLookup& self, std::size_t columns) {
+  constexpr std::size_t kCounts = 5;
+  if (columns < kCounts) fail("columns: expected 5 or more, got " + std::to_string(columns));
   const std::vector<LookupTotals>& totals = self.lookup.table_totals();
-  std::vector<std::uint64_t> flat;
-  for (const LookupTotals& of : totals) {
-    flat.insert(flat.end(), {of.dram, of.supplied, of.absent, of.unresolved, of.overlay});
+  std::vector<std::uint64_t> flat(totals.size() * columns);
+  for (std::size_t t = 0; t < totals.size(); ++t) {
+    const LookupTotals& of = totals[t];
+    const std::uint64_t counts[kCounts] = {of.dram, of.supplied, of.absent, of.unresolved, of.overlay};
+    std::copy(counts, counts + kCounts, flat.begin() + static_cast<std::ptrdiff_t>(t * columns));
   }
-  return to_numpy(std::move(flat), {totals.size(), 5});
+  return to_numpy(std::move(flat), {totals.size(), columns});
 }
 
 }  // namespace
@@ -200,24 +204,27 @@ void bind_lookup(nb::module_& module) {
       .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(),
            nb::sig("def __init__(self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: "
                    "list[OverlayTable] | None = None) -> None"))
-      .def("begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0,
-           "weights"_a = nb::none(), "threads"_a = 1,
-           nb::sig("def begin(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
-                   "list[numpy.typing.NDArray[numpy.int64]], "
-                   "outputs: collections.abc.Sequence[numpy.typing.NDArray[numpy.float32]], masks: "
-                   "collections.abc.Sequence[numpy.typing.NDArray[numpy.uint8] | None], mask: int = 0, "
-                   "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None, threads: int = 1) -> int"),
-           "Looks up a batch: values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with "
-           "masks[f]\n"
-           "(B, length).\n\n"
-           "Outputs are written in place, by finish where rows are missing. What belongs to one bag is C-contiguous; "
-           "bags\n"
-           "may lie apart, as in some columns of a larger array. outputs and masks are lists or tuples, and tuples that "
-           "were\n"
-           "given for the last batch too, of the same size, are not checked again. mask: bit i makes overlay i visible.\n"
-           "weights[f] (N,) of a weighted feature, else None. threads: number of threads at most, 1 to 64; one for each\n"
-           "2,048 ids.\n\n"
-           "Returns how many distinct ids are missing.")
+      .def(
+          "begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0,
+          "weights"_a = nb::none(), "threads"_a = 1,
+          nb::sig("def begin(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
+                  "list[numpy.typing.NDArray[numpy.int64]], "
+                  "outputs: collections.abc.Sequence[numpy.typing.NDArray[numpy.float32]], masks: "
+                  "collections.abc.Sequence[numpy.typing.NDArray[numpy.uint8] | None], mask: int = 0, "
+                  "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None, threads: int = 1) -> int"),
+          "Looks up a batch: values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with "
+          "masks[f]\n"
+          "(B, length).\n\n"
+          "Outputs are written in place, by finish where rows are missing. What belongs to one bag is C-contiguous; "
+          "bags\n"
+          "may lie apart, as in some columns of a larger array. outputs and masks are lists or tuples, and tuples that "
+          "were\n"
+          "given for the last batch too, of the same size, are not checked again. mask: bit i makes overlay i "
+          "visible.\n"
+          "weights[f] (N,) of a weighted feature, else None. threads: number of threads at most, 1 to 64; one for "
+          "each\n"
+          "2,048 ids.\n\n"
+          "Returns how many distinct ids are missing.")
       .def(
           "missing",
           [](const PyLookup& self, std::size_t table) {
@@ -250,8 +257,11 @@ void bind_lookup(nb::module_& module) {
       .def("finish", &finish,
            "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,\n"
            "answered by overlays. An id that an overlay removed is absent.")
-      .def("table_totals", &table_totals, nb::sig("def table_totals(self) -> numpy.typing.NDArray[numpy.uint64]"),
-           "Returns the results of the last finish by table: (T, 5), columns as finish returns them.");
+      .def(
+          "table_totals", &table_totals, "columns"_a = 5,
+          nb::sig("def table_totals(self, columns: int = 5) -> numpy.typing.NDArray[numpy.uint64]"),
+          "Returns the results of the last finish by table: (T, columns), the first ones as finish returns them, then\n"
+          "zeros.");
 }
 
 }  // namespace emberline::bind

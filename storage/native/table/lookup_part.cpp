@@ -12,6 +12,12 @@ constexpr std::size_t kWindow = 1024;
 constexpr std::size_t kCopied = 16;
 constexpr std::int64_t kNowhere = INT64_MIN;
 
+// Brings lines that are written next into the cache. Where a feature's outputs lie apart, the processor sees no stream
+// and would wait for each: a seventh of a lookup of 26 features that lie behind each other.
+void fetch_outputs(const float* output, std::size_t stride, std::size_t from, std::size_t to) {
+  for (std::size_t i = from; i < to; ++i) __builtin_prefetch(output + i * stride, 1, 3);
+}
+
 std::size_t missing_of(const char* const* rows, std::size_t n) {
   std::size_t missing = 0;
   for (std::size_t i = 0; i < n; ++i) missing += rows[i] == nullptr;
@@ -51,12 +57,12 @@ void LookupPart::reset(const LookupSchema& schema, std::uint64_t mask) {
   kept_.clear();
 }
 
-void LookupPart::begin(const std::vector<LookupInput>& inputs) {
+void LookupPart::begin(const std::vector<LookupInput>& inputs, const std::vector<std::uint8_t>& singles) {
   for (const Share& share : shares_) {
     if (schema_->features[share.feature].pooling == Pooling::kNone) {
       begin_unpooled(share, inputs[share.feature]);
     } else {
-      begin_pooled(share, inputs[share.feature]);
+      begin_pooled(share, inputs[share.feature], singles[share.feature] != 0);
     }
   }
 }
@@ -68,7 +74,7 @@ std::size_t LookupPart::stride_of(std::uint32_t number, const LookupInput& input
   return feature.pooling == Pooling::kNone ? dim * feature.length : dim;
 }
 
-void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
+void LookupPart::begin_pooled(const Share& share, const LookupInput& input, bool all_single) {
   const LookupFeature& feature = schema_->features[share.feature];
   const RowSource& from = *schema_->tables[feature.table];
   const RowFormat format = schema_->formats[feature.table];
@@ -78,7 +84,9 @@ void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
     // A window of whole bags: those that fit, or one that is larger.
     std::size_t last = bag + 1;
     const auto start = static_cast<std::size_t>(input.offsets[bag]);
-    while (last < share.last && static_cast<std::size_t>(input.offsets[last + 1]) - start <= kWindow) ++last;
+    if (all_single) last = std::min(share.last, bag + kWindow);
+    while (!all_single && last < share.last && static_cast<std::size_t>(input.offsets[last + 1]) - start <= kWindow)
+      ++last;
     const std::size_t count = static_cast<std::size_t>(input.offsets[last]) - start;
     if (rows_.size() < count) rows_.resize(count);
     const Window window{share.feature,
@@ -88,7 +96,9 @@ void LookupPart::begin_pooled(const Share& share, const LookupInput& input) {
                         feature.pooling == Pooling::kWeighted ? input.weights + start : nullptr,
                         count};
     bool singles = count == last - bag && window.weights == nullptr;
-    for (std::size_t b = bag; singles && b < last; ++b) singles = input.offsets[b + 1] - input.offsets[b] == 1;
+    for (std::size_t b = bag; singles && !all_single && b < last; ++b) {
+      singles = input.offsets[b + 1] - input.offsets[b] == 1;
+    }
     const ReaderSection section;
     const bool covered = ask_overlay(window);
     RowPipeline& pipeline = from.start(space, window.ids, count, rows_.data());
@@ -138,6 +148,8 @@ void LookupPart::pool_singles(const Window& window, float* output, std::size_t s
   const std::uint32_t dim = window.format.dim;
   for (std::size_t at = 0; at < window.count; at += kCopied) {
     const std::size_t n = std::min(kCopied, window.count - at);
+    if (stride != dim)
+      fetch_outputs(output, stride, at == 0 ? 0 : at + kCopied, std::min(window.count, at + 2 * kCopied));
     pipeline.advance(at + n);
     const char* const* rows = rows_.data() + at;
     const std::size_t missing = missing_of(rows, n);
