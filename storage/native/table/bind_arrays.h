@@ -167,8 +167,8 @@ class ArrayView {
   std::size_t shape_[kMostDimensions] = {};
 };
 
-// A writable float32 array of so many rows, which are C-contiguous and lie `stride` floats apart, such as some columns of
-// a larger array. Throws as ArrayView does.
+// A writable float32 array whose rows are C-contiguous and lie `stride` floats apart, such as some columns of a larger
+// array. Throws as ArrayView does.
 class OutputRows {
  public:
   OutputRows(nb::handle value, ArgumentName name, const std::size_t* shape, std::size_t dimensions) {

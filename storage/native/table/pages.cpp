@@ -11,16 +11,12 @@
 namespace emberline {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kPage = 4096;
-// Memory that takes a huge page for itself: the index of a table of 8,000 rows. On small pages it takes so many entries of
-// the processor's page cache that with two dozen tables a probe waits for the page rather than for the line.
-constexpr std::size_t kHugeFrom = std::size_t{128} << 10;
 
 }  // namespace
 
-Pages::Pages(std::size_t bytes) {
-  const bool huge = bytes >= kHugeFrom;
+Pages::Pages(std::size_t bytes, std::size_t huge_from) {
+  const bool huge = bytes >= huge_from;
   if (huge && bytes < kHugePage) bytes = kHugePage;
   bytes = (bytes + kPage - 1) / kPage * kPage;  // the rest after the last huge page lies on small ones
   // A huge page must start at a multiple of its size: map one more, give back what sticks out.
