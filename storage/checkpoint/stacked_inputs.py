@@ -1,12 +1,14 @@
 """Rewrites a dense graph so that inputs that it stacks come stacked: lookups write them where the graph wants them.
 
 Where a `stack` or a `cat` takes pooled features, one behind the other, the graph gets one input in their place. What is
-computed stays the same, operator by operator. Nodes are copied from the checked graph; a part of such an input that is
-used elsewhere too is taken out of it by `select` or `slice`, and what was stacked beside it is joined to it by `cat`.
+computed stays the same, operator by operator: nodes are copied from the checked graph, and what was stacked beside the
+features is joined to them by `cat`. A feature that is used elsewhere too stays an input of its own: taking it out of a
+stacked one costs more than stacking it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -85,22 +87,24 @@ def _nodes(parts: Sequence[object]) -> list[fx.Node]:
 
 
 def _runs(node: fx.Node, free: set[fx.Node]) -> list[_Run | fx.Node]:
-    """Returns what a node joins, neighbours that are `free` as runs, and takes these out of `free`."""
+    """Returns what a node joins, neighbours that are `free` and that it alone needs as runs."""
+    parts = _nodes(node.args[0])  # type: ignore[arg-type]
     found: list[_Run | fx.Node] = []
-    run: list[fx.Node] = []
-    for part in [*_nodes(node.args[0]), None]:  # type: ignore[arg-type]
-        if part is not None and part in free and part not in run:
-            run.append(part)
-            continue
-        if len(run) > 1:
-            free.difference_update(run)
-            found.append(_Run(tuple(run), _joined(node, run)))
+    for is_own, group in itertools.groupby(
+        parts,
+        lambda part: part in free and parts.count(part) == 1 and all(map(_needs_size, part.users.keys() - {node})),
+    ):
+        members = tuple(group)
+        if is_own and len(members) > 1:
+            found.append(_Run(members, _joined(node, members)))
         else:
-            found.extend(run)
-        run = []
-        if part is not None:
-            found.append(part)
+            found.extend(members)
     return found
+
+
+def _needs_size(user: fx.Node) -> bool:
+    """Returns whether a node needs nothing but the size of the batch."""
+    return user.target is _SIZE and user.args[1] == 0
 
 
 def _joined(node: fx.Node, run: Sequence[fx.Node]) -> TensorValue:
@@ -113,7 +117,7 @@ def _joined(node: fx.Node, run: Sequence[fx.Node]) -> TensorValue:
 
 
 class _Rewriting:
-    """Copies one graph. `done` holds the copies of its nodes, `places` where the inputs of runs are now."""
+    """Copies one graph. `done` holds the copies of its nodes; who needs the size of an input of a run gets the run."""
 
     def __init__(
         self,
@@ -129,16 +133,17 @@ class _Rewriting:
         self._graph = fx.Graph()
         self._done: dict[fx.Node, fx.Node] = {}
         self._stacked: dict[_Run, fx.Node] = {}
-        self._places = {node: (run, place) for run in runs for place, node in enumerate(run.nodes)}
+        self._inside = {node for run in runs for node in run.nodes}
 
     def result(self, numbers: dict[fx.Node, int]) -> StackedInputs:
         """numbers: of the graph's inputs, by placeholder; the other placeholders are weights."""
-        kept = [node for node in self._placeholders if node not in self._places]
+        kept = [node for node in self._placeholders if node not in self._inside]
         for node in kept:
             self._done[node] = self._graph.node_copy(node)
         for number, run in enumerate(self._runs):
             self._stacked[run] = self._graph.placeholder(f"stacked_{number}")
             set_value(self._stacked[run], run.value)
+            self._done.update(dict.fromkeys(run.nodes, self._stacked[run]))
         for node in self._module.graph.nodes:
             if node.op != "placeholder":
                 self._copy(node)
@@ -163,12 +168,8 @@ class _Rewriting:
         parts = self._joins.get(node, [])
         if any(isinstance(part, _Run) for part in parts):
             self._done[node] = self._join(node, parts)
-        elif node.target is _SIZE and node.args[1] == 0 and node.args[0] in self._places:
-            run, _ = self._places[node.args[0]]  # type: ignore[index]
-            self._done[node] = self._graph.call_function(_SIZE, (self._stacked[run], 0))
-            self._done[node].meta = dict(node.meta)
         else:
-            self._done[node] = self._graph.node_copy(node, self._of)
+            self._done[node] = self._graph.node_copy(node, self._done.__getitem__)
 
     def _join(self, node: fx.Node, parts: Sequence[_Run | fx.Node]) -> fx.Node:
         made = [self._stacked[part] if isinstance(part, _Run) else self._beside(node, part) for part in parts]
@@ -180,7 +181,7 @@ class _Rewriting:
 
     def _beside(self, join: fx.Node, part: fx.Node) -> fx.Node:
         """Returns a value as `cat` takes it beside a run."""
-        own = self._of(part)
+        own = self._done[part]
         if join.target is not _STACK:
             return own
         raised = self._graph.call_function(torch.ops.aten.unsqueeze.default, (own, 1))
@@ -188,23 +189,6 @@ class _Rewriting:
         assert isinstance(value, TensorValue)
         set_value(raised, TensorValue(value.dtype, (value.sizes[0], 1, value.sizes[1])))
         return raised
-
-    def _of(self, node: fx.Node) -> fx.Node:
-        """Returns the copy of a node; the first time, an input of a run is taken out of it."""
-        found = self._done.get(node)
-        if found is None:
-            run, place = self._places[node]
-            stacked = self._stacked[run]
-            if len(run.value.sizes) == 3:
-                found = self._graph.call_function(torch.ops.aten.select.int, (stacked, 1, place))
-            else:
-                widths = [_shape(each)[0] for each in run.nodes]
-                start = sum(widths[:place])
-                arguments = (stacked, 1, start, start + widths[place])
-                found = self._graph.call_function(torch.ops.aten.slice.Tensor, arguments)
-            set_value(found, value_of(node))
-            self._done[node] = found
-        return found
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

@@ -33,25 +33,25 @@ class Stack(nn.Module):
 
 
 class Between(nn.Module):
-    """The value of its own stands among the features, and one of them is needed elsewhere."""
+    """Other values stand among the features, and one of these is asked for its size."""
 
     def forward(self, a, b, c, d, dense):  # type: ignore[no-untyped-def]
-        own = torch.relu(a) * 2
-        return torch.stack([own, a, b, dense[:, :1].expand(-1, DIM), c], dim=1).flatten(1), a * 3, b.shape[0] + d
+        own = torch.relu(d[:, :DIM]) * 2
+        return torch.stack([own, a, b, dense[:, :1].expand(-1, DIM), c], dim=1).flatten(1), a.shape[0] + d
 
 
 class Concatenation(nn.Module):
     """Widths differ, and dense values follow; the features' own order is not that of the inputs."""
 
     def forward(self, a, b, c, d, dense):  # type: ignore[no-untyped-def]
-        return torch.cat([d, a, c, dense, b], dim=-1) * 2, torch.zeros(d.shape[0], 1) + d[:, 2:3]
+        return torch.cat([d, a, c, dense, b], dim=-1) * 2, torch.zeros(d.shape[0], 1) + dense[:, 2:]
 
 
 class Repeated(nn.Module):
-    """A feature that stands twice is stacked once."""
+    """Features that stand twice, in one place or in two, stay inputs of their own."""
 
     def forward(self, a, b, c, d, dense):  # type: ignore[no-untyped-def]
-        return torch.stack([a, b, a], 1), torch.cat([b, c, d], 1)
+        return torch.stack([a, b, a], 1), torch.cat([b, c, d], 1), torch.zeros(c.shape[0], 2)
 
 
 class AllAtOnce(nn.Module):
@@ -95,7 +95,7 @@ def arguments(found: StackedInputs, weights: list[nn.Parameter], tensors: list[t
         (Stack, [(3,), (4,), (0, 1, 2)]),
         (Between, [(2,), (3,), (4,), (0, 1)]),
         (Concatenation, [(1,), (4,), (3, 0, 2)]),
-        (Repeated, [(4,), (0, 1), (2, 3)]),
+        (Repeated, [(0,), (1,), (4,), (2, 3)]),
         (AllAtOnce, [(3,), (4,), (0, 1, 2)]),
     ],
 )
