@@ -114,6 +114,7 @@ class _Session:
             while time.monotonic() < ends:
                 columns = self._columns[batches % _REQUESTS]
                 ((features, _),) = self._pipeline.features([(columns, self.batch)])
+                assert isinstance(features, FeatureBatch)
                 started = time.thread_time_ns()
                 work(features)
                 taken += time.thread_time_ns() - started

@@ -104,7 +104,7 @@ def _runs(node: fx.Node, free: set[fx.Node]) -> list[_Run | fx.Node]:
 
 def _needs_size(user: fx.Node) -> bool:
     """Returns whether a node needs nothing but the size of the batch."""
-    return user.target is _SIZE and user.args[1] == 0
+    return bool(user.target is _SIZE and user.args[1] == 0)
 
 
 def _joined(node: fx.Node, run: Sequence[fx.Node]) -> TensorValue:
@@ -148,7 +148,9 @@ class _Rewriting:
             if node.op != "placeholder":
                 self._copy(node)
         self._graph.lint()
-        inputs = [(slot, (numbers[node],), node) for slot, node in enumerate(kept) if node in numbers]
+        inputs: list[tuple[int, tuple[int, ...], fx.Node]] = [
+            (slot, (numbers[node],), node) for slot, node in enumerate(kept) if node in numbers
+        ]
         inputs += [
             (slot, tuple(numbers[each] for each in run.nodes), self._stacked[run])
             for slot, run in enumerate(self._runs, len(kept))

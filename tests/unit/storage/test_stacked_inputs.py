@@ -131,5 +131,4 @@ def test_nothing_is_stacked_where_the_features_come_stacked() -> None:
 def test_a_graph_that_puts_no_features_behind_each_other_is_left_as_it_is() -> None:
     model = OtherDirections()
     assert stacked(model, exported(model)) is None
-    model = AllAtOnce()
-    assert stack_inputs(exported(model), range(5), [0, 4]) is None  # a lookup writes only one of them
+    assert stack_inputs(exported(AllAtOnce()), range(5), [0, 4]) is None  # a lookup writes only one of them
