@@ -88,8 +88,8 @@ nb::handle* entries_of(nb::handle sequence, const char* name, std::size_t featur
   return reinterpret_cast<nb::handle*>(PySequence_Fast_ITEMS(sequence.ptr()));
 }
 
-// Checks where the results go, and sets it in self.inputs. A tuple of arrays that were checked before is not read again:
-// it cannot have changed.
+// Checks where the results go, and sets it in self.inputs. A tuple of arrays that were checked before is not read
+// again: it cannot have changed.
 void take_outputs(PyLookup& self, std::size_t batch, nb::handle outputs, nb::handle masks) {
   if (self.outputs.is(outputs) && self.masks.is(masks) && self.batch == batch) return;
   const std::vector<LookupFeature>& features = self.lookup.features();

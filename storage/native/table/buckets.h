@@ -80,7 +80,7 @@ class BucketArray {
 
  private:
   // The index of some 8,000 rows. On small pages the indexes of two dozen tables need more entries of the processor's
-  // page cache than it has, and a probe waits for the page rather than for the line.
+  // page cache than it has, and a probe waits for the page rather than for the bucket.
   static constexpr std::size_t kHugeFrom = std::size_t{128} << 10;
 
   std::uint64_t count_;

@@ -84,8 +84,8 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
   return count;
 }
 
-// The number of bags whose results, of all features, stay in the second-level cache while they are written: rows of many
-// features that lie behind each other would otherwise be fetched for each of them again.
+// The number of bags whose results, of all features, stay in the second-level cache while they are written: rows of
+// many features that lie behind each other would otherwise be fetched for each of them again.
 std::size_t Lookup::tile_of(std::size_t batch) const {
   std::size_t bytes = 0;
   for (const LookupFeature& feature : schema_.features) {

@@ -12,8 +12,8 @@ constexpr std::size_t kWindow = 1024;
 constexpr std::size_t kCopied = 16;
 constexpr std::int64_t kNowhere = INT64_MIN;
 
-// Brings lines that are written next into the cache. Where a feature's outputs lie apart, the processor sees no stream
-// and would wait for each: a seventh of a lookup of 26 features that lie behind each other.
+// Brings outputs that are written next into the cache. Where a feature's outputs lie apart, the processor sees no
+// stream and would wait for each: a seventh of a lookup of 26 features that lie behind each other.
 void fetch_outputs(const float* output, std::size_t stride, std::size_t from, std::size_t to) {
   for (std::size_t i = from; i < to; ++i) __builtin_prefetch(output + i * stride, 1, 3);
 }

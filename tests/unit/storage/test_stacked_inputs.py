@@ -55,7 +55,7 @@ class Repeated(nn.Module):
 
 
 class AllAtOnce(nn.Module):
-    """What is stacked is the output itself."""
+    """Returns what it stacks."""
 
     def forward(self, a, b, c, d, dense):  # type: ignore[no-untyped-def]
         return torch.stack([a, b, c], -2), dense
