@@ -26,6 +26,7 @@ from storage.errors import ConfigError, EmberlineError
 BENCHMARKS = {
     "lookup": "ids to rows in DRAM: the machine's limit, torch, TorchRec, threads, overhead of a call",
     "pooling": "sums over bags of ten ids: FBGEMM, torch EmbeddingBag, the dense limit",
+    "session": "a DLRM in one session: its lookup beside the gather of its rows, inputs stacked beside one by one",
     "ssd": "rows from SSD, cold and warm: the disk's random reads, rocksdict, LMDB",
     "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
     "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",

@@ -2,6 +2,8 @@
 Embedding tables in DRAM, lookups over them, and tables that train. The core is storage/native/table.
 """
 
+from collections.abc import Sequence
+
 import numpy
 import numpy.typing
 
@@ -725,8 +727,8 @@ class Lookup:
         batch: int,
         values: list[numpy.typing.NDArray[numpy.int64]],
         offsets: list[numpy.typing.NDArray[numpy.int64]],
-        outputs: list[numpy.typing.NDArray[numpy.float32]],
-        masks: list[numpy.typing.NDArray[numpy.uint8] | None],
+        outputs: Sequence[numpy.typing.NDArray[numpy.float32]],
+        masks: Sequence[numpy.typing.NDArray[numpy.uint8] | None],
         mask: int = 0,
         weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None,
         threads: int = 1,
@@ -735,28 +737,14 @@ class Lookup:
         Looks up a batch: values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with masks[f]
         (B, length).
 
-        Outputs are written in place, by finish where rows are missing. mask: bit i makes overlay i visible. weights[f]
-        (N,) of a weighted feature, else None. threads: number of threads at most, 1 to 64; one for each 2,048 ids.
+        Outputs are written in place, by finish where rows are missing. What belongs to one bag is C-contiguous; bags
+        may lie apart, as in some columns of a larger array. outputs and masks are lists or tuples, and tuples that were
+        given for the last batch too, of the same size, are not checked again. mask: bit i makes overlay i visible.
+        weights[f] (N,) of a weighted feature, else None. threads: number of threads at most, 1 to 64; one for each
+        2,048 ids.
 
         Returns how many distinct ids are missing.
         """
-
-    def prepare(
-        self,
-        batch: int,
-        values: list[numpy.typing.NDArray[numpy.int64]],
-        offsets: list[numpy.typing.NDArray[numpy.int64]],
-        outputs: list[numpy.typing.NDArray[numpy.float32]],
-        masks: list[numpy.typing.NDArray[numpy.uint8] | None],
-        weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None,
-    ) -> None:
-        """
-        Checks and keeps the arrays of a call that is repeated: between the calls their contents change, and offsets may
-        end anywhere within values.
-        """
-
-    def begin_prepared(self, mask: int = 0, threads: int = 1) -> int:
-        """Begins as `begin` does, over the arrays of prepare."""
 
     def missing(self, table: int) -> numpy.typing.NDArray[numpy.int64]:
         """Returns the missing ids of a table, each once."""
@@ -786,9 +774,10 @@ class Lookup:
         answered by overlays. An id that an overlay removed is absent.
         """
 
-    def table_totals(self) -> numpy.typing.NDArray[numpy.uint64]:
+    def table_totals(self, columns: int = 5) -> numpy.typing.NDArray[numpy.uint64]:
         """
-        Returns the results of the last finish by table: (T, 5), columns as finish returns them.
+        Returns the results of the last finish by table: (T, columns), the first ones as finish returns them, then
+        zeros.
         """
 
 class TrainingTable:

@@ -273,9 +273,10 @@ def _host_rate(
     """Measures the same sums by the host, into the same memory."""
     plan = world.store.plan([LookupSpec("bags", world.store.tables[0].name, "sum")])
     offsets = np.arange(0, bags * length + 1, length, dtype=np.int64)
+    into = plan.arrays(bags, [session.sums])
 
     def work(number: int) -> None:
-        plan.lookup(bags, [Jagged(pool[number % len(pool)], offsets)], into=[session.sums])
+        plan.lookup(bags, [Jagged(pool[number % len(pool)], offsets)], into=into)
 
     return per_second(work, bags * length, piece_s=bench.seconds(1.0, 0.3))
 

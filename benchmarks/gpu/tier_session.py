@@ -162,7 +162,8 @@ class TierSession:
         offsets = np.arange(len(late) + 1, dtype=np.int64)
         staged = self._host_missed[: 4 * len(late) * self._dim]
         into = staged.numpy().view(np.float32).reshape(len(late), 1, self._dim)
-        self._single.lookup(len(late), [Jagged(wanted, offsets)], None, mask, [into])
+        arrays = self._single.arrays(len(late), [into])
+        self._single.lookup(len(late), [Jagged(wanted, offsets)], None, mask, arrays)
         bags, first, count = np.unique(late // self.length, return_index=True, return_counts=True)
         size = _COUNT_BYTES + 8 * _ADD_WORDS * len(bags)
         words = self._host_entries.numpy()[:size].view(np.int64)
@@ -189,7 +190,8 @@ class TierSession:
         self._wait()
 
     def _on_host(self, ids: Array, mask: int) -> Answer:
-        self._pooled.lookup(self.bags, [Jagged(ids, self._offsets)], None, mask, [self.sums])
+        arrays = self._pooled.arrays(self.bags, [self.sums])
+        self._pooled.lookup(self.bags, [Jagged(ids, self._offsets)], None, mask, arrays)
         return Answer(self.ids, True)
 
     def _tell(self, misses: int, wanted: list[tuple[int, Array]]) -> None:

@@ -21,6 +21,7 @@ from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.host import ScoringPipeline
 from serving.pipeline.runners import choose_runner, describe, largest_difference
 from serving.pipeline.snapshot import Snapshot
+from serving.pipeline.stacked import Inputs, use_stacked
 from serving.pipeline.user_side import SidedBatch, take_rows
 from storage.checkpoint import Golden, GraphOutput, PublishedVersion
 from storage.errors import DeviceError, ParityError
@@ -105,16 +106,28 @@ class ModelParts(VersionParts):
             return [tensor.clone() for tensor in self.processor.graph_inputs(features, snapshot)[0]]
 
     def choose_runner(self, snapshot: Snapshot, golden: Golden, names: Sequence[str]) -> None:
-        """Chooses the fastest of the named runners for the snapshot's graph by golden requests; only the first time."""
+        """Chooses the fastest of the named runners for the snapshot's graph by golden requests; only the first time.
+
+        Its inputs come stacked from then on, if that changes no bit of the outputs.
+        """
         program = snapshot.graph.program
         if program.candidates or golden.batch == 0 or not names:
             return
         columns, batch = next(_cut(golden))
         features = self.features(columns, batch)
-        batches = [self.graph_inputs(take_rows(features, np.arange(rows)), snapshot) for rows in sorted({1, batch})]
+        parts = [take_rows(features, np.arange(rows)) for rows in sorted({1, batch})]
+        batches = [self.graph_inputs(part, snapshot) for part in parts]
         torch.set_num_threads(self._torch_threads)
         program.candidates = choose_runner(snapshot.graph, names, batches, golden.tolerance)
         logger.info("%s: the dense graph is run by %r; %s", snapshot, program.runner, describe(program.candidates))
+        with self._lock:
+            why_not = use_stacked(snapshot.graph, [self._inputs_of(part, snapshot) for part in parts])
+        logger.info(
+            "%s: inputs of the dense graph come %s", snapshot, f"one by one: {why_not}" if why_not else "stacked"
+        )
+
+    def _inputs_of(self, features: FeatureBatch, snapshot: Snapshot) -> Inputs:
+        return lambda graph: self.processor.graph_inputs(features, snapshot, graph)[0]
 
     def mixes_rows(self, features: FeatureBatch, snapshot: Snapshot) -> str:
         """Returns how a row's outputs depend on the rows beside it; "" when they do not.

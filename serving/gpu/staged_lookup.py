@@ -42,7 +42,7 @@ class StagedLookup:
         """Fills its inputs among `views`, all inputs of the graph. Raises StoreError."""
         for place, source in self._dense:
             views[place][...] = batch.dense[source]
-        into = [None if place is None else views[place] for place in self._direct]
+        into = self._plan.arrays(batch.batch, [None if place is None else views[place] for place in self._direct])
         ids = [batch.ids[name] for name in self._features]
         found = self._plan.lookup(batch.batch, ids, timeout_s, mask, into)
         for place, number, part, name in self._copied:

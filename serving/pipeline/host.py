@@ -6,18 +6,19 @@ Each thread has a pipeline of its own; the parts that it drives are shared.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from serving.pipeline.feature_lookup import FeatureLookup, MadeInput
 from serving.pipeline.snapshot import Snapshot
 from serving.pipeline.user_side import SidedBatch, SidedFeatures, UserSide
-from storage.checkpoint import GraphInput
+from storage.checkpoint import DenseGraph
+from storage.checkpoint.graph import Members
 from storage.checkpoint.manifest import GraphEntry
-from storage.errors import CheckpointError
 from storage.features import (
     Column,
     FeatureBatch,
@@ -27,15 +28,13 @@ from storage.features import (
     concat_batches,
     is_row_by_row,
 )
-from storage.features.dtypes import NUMPY_DTYPES
-from storage.specs import LookupSpec
 from storage.tiers.tiered import COUNTED, LookupCounts, LookupResult, TieredStore
 
 # The columns and the number of rows of one request.
 RawRequest = tuple[Mapping[str, Column], int]
+_NONE = torch.empty(0)
 # Features, and the number of requests that they belong to.
 MadeFeatures = tuple[FeatureBatch | SidedFeatures, int]
-_Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
 
 
 @dataclass(slots=True)
@@ -47,43 +46,6 @@ class Scores:
     #: Where the rows of the batch came from.
     counts: LookupCounts
     infer_ns: int
-
-
-class _Lookup:
-    """Looks up some features, and takes inputs of the graph out of the result."""
-
-    def __init__(self, spec: FeatureSpec, store: TieredStore, graph: GraphEntry, places: Sequence[int]) -> None:
-        """places: positions of the graph's inputs that are made from these features."""
-        entries = [graph.inputs[place] for place in places]
-        # Features that the graph does not read are not looked up.
-        self._features = list(dict.fromkeys(entry.source for entry in entries if entry.kind != "dense"))
-        features = [spec.feature(name) for name in self._features]
-        self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length) for f in features])
-        self._picks = [(place, self._pick(entry)) for place, entry in zip(places, entries, strict=True)]
-
-    def run(self, batch: FeatureBatch, timeout_s: float | None, mask: int, tensors: list[torch.Tensor]) -> LookupResult:
-        """Looks up the ids of the features, and puts the graph's inputs into their places of `tensors`."""
-        found = self._plan.lookup(batch.batch, [batch.ids[name] for name in self._features], timeout_s, mask)
-        for place, pick in self._picks:
-            tensors[place] = torch.from_numpy(pick(batch, found))
-        return found
-
-    def _pick(self, entry: GraphInput) -> _Pick:
-        """Returns a function that takes one input of the graph out of features and lookup, in the graph's dtype."""
-        dtype = NUMPY_DTYPES[entry.dtype]
-        if entry.kind == "dense":
-            source = entry.source
-            return lambda features, found: features.dense[source].astype(dtype, copy=False)
-        index = self._features.index(entry.source)
-        part = {"pooled": "outputs", "rows": "outputs", "lengths": "lengths", "mask": "masks"}[entry.kind]
-
-        def pick(features: FeatureBatch, found: LookupResult) -> np.ndarray:
-            value = getattr(found, part)[index]
-            if value is None:
-                raise CheckpointError(f"graph input {entry.name!r}: the feature {entry.source!r} is pooled")
-            return np.asarray(value).astype(dtype, copy=False)
-
-        return pick
 
 
 class ScoringPipeline(Protocol):
@@ -159,7 +121,8 @@ class RequestFeatures:
 class Pipeline:
     """Scores requests on the processor. Not thread-safe: it owns lookup plans.
 
-    The only memory that it has for itself is the scratch memory of these plans; the other parts are shared.
+    The only memory that it has for itself is that of its lookups, which is as large as its largest batch needs. The
+    other parts are shared.
     """
 
     def __init__(
@@ -177,16 +140,19 @@ class Pipeline:
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
         self.output_names = tuple(entry.name for entry in graph.outputs)
         self._lookup_timeout_s = lookup_timeout_s
+        self._spec, self._store, self._graph = spec, store, graph
         self._inputs = len(graph.inputs)
-        self._whole = _Lookup(spec, store, graph, range(self._inputs))
+        # By the inputs that lie in each of a graph's: a plan whose rows are not stacked, and one whose rows are.
+        self._lookups: dict[Members, FeatureLookup] = {}
+        self._last: tuple[Members, FeatureLookup] | None = None
         if side is not None:
             user = side.places(graph)
             self._user_places = user
-            self._user = _Lookup(spec, store, graph, user)
-            self._item = _Lookup(spec, store, graph, [place for place in range(self._inputs) if place not in user])
+            self._user = self._lookup(user)
+            self._item = self._lookup([place for place in range(self._inputs) if place not in user])
 
     def prepare(self) -> None:
-        """Does nothing: the scratch memory is allocated with the batches."""
+        """Does nothing: memory is allocated with the batches."""
 
     def begin_requests(self) -> None:
         """Sets the counts of lookups to zero; the host's tiers have already counted the lookups before."""
@@ -211,7 +177,7 @@ class Pipeline:
     def score_sided(self, batch: SidedBatch, snapshot: Snapshot) -> Scores:
         """Scores a batch; looks up and computes the user's side once for each user."""
         started_ns = time.monotonic_ns()
-        tensors = [torch.empty(0)] * self._inputs
+        tensors = [_NONE] * self._inputs
         of_users = self._user.run(batch.user, self._lookup_timeout_s, snapshot.mask, tensors)
         found = self._item.run(batch.item, self._lookup_timeout_s, snapshot.mask, tensors)
         self.counted += of_users.by_table
@@ -225,20 +191,59 @@ class Pipeline:
             outputs = snapshot.graph.run(tensors)
         else:
             outputs = snapshot.graph.run_halves(halves, tensors, rows)
-        return Scores([tensor.numpy() for tensor in outputs], found.counts, time.monotonic_ns() - started_ns)
+        arrays = _own_arrays(outputs, self._user, self._item)
+        return Scores(arrays, found.counts, time.monotonic_ns() - started_ns)
 
-    def graph_inputs(self, batch: FeatureBatch, snapshot: Snapshot) -> tuple[list[torch.Tensor], LookupResult]:
-        """Returns the inputs of the whole graph for a batch, and the result of its lookups."""
-        tensors = [torch.empty(0)] * self._inputs
-        found = self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, tensors)
-        self.counted += found.by_table
-        return tensors, found
+    def graph_inputs(
+        self, batch: FeatureBatch, snapshot: Snapshot, graph: DenseGraph | None = None
+    ) -> tuple[list[torch.Tensor], LookupResult]:
+        """Returns the inputs of a graph for a batch, which hold until the next call, and the result of its lookups.
+
+        graph: None for the snapshot's whole graph.
+        """
+        return self._graph_inputs(self._lookup_of(graph or snapshot.graph), graph or snapshot.graph, batch, snapshot)
 
     def close(self) -> None:
         """Does nothing: the plans are released with the store."""
 
     def _score_whole(self, batch: FeatureBatch, snapshot: Snapshot) -> Scores:
         started_ns = time.monotonic_ns()
-        tensors, found = self.graph_inputs(batch, snapshot)
-        outputs = [tensor.numpy() for tensor in snapshot.graph.run(tensors)]
+        graph = snapshot.graph.stacked or snapshot.graph
+        lookup = self._lookup_of(graph)
+        tensors, found = self._graph_inputs(lookup, graph, batch, snapshot)
+        outputs = _own_arrays(graph.run(tensors), lookup)
         return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
+
+    def _graph_inputs(
+        self, lookup: FeatureLookup, graph: DenseGraph, batch: FeatureBatch, snapshot: Snapshot
+    ) -> tuple[list[torch.Tensor], LookupResult]:
+        tensors = [_NONE] * len(graph.inputs)
+        found = lookup.run(batch, self._lookup_timeout_s, snapshot.mask, tensors)
+        self.counted += found.by_table
+        return tensors, found
+
+    def _lookup_of(self, graph: DenseGraph) -> FeatureLookup:
+        """Returns the lookup that makes the inputs of a graph."""
+        last = self._last
+        if last is None or last[0] is not graph.members:
+            lookup = self._lookups.get(graph.members)
+            if lookup is None:
+                shapes = [tuple(entry.shape[1:]) for entry in graph.inputs]
+                made = [MadeInput(*parts) for parts in zip(range(len(shapes)), graph.members, shapes, strict=True)]
+                lookup = self._lookups[graph.members] = FeatureLookup(self._spec, self._store, self._graph.inputs, made)
+            self._last = last = (graph.members, lookup)
+        return last[1]
+
+    def _lookup(self, places: Sequence[int]) -> FeatureLookup:
+        """Returns a lookup for some inputs of the whole graph."""
+        inputs = self._graph.inputs
+        made = [MadeInput(place, (place,), tuple(inputs[place].shape[1:])) for place in places]
+        return FeatureLookup(self._spec, self._store, inputs, made)
+
+
+def _own_arrays(outputs: Sequence[torch.Tensor], *lookups: FeatureLookup) -> list[np.ndarray]:
+    """Returns a graph's outputs; those that are inputs, in memory that the next batch is written to, are copied."""
+    return [
+        tensor.numpy().copy() if any(lookup.owns(tensor) for lookup in lookups) else tensor.numpy()
+        for tensor in outputs
+    ]

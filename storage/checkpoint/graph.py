@@ -11,7 +11,7 @@ import torch
 from storage.checkpoint.archive import MAX_GRAPH_BYTES, unpack_graph
 from storage.checkpoint.assembly import SCALAR_DTYPES, assemble
 from storage.checkpoint.document import GraphDocument, parse_document, placeholder_of
-from storage.checkpoint.graph_program import Forward, GraphProgram, RunnableHalves, packed
+from storage.checkpoint.graph_program import Forward, GraphProgram, RunnableHalves, StackedProgram, packed
 from storage.checkpoint.lowered import LOWERED, lower_products
 from storage.checkpoint.manifest import GRAPH, WEIGHTS, GraphEntry, GraphInput, GraphOutput
 from storage.checkpoint.operators import resolve_operator
@@ -28,6 +28,10 @@ TORCH_DTYPES = {
 }
 
 
+# For each input of a graph, the numbers of the published graph's inputs that lie in it, behind each other in a row.
+Members = tuple[tuple[int, ...], ...]
+
+
 class DenseGraph:
     """Computes a model without its tables. `inputs` and `outputs` describe the tensors of `run`, in order.
 
@@ -42,6 +46,7 @@ class DenseGraph:
         slots: Sequence[int],
         inputs: Sequence[GraphInput],
         outputs: Sequence[GraphOutput],
+        members: Members | None = None,
     ) -> None:
         """Binds weights to a program.
 
@@ -50,6 +55,7 @@ class DenseGraph:
         """
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
+        self.members = members or tuple((number,) for number in range(len(self.inputs)))
         self.program = program
         self._keys = tuple(keys)
         self._weights = dict(weights)
@@ -59,6 +65,7 @@ class DenseGraph:
         self._packed: dict[Forward, Forward] = {}
         self._shapes = tuple(tuple(entry.shape[1:]) for entry in inputs)
         self._dtypes = tuple(TORCH_DTYPES[entry.dtype] for entry in inputs)
+        self._stacked: DenseGraph | None = None
 
     def _argument(self, slot: int, key: str) -> torch.Tensor:
         """Returns a weight as the program takes it."""
@@ -99,7 +106,35 @@ class DenseGraph:
                     f"the graph wants {own.dtype} {list(own.shape)}"
                 )
         kept = {name: weights[name].detach() for name in self._weights}
-        return DenseGraph(self.program, self._keys, kept, self._slots, self.inputs, self.outputs)
+        return DenseGraph(self.program, self._keys, kept, self._slots, self.inputs, self.outputs, self.members)
+
+    @property
+    def stacked(self) -> DenseGraph | None:
+        """The same graph with stacked inputs, where its program has one that was compared: `program.stacked`."""
+        found = self.program.stacked
+        if self._stacked is None and found is not None:
+            self._stacked = self.stacked_by(found)
+        return self._stacked
+
+    @property
+    def pooled(self) -> list[int]:
+        """Numbers of the inputs that a lookup can write in a stacked one."""
+        sources = [entry.source for entry in self.inputs if entry.kind in ("pooled", "rows")]
+        return [
+            number
+            for number, entry in enumerate(self.inputs)
+            if entry.kind == "pooled" and entry.dtype == "FP32" and sources.count(entry.source) == 1
+        ]
+
+    def stacked_by(self, found: StackedProgram) -> DenseGraph:
+        """Returns the same graph on the same weights by a program of its own that takes stacked inputs."""
+        keys = [None if weight is None else self._keys[weight] for weight in found.inputs.weights]
+        inputs = [
+            self.inputs[members[0]].model_copy(update={"shape": (-1, *shape)})
+            for members, shape in zip(found.inputs.members, found.inputs.shapes, strict=True)
+        ]
+        slots, members = found.inputs.slots, found.inputs.members
+        return DenseGraph(found.program, keys, self._weights, slots, inputs, self.outputs, members)
 
     def lowered(self, precision: str = "bf16") -> DenseGraph:
         """Returns the same graph with its matrix products in bf16 or fp16; rounded weights are kept beside the
@@ -138,7 +173,10 @@ class DenseGraph:
 
     def pack(self) -> None:
         """Packs the weights for the program's runner, which the first run would do otherwise."""
-        self._forward(self.program.forward)
+        if self.stacked is None:
+            self._forward(self.program.forward)
+        else:
+            self.stacked.pack()
         for halves in self.program.known_halves():
             self._half(halves.user, halves)
             self._half(halves.item, halves)

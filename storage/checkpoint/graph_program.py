@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import fx
 
 from storage.checkpoint.halves import GraphHalves, split_graph
 from storage.checkpoint.program import TORCH_LOCK
+from storage.checkpoint.stacked_inputs import StackedInputs, stack_inputs
 from storage.errors import Unsupported
 
 # Takes a graph's arguments, weights and inputs, in its order; returns its outputs in theirs. Thread-safe.
@@ -65,6 +66,14 @@ class RunnableHalves:
     item: Forward
 
 
+@dataclass(frozen=True)
+class StackedProgram:
+    """A program that takes stacked inputs; `inputs` says which inputs and weights of another one they are."""
+
+    inputs: StackedInputs
+    program: GraphProgram
+
+
 class GraphProgram:
     """Holds a graph's computation. Thread-safe.
 
@@ -92,6 +101,9 @@ class GraphProgram:
         self._make: Runner = eager
         self._slots = tuple(slots)
         self._halves: dict[tuple[int, ...], RunnableHalves | None] = {}
+        #: The same computation with stacked inputs, once it was compared with this one; None before, and where they
+        #: differ.
+        self.stacked: StackedProgram | None = None
 
     def use(self, name: str, make: Runner, forward: Forward | None = None) -> None:
         """Runs the graph by this runner from now on.
@@ -120,6 +132,18 @@ class GraphProgram:
                 found = split_graph(self.module, [self._slots[index] for index in key], item)
                 self._halves[key] = None if found is None else _runnable(found, self._make)
         return self._halves[key]
+
+    def stack(self, pooled: Collection[int]) -> StackedProgram | None:
+        """Returns the graph with stacked inputs, run from Python; None where it stacks none.
+
+        pooled: numbers of the inputs that lookups write.
+        """
+        with TORCH_LOCK:
+            found = stack_inputs(self.module, self._slots, pooled)
+        if found is None:
+            return None
+        rounded = frozenset(slot for slot, weight in enumerate(found.weights) if weight in self.rounded)
+        return StackedProgram(found, GraphProgram(found.module, found.slots, rounded, self.rounded_to))
 
 
 def _runnable(halves: GraphHalves, make: Runner) -> RunnableHalves:

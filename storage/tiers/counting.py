@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +24,10 @@ class LookupCounts:
     overlay: int = 0
     hbm: int = 0
 
+    def total(self) -> int:
+        """Returns the occurrences of ids, wherever their rows came from."""
+        return self.dram + self.ssd + self.absent + self.unresolved + self.overlay + self.hbm
+
     def add(self, other: LookupCounts) -> None:
         """Adds the counts of another object."""
         self.dram += other.dram
@@ -32,13 +36,6 @@ class LookupCounts:
         self.unresolved += other.unresolved
         self.overlay += other.overlay
         self.hbm += other.hbm
-
-
-def host_counts(native: np.ndarray) -> np.ndarray:
-    """Returns counts (T, 6) as in COUNTED from the (T, 5) of a lookup on the host."""
-    counted = np.zeros((len(native), len(COUNTED)), np.uint64)
-    counted[:, :HBM] = native
-    return counted
 
 
 @dataclass
@@ -57,7 +54,7 @@ class LookupTotals:
     def add(self, counts: LookupCounts, by_table: np.ndarray, ns: int, reads: int, reads_ns: int) -> None:
         """Adds one lookup. ns: its time in all; reads_ns: the part of it spent reading `reads` distinct rows."""
         self.by_table += by_table
-        self.costs.add(sum(astuple(counts)), ns, reads, reads_ns, counts.ssd + counts.unresolved)
+        self.costs.add(counts.total(), ns, reads, reads_ns, counts.ssd + counts.unresolved)
 
     def merge(self, other: LookupTotals) -> None:
         """Adds the totals of another session."""

@@ -19,7 +19,7 @@ from storage.errors import InvalidInput, StoreError
 from storage.features import Jagged
 from storage.specs import POOLINGS, LookupSpec, TableSpec
 from storage.tiers.cold_reads import ColdReads
-from storage.tiers.counting import LookupCounts, LookupTotals, host_counts
+from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.overlays import Overlays, OverlayView
 from storage.tiers.ssd.reads import RowRead
@@ -30,15 +30,28 @@ now_ns = time.monotonic_ns
 
 
 @dataclass(frozen=True)
+class LookupArrays:
+    """The arrays that lookups of one batch size write to, one for each feature of a plan.
+
+    A lookup that is given the same object again does not check its arrays again.
+    """
+
+    #: float32, (B, dim) when pooled, (B, length, dim) when not. What belongs to one bag is C-contiguous.
+    outputs: tuple[np.ndarray, ...]
+    #: uint8 (B, length) and C-contiguous, None when pooled.
+    masks: tuple[np.ndarray | None, ...]
+
+
+@dataclass(frozen=True)
 class LookupResult:
-    """The result of a lookup. The lists have one entry for each feature, in the plan's order."""
+    """The result of a lookup, with one entry for each feature, in the plan's order."""
 
     #: float32, (B, dim) when pooled, (B, length, dim) when not. Absent and unresolved rows are zeros.
-    outputs: list[np.ndarray]
+    outputs: tuple[np.ndarray, ...]
     #: uint8 (B, length), 1 where a row was found; None when pooled.
-    masks: list[np.ndarray | None]
+    masks: tuple[np.ndarray | None, ...]
     #: int64 (B,), the number of ids used of each bag; None when pooled.
-    lengths: list[np.ndarray | None]
+    lengths: tuple[np.ndarray | None, ...]
     counts: LookupCounts
     #: uint64 (T, 6), the counts of each table of the store, in the order of COUNTED.
     by_table: np.ndarray
@@ -69,6 +82,10 @@ class LookupPlan:
         self._store = store
         self._entries = tuple(entries)
         self._weighted = any(spec.pooling == "weighted" for spec, _, _ in entries)
+        self._unpooled = [number for number, (spec, _, _) in enumerate(entries) if spec.pooling == "none"]
+        #: What a bag of each feature becomes: (dim,) when pooled, (length, dim) when not.
+        self.shapes = [(spec.length, dim) if spec.pooling == "none" else (dim,) for spec, _, dim in entries]
+        self._no_lengths: tuple[np.ndarray | None, ...] = (None,) * len(self._entries)
         self._tables = sorted({table for _, table, _ in entries})
         self._total = total
         self._turn = store.overlays.turn()
@@ -93,41 +110,46 @@ class LookupPlan:
         ids: Sequence[Jagged],
         timeout_s: float | None = None,
         mask: int = 0,
-        into: Sequence[np.ndarray | None] | None = None,
+        into: LookupArrays | None = None,
     ) -> LookupResult:
         """Looks up all features of a batch.
 
         ids: one Jagged for each feature, `batch` bags each, with weights for weighted features. timeout_s: how long to
         wait for rows; a row that has not come by then is unresolved: it is counted and answered with zeros. mask: bit i
-        shows overlay i (`TieredStore.stage`). into: arrays that the outputs are written to, float32 of their shapes and
-        C-contiguous; None, as a whole or for one of them, allocates new memory.
+        shows overlay i (`TieredStore.stage`). into: the arrays of a batch of this size; None allocates new ones.
         Raises StoreError when a disk fails.
         """
         if len(ids) != len(self._entries):
             raise InvalidInput(f"lookup: the plan has {len(self._entries)} features, got {len(ids)}")
-        outputs: list[np.ndarray] = []
-        masks: list[np.ndarray | None] = []
-        lengths: list[np.ndarray | None] = []
-        given = into or [None] * len(ids)
-        for (spec, _, dim), bags, own in zip(self._entries, ids, given, strict=True):
-            shape = (batch, spec.length, dim) if spec.pooling == "none" else (batch, dim)
-            outputs.append(np.empty(shape, np.float32) if own is None else own)
-            if spec.pooling == "none":
-                masks.append(np.empty((batch, spec.length), np.uint8))
-                lengths.append(np.minimum(np.diff(bags.offsets), spec.length))
-            else:
-                masks.append(None)
-                lengths.append(None)
+        if into is None:
+            into = self.arrays(batch)
         with self._busy:
-            counts, by_table = self._run(batch, ids, outputs, masks, timeout_s, mask)
-        return LookupResult(outputs, masks, lengths, counts, by_table)
+            counts, by_table = self._run(batch, ids, into, timeout_s, mask)
+        return LookupResult(into.outputs, into.masks, self._lengths(ids), counts, by_table)
+
+    def arrays(self, batch: int, outputs: Sequence[np.ndarray | None] | None = None) -> LookupArrays:
+        """Returns arrays for batches of this size: those of `outputs`, and new ones in place of None."""
+        made: list[np.ndarray] = []
+        masks: list[np.ndarray | None] = []
+        given = outputs or [None] * len(self._entries)
+        for shape, own in zip(self.shapes, given, strict=True):
+            made.append(np.empty((batch, *shape), np.float32) if own is None else own)
+            masks.append(np.empty((batch, shape[0]), np.uint8) if len(shape) == 2 else None)
+        return LookupArrays(tuple(made), tuple(masks))
+
+    def _lengths(self, ids: Sequence[Jagged]) -> tuple[np.ndarray | None, ...]:
+        if not self._unpooled:
+            return self._no_lengths
+        lengths = list(self._no_lengths)
+        for number in self._unpooled:
+            lengths[number] = np.minimum(np.diff(ids[number].offsets), self._entries[number][0].length)
+        return tuple(lengths)
 
     def _run(
         self,
         batch: int,
         ids: Sequence[Jagged],
-        outputs: list[np.ndarray],
-        masks: list[np.ndarray | None],
+        into: LookupArrays,
         timeout_s: float | None,
         mask: int,
     ) -> tuple[LookupCounts, np.ndarray]:
@@ -142,7 +164,7 @@ class LookupPlan:
 
         def begin(slots: int) -> None:
             nonlocal missing
-            missing = lookup.begin(batch, values, offsets, outputs, masks, mask=slots, weights=weights)
+            missing = lookup.begin(batch, values, offsets, into.outputs, into.masks, mask=slots, weights=weights)
 
         view = self._begin(mask, begin)
         reads = reads_ns = 0
@@ -151,7 +173,7 @@ class LookupPlan:
             reads = self._resolve([(table, lookup) for table in self._tables], view, deadline)
             reads_ns = now_ns() - asked
         counts = LookupCounts(*lookup.finish())
-        by_table = host_counts(lookup.table_totals())
+        by_table = lookup.table_totals(len(COUNTED))
         self._total.add(counts, by_table, now_ns() - started, reads, reads_ns if reads else 0)
         return counts, by_table
 

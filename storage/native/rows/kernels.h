@@ -22,9 +22,9 @@ struct RowKernels {
   // unless that is 1. weights: (n), or null for a plain sum. out (D).
   using Pool = void (*)(const char* const* rows, const float* weights, std::size_t n, std::uint32_t dim, float divisor,
                         float* out);
-  // The sums of n bags of one row each, none of them null: 0 + row -> out (N, D). Differs from Gather in the sign of a
-  // zero.
-  using Singles = Gather;
+  // The sums of n bags of one row each, none of them null: 0 + row -> N times D values, `stride` floats apart. Differs
+  // from Gather in the sign of a zero too.
+  using Singles = void (*)(const char* const* rows, std::size_t n, std::uint32_t dim, float* out, std::size_t stride);
 
   Encode encode[kRowTypes];
   Decode decode[kRowTypes];

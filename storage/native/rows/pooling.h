@@ -23,8 +23,8 @@ inline void pool_rows(RowFormat format, const char* const* rows, const float* we
 
 // Throws std::invalid_argument unless offsets (batch + 1) start at 0, never fall and end at `values`.
 void check_offsets(const std::int64_t* offsets, std::size_t batch, std::size_t values, const char* name);
-// The same, of one feature of several.
-void check_offsets(const std::int64_t* offsets, std::size_t batch, std::size_t values, const char* name,
+// The same, of one feature of several. Returns whether every bag has one id.
+bool check_offsets(const std::int64_t* offsets, std::size_t batch, std::size_t values, const char* name,
                    std::size_t feature);
 
 }  // namespace emberline

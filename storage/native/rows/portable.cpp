@@ -75,8 +75,8 @@ void gather(const char* const* rows, std::size_t n, std::uint32_t dim, float* __
 }
 
 template <class Row>
-void singles(const char* const* rows, std::size_t n, std::uint32_t dim, float* __restrict out) {
-  for (std::size_t i = 0; i < n; ++i, out += dim) {
+void singles(const char* const* rows, std::size_t n, std::uint32_t dim, float* __restrict out, std::size_t stride) {
+  for (std::size_t i = 0; i < n; ++i, out += stride) {
     const Row row(rows[i]);
     for (std::uint32_t d = 0; d < dim; ++d) out[d] = 0.0f + row[d];
   }

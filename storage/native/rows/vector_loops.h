@@ -64,20 +64,25 @@ inline void put_row(const char* row, std::uint32_t dim, float* out) {
 }
 
 template <class Row, bool kAddZero, std::uint32_t kDim>
-void put_rows_of(const char* const* rows, std::size_t n, std::uint32_t given, float* out) {
+void put_rows_of(const char* const* rows, std::size_t n, std::uint32_t given, float* out, std::size_t stride) {
   const std::uint32_t dim = kDim == 0 ? given : kDim;
-  for (std::size_t i = 0; i < n; ++i) put_row<Row, kAddZero>(rows[i], dim, out + i * dim);
+  for (std::size_t i = 0; i < n; ++i) put_row<Row, kAddZero>(rows[i], dim, out + i * stride);
 }
 
 template <class Row, bool kAddZero>
-void put_rows(const char* const* rows, std::size_t n, std::uint32_t dim, float* out) {
+void put_rows(const char* const* rows, std::size_t n, std::uint32_t dim, float* out, std::size_t stride) {
   switch (dim) {
-    case 16: return put_rows_of<Row, kAddZero, 16>(rows, n, dim, out);
-    case 32: return put_rows_of<Row, kAddZero, 32>(rows, n, dim, out);
-    case 64: return put_rows_of<Row, kAddZero, 64>(rows, n, dim, out);
-    case 128: return put_rows_of<Row, kAddZero, 128>(rows, n, dim, out);
-    default: return put_rows_of<Row, kAddZero, 0>(rows, n, dim, out);
+    case 16: return put_rows_of<Row, kAddZero, 16>(rows, n, dim, out, stride);
+    case 32: return put_rows_of<Row, kAddZero, 32>(rows, n, dim, out, stride);
+    case 64: return put_rows_of<Row, kAddZero, 64>(rows, n, dim, out, stride);
+    case 128: return put_rows_of<Row, kAddZero, 128>(rows, n, dim, out, stride);
+    default: return put_rows_of<Row, kAddZero, 0>(rows, n, dim, out, stride);
   }
+}
+
+template <class Row>
+void gather(const char* const* rows, std::size_t n, std::uint32_t dim, float* out) {
+  put_rows<Row, false>(rows, n, dim, out, dim);
 }
 
 template <class Row>
@@ -195,8 +200,7 @@ void encode_int8(const float* rows, std::size_t n, std::uint32_t dim, char* enco
 constexpr RowKernels kKernels = {
     {encode_fp32, encode_halves<RowType::kFp16>, encode_halves<RowType::kBf16>, encode_int8},
     {decode<Fp32Vector>, decode<Fp16Vector>, decode<Bf16Vector>, decode<Int8Vector>},
-    {put_rows<Fp32Vector, false>, put_rows<Fp16Vector, false>, put_rows<Bf16Vector, false>,
-     put_rows<Int8Vector, false>},
+    {gather<Fp32Vector>, gather<Fp16Vector>, gather<Bf16Vector>, gather<Int8Vector>},
     {pool<Fp32Vector>, pool<Fp16Vector>, pool<Bf16Vector>, pool<Int8Vector>},
     {put_rows<Fp32Vector, true>, put_rows<Fp16Vector, true>, put_rows<Bf16Vector, true>, put_rows<Int8Vector, true>},
 };

@@ -167,6 +167,52 @@ class ArrayView {
   std::size_t shape_[kMostDimensions] = {};
 };
 
+// A writable float32 array whose rows are C-contiguous and lie `stride` floats apart, such as some columns of a larger
+// array. Throws as ArrayView does.
+class OutputRows {
+ public:
+  OutputRows(nb::handle value, ArgumentName name, const std::size_t* shape, std::size_t dimensions) {
+    if (take_buffer(value, shape, dimensions)) return;
+    data_ = ArrayView<float>(value, name, shape, dimensions).data();
+    stride_ = 1;
+    for (std::size_t i = 1; i < dimensions; ++i) stride_ *= shape[i];
+  }
+
+  float* data() const { return data_; }
+  std::size_t stride() const { return stride_; }
+
+ private:
+  bool take_buffer(nb::handle value, const std::size_t* shape, std::size_t dimensions) {
+    Py_buffer buffer;
+    if (!PyObject_CheckBuffer(value.ptr()) ||
+        PyObject_GetBuffer(value.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    bool fits = has_format<float>(buffer.format, buffer.itemsize) && buffer.ndim == static_cast<int>(dimensions);
+    for (std::size_t i = 0; fits && i < dimensions; ++i) fits = buffer.shape[i] == static_cast<Py_ssize_t>(shape[i]);
+    if (fits) fits = take_strides(buffer, dimensions);
+    PyBuffer_Release(&buffer);
+    return fits;
+  }
+
+  bool take_strides(const Py_buffer& buffer, std::size_t dimensions) {
+    Py_ssize_t bytes = buffer.itemsize;
+    for (std::size_t i = dimensions - 1; i > 0; --i) {
+      if (buffer.shape[i] > 1 && buffer.strides[i] != bytes) return false;
+      bytes *= buffer.shape[i];
+    }
+    const Py_ssize_t step = buffer.shape[0] > 1 ? buffer.strides[0] : bytes;
+    if (step < bytes || step % buffer.itemsize != 0) return false;
+    data_ = static_cast<float*>(buffer.buf);
+    stride_ = static_cast<std::size_t>(step / buffer.itemsize);
+    return true;
+  }
+
+  float* data_ = nullptr;
+  std::size_t stride_ = 0;
+};
+
 using Ids = ArrayView<const std::int64_t>;
 using Floats = ArrayView<const float>;
 using Bytes = ArrayView<const std::uint8_t>;

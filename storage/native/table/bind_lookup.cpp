@@ -16,17 +16,16 @@ using namespace nb::literals;
 namespace emberline::bind {
 namespace {
 
-// Keeps the tables and overlays, and the caller's arrays: until finish, or, of a prepared call, until the next.
+// Keeps the tables and overlays, and the caller's arrays until finish; outputs in a tuple until others are given.
 struct PyLookup {
   std::vector<nb::object> owners;
   Lookup lookup;
   std::vector<LookupInput> inputs;
   std::vector<nb::object> held;
+  // The tuples that the outputs of `inputs` were read from; null where they came in lists.
+  nb::object outputs, masks;
   std::size_t batch = 0;
   bool begun = false;
-  // A prepared call: how many values its arrays have room for.
-  bool prepared = false;
-  std::vector<std::size_t> rooms;
 
   PyLookup(std::vector<nb::object> kept, std::vector<const RowSource*> tables, std::vector<LookupFeature> features,
            std::vector<const OverlayTable*> overlays)
@@ -37,17 +36,6 @@ struct PyLookup {
       fail("table: expected a number below " + std::to_string(lookup.table_count()) + ", got " + std::to_string(table));
     }
     return table;
-  }
-
-  std::size_t begin(std::uint64_t mask, std::size_t threads) {
-    begun = false;
-    std::size_t missing = 0;
-    {
-      const nb::gil_scoped_release release;
-      missing = lookup.begin(batch, inputs, mask, threads);
-    }
-    begun = true;
-    return missing;
   }
 };
 
@@ -87,80 +75,96 @@ void make_lookup(PyLookup* self, const nb::list& tables,
   new (self) PyLookup(std::move(owners), std::move(pointers), std::move(wanted), std::move(over));
 }
 
-void check_count(const nb::list& list, const char* name, std::size_t features) {
-  if (list.size() == features) return;
-  fail(std::string(name) + ": expected " + std::to_string(features) + " entries, one a feature, got " +
-       std::to_string(list.size()));
+// The entries of a list or a tuple, one for each feature.
+nb::handle* entries_of(nb::handle sequence, const char* name, std::size_t features) {
+  if (!PyList_Check(sequence.ptr()) && !PyTuple_Check(sequence.ptr())) {
+    throw nb::type_error((std::string(name) + ": expected a list or a tuple, got " + describe(sequence)).c_str());
+  }
+  const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr()));
+  if (count != features) {
+    fail(std::string(name) + ": expected " + std::to_string(features) + " entries, one a feature, got " +
+         std::to_string(count));
+  }
+  return reinterpret_cast<nb::handle*>(PySequence_Fast_ITEMS(sequence.ptr()));
 }
 
-// Checks the arrays of a call and keeps them: self.inputs and self.held.
-void take_arrays(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets,
-                 const nb::list& outputs, const nb::list& masks, const std::optional<nb::list>& weights) {
+// Checks where the results go, and sets it in self.inputs. A tuple of arrays that were checked before is not read
+// again: it cannot have changed.
+void take_outputs(PyLookup& self, std::size_t batch, nb::handle outputs, nb::handle masks) {
+  if (self.outputs.is(outputs) && self.masks.is(masks) && self.batch == batch) return;
   const std::vector<LookupFeature>& features = self.lookup.features();
-  const std::size_t count = features.size();
-  check_count(values, "values", count);
-  check_count(offsets, "offsets", count);
-  check_count(outputs, "outputs", count);
-  check_count(masks, "masks", count);
-  if (weights) check_count(*weights, "weights", count);
-  self.begun = self.prepared = false;
-  self.held.clear();
-  self.inputs.clear();
-  self.batch = batch;
-  for (std::size_t f = 0; f < count; ++f) {
+  const nb::handle* const to = entries_of(outputs, "outputs", features.size());
+  const nb::handle* const flags = entries_of(masks, "masks", features.size());
+  self.outputs = self.masks = nb::object();
+  self.inputs.assign(features.size(), LookupInput{});
+  const bool kept = PyTuple_Check(outputs.ptr()) && PyTuple_Check(masks.ptr());
+  for (std::size_t f = 0; f < features.size(); ++f) {
     const LookupFeature& feature = features[f];
+    LookupInput& input = self.inputs[f];
     const std::size_t dim = self.lookup.format(feature.table).dim;
-    const nb::object id_array = values[f], ends_array = offsets[f], to = outputs[f], flags = masks[f];
-    const Ids ids = Ids::of_rank(1, id_array, {"values", f});
-    const Ids ends(ends_array, {"offsets", f}, {batch + 1});
     const bool pooled = feature.pooling != Pooling::kNone;
     const std::size_t shape[3] = {batch, pooled ? dim : feature.length, dim};
-    const ArrayView<float> output(to, {"outputs", f}, shape, pooled ? 2 : 3);
-    std::uint8_t* found = nullptr;
+    const OutputRows output(to[f], {"outputs", f}, shape, pooled ? 2 : 3);
+    input.output = output.data();
+    input.stride = output.stride();
     if (!pooled) {
-      found = ArrayView<std::uint8_t>(flags, {"masks", f}, {batch, feature.length}).data();
-    } else if (!flags.is_none()) {
+      input.mask = ArrayView<std::uint8_t>(flags[f], {"masks", f}, {batch, feature.length}).data();
+    } else if (!flags[f].is_none()) {
       fail(ArgumentName("masks", f).str() + ": a pooled feature has no mask, expected None");
     }
-    const float* factors = nullptr;
-    const nb::object given = weights ? nb::object((*weights)[f]) : nb::none();
-    if (feature.pooling == Pooling::kWeighted) {
-      factors = Floats(given, {"weights", f}, {ids.size()}).data();
-      self.held.push_back(given);
-    } else if (!given.is_none()) {
+    if (!kept) {
+      self.held.push_back(nb::borrow(to[f]));
+      self.held.push_back(nb::borrow(flags[f]));
+    }
+  }
+  if (!kept) return;
+  self.outputs = nb::borrow(outputs);
+  self.masks = nb::borrow(masks);
+}
+
+// Checks the ids of a call, sets them in self.inputs, and keeps their arrays.
+void take_ids(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets,
+              const std::optional<nb::list>& weights) {
+  const std::vector<LookupFeature>& features = self.lookup.features();
+  const nb::handle* const ids = entries_of(values, "values", features.size());
+  const nb::handle* const ends = entries_of(offsets, "offsets", features.size());
+  const nb::handle* const factors = weights ? entries_of(*weights, "weights", features.size()) : nullptr;
+  for (std::size_t f = 0; f < features.size(); ++f) {
+    LookupInput& input = self.inputs[f];
+    // The views end with this loop's turn; the arrays stay, and numpy moves the memory of none that others hold.
+    const Ids given = Ids::of_rank(1, ids[f], {"values", f});
+    input.values = given.data();
+    input.value_count = given.size();
+    const bool shared = f > 0 && ends[f].is(ends[f - 1]);
+    input.offsets = shared ? self.inputs[f - 1].offsets : Ids(ends[f], {"offsets", f}, {batch + 1}).data();
+    self.held.push_back(nb::borrow(ids[f]));
+    if (!shared) self.held.push_back(nb::borrow(ends[f]));
+    input.weights = nullptr;
+    const nb::handle factor = factors != nullptr ? factors[f] : nb::handle(Py_None);
+    if (features[f].pooling == Pooling::kWeighted) {
+      input.weights = Floats(factor, {"weights", f}, {input.value_count}).data();
+      self.held.push_back(nb::borrow(factor));
+    } else if (!factor.is_none()) {
       fail(ArgumentName("weights", f).str() + ": only a weighted feature takes them, expected None");
     }
-    self.inputs.push_back({ids.data(), ids.size(), ends.data(), output.data(), found, factors});
-    // The views above end with this loop's turn; the arrays stay, and numpy moves the memory of none that others hold.
-    for (const nb::object& kept : {id_array, ends_array, to, flags}) self.held.push_back(kept);
   }
 }
 
 std::size_t begin(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets,
-                  const nb::list& outputs, const nb::list& masks, std::uint64_t mask,
-                  const std::optional<nb::list>& weights, std::size_t threads) {
-  take_arrays(self, batch, values, offsets, outputs, masks, weights);
-  return self.begin(mask, threads);
-}
-
-void prepare(PyLookup& self, std::size_t batch, const nb::list& values, const nb::list& offsets,
-             const nb::list& outputs, const nb::list& masks, const std::optional<nb::list>& weights) {
-  take_arrays(self, batch, values, offsets, outputs, masks, weights);
-  self.rooms.clear();
-  for (const LookupInput& input : self.inputs) self.rooms.push_back(input.value_count);
-  self.prepared = true;
-}
-
-std::size_t begin_prepared(PyLookup& self, std::uint64_t mask, std::size_t threads) {
-  if (!self.prepared) fail("begin_prepared: call prepare first; begin ends what was prepared");
-  for (std::size_t f = 0; f < self.inputs.size(); ++f) {
-    LookupInput& input = self.inputs[f];
-    const std::int64_t end = input.offsets[self.batch];
-    // Values beyond the room are left to the check of all offsets.
-    input.value_count =
-        end >= 0 && static_cast<std::size_t>(end) <= self.rooms[f] ? static_cast<std::size_t>(end) : self.rooms[f];
+                  nb::handle outputs, nb::handle masks, std::uint64_t mask, const std::optional<nb::list>& weights,
+                  std::size_t threads) {
+  self.begun = false;
+  self.held.clear();
+  take_outputs(self, batch, outputs, masks);
+  self.batch = batch;
+  take_ids(self, batch, values, offsets, weights);
+  std::size_t missing = 0;
+  {
+    const nb::gil_scoped_release release;
+    missing = self.lookup.begin(batch, self.inputs, mask, threads);
   }
-  return self.begin(mask, threads);
+  self.begun = true;
+  return missing;
 }
 
 std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t> finish(PyLookup& self) {
@@ -171,17 +175,21 @@ std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint
     totals = self.lookup.finish();
   }
   self.begun = false;
-  if (!self.prepared) self.held.clear();
+  self.held.clear();
   return {totals.dram, totals.supplied, totals.absent, totals.unresolved, totals.overlay};
 }
 
-nb::object table_totals(const PyLookup& self) {
+nb::object table_totals(const PyLookup& self, std::size_t columns) {
+  constexpr std::size_t kCounts = 5;
+  if (columns < kCounts) fail("columns: expected 5 or more, got " + std::to_string(columns));
   const std::vector<LookupTotals>& totals = self.lookup.table_totals();
-  std::vector<std::uint64_t> flat;
-  for (const LookupTotals& of : totals) {
-    flat.insert(flat.end(), {of.dram, of.supplied, of.absent, of.unresolved, of.overlay});
+  std::vector<std::uint64_t> flat(totals.size() * columns);
+  for (std::size_t t = 0; t < totals.size(); ++t) {
+    const LookupTotals& of = totals[t];
+    const std::uint64_t counts[kCounts] = {of.dram, of.supplied, of.absent, of.unresolved, of.overlay};
+    std::copy(counts, counts + kCounts, flat.begin() + static_cast<std::ptrdiff_t>(t * columns));
   }
-  return to_numpy(std::move(flat), {totals.size(), 5});
+  return to_numpy(std::move(flat), {totals.size(), columns});
 }
 
 }  // namespace
@@ -196,33 +204,27 @@ void bind_lookup(nb::module_& module) {
       .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(),
            nb::sig("def __init__(self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: "
                    "list[OverlayTable] | None = None) -> None"))
-      .def("begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0,
-           "weights"_a = nb::none(), "threads"_a = 1,
-           nb::sig("def begin(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
-                   "list[numpy.typing.NDArray[numpy.int64]], "
-                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] "
-                   "| None], mask: int = 0, "
-                   "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None, threads: int = 1) -> int"),
-           "Looks up a batch: values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with "
-           "masks[f]\n"
-           "(B, length).\n\n"
-           "Outputs are written in place, by finish where rows are missing. mask: bit i makes overlay i visible. "
-           "weights[f]\n"
-           "(N,) of a weighted feature, else None. threads: number of threads at most, 1 to 64; one for each 2,048 "
-           "ids.\n\n"
-           "Returns how many distinct ids are missing.")
-      .def("prepare", &prepare, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "weights"_a = nb::none(),
-           nb::sig("def prepare(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
-                   "list[numpy.typing.NDArray[numpy.int64]], "
-                   "outputs: list[numpy.typing.NDArray[numpy.float32]], masks: list[numpy.typing.NDArray[numpy.uint8] "
-                   "| None], "
-                   "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None) -> None"),
-           "Checks and keeps the arrays of a call that is repeated: between the calls their contents change, and "
-           "offsets may\n"
-           "end anywhere within values.")
-      .def("begin_prepared", &begin_prepared, "mask"_a = 0, "threads"_a = 1,
-           nb::sig("def begin_prepared(self, mask: int = 0, threads: int = 1) -> int"),
-           "Begins as `begin` does, over the arrays of prepare.")
+      .def(
+          "begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0,
+          "weights"_a = nb::none(), "threads"_a = 1,
+          nb::sig("def begin(self, batch: int, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
+                  "list[numpy.typing.NDArray[numpy.int64]], "
+                  "outputs: collections.abc.Sequence[numpy.typing.NDArray[numpy.float32]], masks: "
+                  "collections.abc.Sequence[numpy.typing.NDArray[numpy.uint8] | None], mask: int = 0, "
+                  "weights: list[numpy.typing.NDArray[numpy.float32] | None] | None = None, threads: int = 1) -> int"),
+          "Looks up a batch: values[f] (N,), offsets[f] (B + 1,); outputs[f] (B, dim), or (B, length, dim) with "
+          "masks[f]\n"
+          "(B, length).\n\n"
+          "Outputs are written in place, by finish where rows are missing. What belongs to one bag is C-contiguous; "
+          "bags\n"
+          "may lie apart, as in some columns of a larger array. outputs and masks are lists or tuples, and tuples that "
+          "were\n"
+          "given for the last batch too, of the same size, are not checked again. mask: bit i makes overlay i "
+          "visible.\n"
+          "weights[f] (N,) of a weighted feature, else None. threads: number of threads at most, 1 to 64; one for "
+          "each\n"
+          "2,048 ids.\n\n"
+          "Returns how many distinct ids are missing.")
       .def(
           "missing",
           [](const PyLookup& self, std::size_t table) {
@@ -255,8 +257,11 @@ void bind_lookup(nb::module_& module) {
       .def("finish", &finish,
            "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,\n"
            "answered by overlays. An id that an overlay removed is absent.")
-      .def("table_totals", &table_totals, nb::sig("def table_totals(self) -> numpy.typing.NDArray[numpy.uint64]"),
-           "Returns the results of the last finish by table: (T, 5), columns as finish returns them.");
+      .def(
+          "table_totals", &table_totals, "columns"_a = 5,
+          nb::sig("def table_totals(self, columns: int = 5) -> numpy.typing.NDArray[numpy.uint64]"),
+          "Returns the results of the last finish by table: (T, columns), the first ones as finish returns them, then\n"
+          "zeros.");
 }
 
 }  // namespace emberline::bind

@@ -16,6 +16,7 @@ Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> 
   for (const RowSource* table : schema_.tables) schema_.formats.push_back(table->format());
   missing_.resize(count);
   totals_.resize(count);
+  singles_.resize(schema_.features.size());
   for (std::size_t f = 0; f < schema_.features.size(); ++f) {
     if (schema_.features[f].table >= count) {
       throw std::invalid_argument("features[" + std::to_string(f) + "]: table " +
@@ -41,8 +42,7 @@ Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> 
   }
 }
 
-void Lookup::check(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask,
-                   std::size_t threads) const {
+void Lookup::check(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask, std::size_t threads) {
   if (mask >> kMostOverlays != 0) throw std::invalid_argument("mask: overlays are numbered 0 to 62, bit 63 is none");
   if (mask != 0 && schema_.overlays.empty()) throw std::invalid_argument("mask: the lookup was made without overlays");
   if (threads < 1 || threads > kMostThreads) {
@@ -50,7 +50,10 @@ void Lookup::check(std::size_t batch, const std::vector<LookupInput>& inputs, st
                                 std::to_string(threads));
   }
   for (std::size_t f = 0; f < inputs.size(); ++f) {
-    check_offsets(inputs[f].offsets, batch, inputs[f].value_count, "offsets", f);
+    const bool known =
+        f > 0 && inputs[f].offsets == inputs[f - 1].offsets && inputs[f].value_count == inputs[f - 1].value_count;
+    singles_[f] =
+        known ? singles_[f - 1] : check_offsets(inputs[f].offsets, batch, inputs[f].value_count, "offsets", f);
     if (schema_.features[f].pooling == Pooling::kWeighted && inputs[f].weights == nullptr &&
         inputs[f].value_count > 0) {
       throw std::invalid_argument("weights[" + std::to_string(f) + "]: a weighted feature needs one weight an id");
@@ -71,9 +74,9 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
   for (std::size_t p = 0; p < part_count_; ++p) parts_[p].reset(schema_, mask);
   share_out(batch, inputs, part_count_);
   if (part_count_ == 1) {
-    parts_[0].begin(inputs);
+    parts_[0].begin(inputs, singles_);
   } else {
-    Workers::shared().run(part_count_, [&](std::size_t p) { parts_[p].begin(inputs); });
+    Workers::shared().run(part_count_, [&](std::size_t p) { parts_[p].begin(inputs, singles_); });
   }
   gather_misses();
   std::size_t count = 0;
@@ -81,10 +84,25 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
   return count;
 }
 
+// The number of bags whose results, of all features, stay in the second-level cache while they are written: rows of
+// many features that lie behind each other would otherwise be fetched for each of them again.
+std::size_t Lookup::tile_of(std::size_t batch) const {
+  std::size_t bytes = 0;
+  for (const LookupFeature& feature : schema_.features) {
+    const std::size_t rows = feature.pooling == Pooling::kNone ? feature.length : 1;
+    bytes += rows * format(feature.table).dim * sizeof(float);
+  }
+  return std::clamp<std::size_t>(kTileBytes / std::max<std::size_t>(bytes, 1), kLeastTile, std::max(batch, kLeastTile));
+}
+
 // Bags in order, to each part about the same work: lines of memory that its ids and rows take.
 void Lookup::share_out(std::size_t batch, const std::vector<LookupInput>& inputs, std::size_t parts) {
   if (parts == 1) {
-    for (std::uint32_t f = 0; f < inputs.size(); ++f) parts_[0].add_share({f, 0, batch});
+    const std::size_t tile = tile_of(batch);
+    for (std::size_t first = 0; first < batch; first += tile) {
+      const std::size_t last = std::min(batch, first + tile);
+      for (std::uint32_t f = 0; f < inputs.size(); ++f) parts_[0].add_share({f, first, last});
+    }
     return;
   }
   const auto lines = [&](std::size_t f) { return 1 + (format(schema_.features[f].table).bytes() + 63) / 64; };

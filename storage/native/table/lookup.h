@@ -18,6 +18,7 @@ namespace emberline {
 class Lookup {
  public:
   static constexpr std::size_t kMostThreads = 64;
+  static constexpr std::size_t kTileBytes = 256 << 10, kLeastTile = 16;
   // A thread more is worth waking for so many ids.
   static constexpr std::size_t kIdsPerThread = 2048;
 
@@ -44,11 +45,13 @@ class Lookup {
   const std::vector<LookupTotals>& table_totals() const { return totals_; }
 
  private:
-  void check(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask, std::size_t threads) const;
+  void check(std::size_t batch, const std::vector<LookupInput>& inputs, std::uint64_t mask, std::size_t threads);
+  std::size_t tile_of(std::size_t batch) const;
   void share_out(std::size_t batch, const std::vector<LookupInput>& inputs, std::size_t parts);
   void gather_misses();
 
   LookupSchema schema_;
+  std::vector<std::uint8_t> singles_;  // of the features whose bags all have one id, 1
   std::vector<LookupPart> parts_;  // as many as one call ever needed; part_count_ of them are in use
   std::size_t part_count_ = 1;
   std::vector<MissingRows> missing_;

@@ -29,6 +29,7 @@ struct LookupInput {
   float* output;  // (B, D) or (B, length, D)
   std::uint8_t* mask;  // (B, length) or null
   const float* weights = nullptr;  // (N) of a weighted feature
+  std::size_t stride = 0;  // floats from a bag's output to the next one's; 0: they lie side by side
 };
 
 // Occurrences of ids.
@@ -76,8 +77,8 @@ class LookupPart {
   // schema: outlives the lookups.
   void reset(const LookupSchema& schema, std::uint64_t mask);
   void add_share(Share share) { shares_.push_back(share); }
-  // Answers the shares. inputs: one a feature of the schema.
-  void begin(const std::vector<LookupInput>& inputs);
+  // Answers the shares. inputs: one a feature of the schema. singles: 1 for a feature whose bags all have one id.
+  void begin(const std::vector<LookupInput>& inputs, const std::vector<std::uint8_t>& singles);
   MissingRows& misses(std::size_t table) { return misses_[table]; }
   // Positions (m) of the part's missing ids among those of the whole lookup; empty where they are the same.
   std::vector<std::uint32_t>& places(std::size_t table) { return places_[table]; }
@@ -105,11 +106,12 @@ class LookupPart {
     std::size_t count;
   };
 
-  void begin_pooled(const Share& share, const LookupInput& input);
+  std::size_t stride_of(std::uint32_t feature, const LookupInput& input) const;
+  void begin_pooled(const Share& share, const LookupInput& input, bool all_single);
   template <bool kCovered>
   void pool_bags(const Window& window, const LookupInput& input, std::size_t bag, std::size_t last,
                  RowPipeline& pipeline);
-  void pool_singles(const Window& window, float* output, RowPipeline& pipeline);
+  void pool_singles(const Window& window, float* output, std::size_t stride, RowPipeline& pipeline);
   void begin_unpooled(const Share& share, const LookupInput& input);
   void put_flat(const Window& window, float* output, std::uint8_t* mask, RowPipeline& pipeline);
   template <bool kCovered>

@@ -7,8 +7,11 @@ namespace emberline {
 
 class Pages {
  public:
+  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
   Pages() = default;
-  explicit Pages(std::size_t bytes);  // throws std::bad_alloc
+  // huge_from: as many bytes and more lie on huge pages, and take one whole at least. Throws std::bad_alloc.
+  explicit Pages(std::size_t bytes, std::size_t huge_from = kHugePage);
   ~Pages();
   Pages(Pages&& other) noexcept;
   Pages& operator=(Pages&& other) noexcept;

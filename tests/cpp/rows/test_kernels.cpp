@@ -67,8 +67,8 @@ TEST(every_set_gives_the_bits_of_the_plain_loops) {
         plain.gather[t](places.data(), kRows, dim, a.data());
         fast.gather[t](places.data(), kRows, dim, b.data());
         CHECK(same(a, b));
-        plain.singles[t](places.data(), kRows, dim, a.data());
-        fast.singles[t](places.data(), kRows, dim, b.data());
+        plain.singles[t](places.data(), kRows, dim, a.data(), dim);
+        fast.singles[t](places.data(), kRows, dim, b.data(), dim);
         CHECK(same(a, b));
 
         std::vector<float> weights(kRows);
@@ -135,7 +135,7 @@ TEST(a_sum_of_one_row_is_not_a_copy_of_a_negative_zero) {
   std::vector<float> copied(20), summed(20), single(20);
   for (const Isa set : isas()) {
     row_kernels(set).gather[0](&place, 1, 20, copied.data());
-    row_kernels(set).singles[0](&place, 1, 20, single.data());
+    row_kernels(set).singles[0](&place, 1, 20, single.data(), 20);
     row_kernels(set).pool[0](&place, nullptr, 1, 20, 1.0f, summed.data());
     CHECK(same(copied, row) && same(summed, single) && same(summed, std::vector<float>(20, 0.0f)));
   }

@@ -67,6 +67,39 @@ TEST(a_missed_row_changes_no_bit_of_the_result) {
   }
 }
 
+TEST(bags_that_lie_apart_get_the_same_rows_early_and_late_and_nothing_between_them_is_written) {
+  constexpr std::size_t kBatch = 700, kStride = 3 * kWidth;
+  Table table(kWidth, 0, 0);
+  for (std::int64_t id = 0; id < 90; ++id) {
+    const float row[kWidth] = {static_cast<float>(id), 0.5f};
+    table.insert_or_assign(&id, 1, row, nullptr);
+  }
+  Lookup lookup({&table}, {{0, Pooling::kSum, 0}, {0, Pooling::kMean, 0}});
+  std::vector<std::int64_t> ones, pairs, one_ends = {0}, pair_ends = {0};
+  for (std::size_t b = 0; b < kBatch; ++b) {
+    ones.push_back(static_cast<std::int64_t>(b % 95));  // 90 to 94 come late
+    one_ends.push_back(static_cast<std::int64_t>(b + 1));
+    pairs.insert(pairs.end(), {static_cast<std::int64_t>(b % 93), 7});
+    pair_ends.push_back(static_cast<std::int64_t>(2 * b + 2));
+  }
+  std::vector<float> out(kBatch * kStride, -7.0f);
+  lookup.begin(kBatch,
+               {{ones.data(), ones.size(), one_ends.data(), out.data(), nullptr, nullptr, kStride},
+                {pairs.data(), pairs.size(), pair_ends.data(), out.data() + kWidth, nullptr, nullptr, kStride}});
+  std::vector<float> rows;
+  for (const std::int64_t id : lookup.missing(0)) rows.insert(rows.end(), {static_cast<float>(id), 0.5f});
+  const std::vector<std::uint8_t> found(rows.size() / kWidth, 1);
+  CHECK(found.size() == 5);
+  lookup.supply(0, rows.data(), found.data());
+  lookup.finish();
+  for (std::size_t b = 0; b < kBatch; ++b) {
+    const float* bag = out.data() + b * kStride;
+    CHECK(bag[0] == static_cast<float>(b % 95) && bag[1] == 0.5f);
+    CHECK(bag[2] == (static_cast<float>(b % 93) + 7.0f) / 2 && bag[3] == 0.5f);
+    CHECK(bag[4] == -7.0f && bag[5] == -7.0f);
+  }
+}
+
 TEST(absent_and_unresolved_ids_add_zero_divide_a_mean_and_are_counted_apart) {
   const Result result = look_up({10}, Pooling::kMean, 0, {10, 500, 77, 77}, {0, 4});
   CHECK(result.out[0] == 1.0f / 4.0f);

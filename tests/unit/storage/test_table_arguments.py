@@ -54,7 +54,7 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Lookup([TABLE], [], [TABLE]), TypeError, "overlays: expected OverlayTable, got Table"),
     (lambda: Lookup([TABLE], [], [OVERLAY, OVERLAY]), ValueError, "overlays: expected one a table, 1, got 2"),
     (lambda: Lookup([TABLE], [], [OverlayTable(2)]), ValueError, r"overlays\[0\]: dim 2 over a table of dim 3"),
-    (lambda: LOOKUP.begin(1, [], [], [], []), ValueError, "values: expected 1 entries"),
+    (lambda: LOOKUP.begin(1, [], [], [], []), ValueError, "outputs: expected 1 entries"),
     (lambda: begin(mask=1), ValueError, "mask: the lookup was made without overlays"),
     (lambda: begin(mask=1 << 63), ValueError, "mask: overlays are numbered 0 to 62"),
     (lambda: LOOKUP.missing_sources(1), ValueError, "table: expected a number below 1"),

@@ -1,4 +1,4 @@
-"""The ways to call a lookup: on several threads, prepared once, over any kind of array."""
+"""The ways to call a lookup: on several threads, into parts of an array, over any kind of array."""
 
 from __future__ import annotations
 
@@ -76,53 +76,66 @@ def test_a_wrong_number_of_threads_is_refused(threads: int) -> None:
         lookup.begin(1, [np.array([1])], [np.array([0, 1])], [out], [None], threads=threads)
 
 
-def test_a_prepared_call_follows_what_its_arrays_hold() -> None:
-    table, rows = filled(100)
-    lookup = Lookup([table], [(0, 0, 0), (0, 3, 0), (0, 2, 2)])
-    values, offsets, weights = np.zeros(10, np.int64), np.zeros(4, np.int64), np.ones(10, np.float32)
-    outputs = [np.empty((3, DIM), np.float32), np.empty((3, DIM), np.float32), np.empty((3, 2, DIM), np.float32)]
-    mask = np.empty((3, 2), np.uint8)
-    given = [outputs[0][:], outputs[1][:], outputs[2][:]]  # views that nobody else keeps
-    lookup.prepare(3, [values[:]] * 3, [offsets[:]] * 3, given, [None, None, mask[:]], [None, weights[:], None])
-    del given
-    gc.collect()
+def test_bags_may_lie_apart_and_nothing_between_them_is_written() -> None:
+    table, rows = filled(1000)
     rng = np.random.default_rng(2)
-    for _ in range(5):
-        offsets[1:] = np.sort(rng.integers(0, 11, 3))
-        values[:] = rng.integers(0, 100, 10)
-        weights[:] = rng.standard_normal(10)
-        assert lookup.begin_prepared() == 0
-        assert lookup.finish()[0] == 2 * offsets[3] + int(np.minimum(np.diff(offsets), 2).sum())
-        for b in range(3):
-            bag = slice(offsets[b], offsets[b + 1])
-            plain, weighted = np.zeros(DIM, np.float32), np.zeros(DIM, np.float32)
-            for i, weight in zip(values[bag], weights[bag], strict=True):
-                plain += rows[i]
-                weighted += weight * rows[i]
-            np.testing.assert_array_equal(outputs[0][b], plain)
-            np.testing.assert_array_equal(outputs[1][b], weighted)
-            assert mask[b].sum() == min(2, offsets[b + 1] - offsets[b])
-    offsets[3] = 11
-    with pytest.raises(ValueError, match=r"offsets\[0\]: must end at the number of values, 10, ends at 11"):
-        lookup.begin_prepared()
-    offsets[3] = -1
-    with pytest.raises(ValueError, match=r"offsets\[0\]: must not fall"):
-        lookup.begin_prepared()
+    for batch in (1, 3, 700):
+        for single in (True, False):
+            lengths = np.ones(batch, np.int64) if single else rng.integers(0, 4, batch)
+            offsets = np.concatenate([[0], np.cumsum(lengths)])
+            values = rng.integers(0, 1000, offsets[-1])
+            room = np.full((batch, 5 * DIM), 7, np.float32)
+            lengths_of_two = room[:, 3 * DIM :].reshape(batch, 2, DIM)
+            outputs = (room[:, DIM : 2 * DIM], room[:, 2 * DIM : 3 * DIM], lengths_of_two)
+            assert np.shares_memory(outputs[2], room)
+            apart = (np.empty((batch, DIM), np.float32), np.empty((batch, DIM), np.float32))
+            masks = (None, None, np.empty((batch, 2), np.uint8))
+            lookup = Lookup([table], [(0, 0, 0), (0, 1, 0), (0, 2, 2)])
+            for _ in range(2):
+                assert lookup.begin(batch, [values] * 3, [offsets] * 3, outputs, masks) == 0
+                lookup.finish()
+            beside = (*apart, np.empty((batch, 2, DIM), np.float32))
+            lookup.begin(batch, [values] * 3, [offsets] * 3, beside, masks)
+            lookup.finish()
+            for got, expected in zip(outputs, beside, strict=True):
+                assert got.tobytes() == expected.tobytes()
+            assert (room[:, :DIM] == 7).all()
+            np.testing.assert_array_equal(outputs[0][lengths == 1], rows[values[offsets[:-1][lengths == 1]]])
 
 
-def test_begin_ends_what_was_prepared() -> None:
-    table, _ = filled(10)
+def test_a_tuple_of_outputs_is_kept_and_another_batch_is_checked_again() -> None:
+    table, rows = filled(100)
     lookup = Lookup([table], [(0, 0, 0)])
-    with pytest.raises(ValueError, match="begin_prepared: call prepare first"):
-        lookup.begin_prepared()
-    values, offsets, outputs = [np.array([1])], [np.array([0, 1])], [np.empty((1, DIM), np.float32)]
-    lookup.prepare(1, values, offsets, outputs, [None])
-    lookup.begin_prepared()
+    given = (np.empty((2, DIM), np.float32)[:],)
+    kept = given[0].base
+    for first in (5, 40):
+        lookup.begin(2, [np.array([first, 7])], [np.array([0, 1, 2])], given, (None,))
+        gc.collect()
+        lookup.finish()
+        np.testing.assert_array_equal(kept, rows[[first, 7]])
+    with pytest.raises(ValueError, match=r"outputs\[0\]: expected shape \(3, 8\)"):
+        lookup.begin(3, [np.arange(3)], [np.arange(4)], given, (None,))
+    other = (np.empty((2, DIM), np.float32),)
+    lookup.begin(2, [np.array([1, 2])], [np.array([0, 1, 2])], other, (None,))
     lookup.finish()
-    lookup.begin(1, values, offsets, outputs, [None])
-    lookup.finish()
-    with pytest.raises(ValueError, match="begin_prepared: call prepare first"):
-        lookup.begin_prepared()
+    np.testing.assert_array_equal(other[0], rows[[1, 2]])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.empty((3, DIM), np.float32)[::-1],
+        np.broadcast_to(np.empty(DIM, np.float32), (3, DIM)),
+        np.empty((3, 2 * DIM), np.float32)[:, ::2],
+        np.empty((3, DIM), np.float64),
+    ],
+)
+def test_outputs_that_a_lookup_cannot_write_are_refused(wrong: np.ndarray) -> None:
+    lookup = Lookup([filled(10)[0]], [(0, 0, 0)])
+    with pytest.raises((TypeError, ValueError), match=r"outputs\[0\]: expected a C-contiguous, writable float32 array"):
+        lookup.begin(3, [np.arange(3)], [np.arange(4)], [wrong], [None])
+    with pytest.raises(TypeError, match="outputs: expected a list or a tuple, got int"):
+        lookup.begin(3, [np.arange(3)], [np.arange(4)], 3, [None])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
