@@ -14,6 +14,7 @@ import itertools
 import logging
 import os
 import socket
+import struct
 import threading
 import time
 import weakref
@@ -35,8 +36,7 @@ from serving.protocol.json_text import dump_json
 from serving.repository.model_repository import ModelRepository
 from serving.updates.live_model import Routes
 from storage.errors import DeadlineExceeded, EmberlineError, InvalidInput, Overloaded
-from storage.features import Column
-from storage.features.dtypes import NUMPY_DTYPES
+from storage.features.flat import FlatColumn, FlatColumns, Layout
 
 logger = logging.getLogger("emberline.serving")
 
@@ -44,6 +44,7 @@ logger = logging.getLogger("emberline.serving")
 WIRES = ("INT64", "INT32", "UINT64", "FP32", "FP64")
 _INFER_LINE = (b"POST /v2/models/", b"/infer HTTP/1.1")
 _DRAIN_LOOK_S = 0.01
+_MAX_LAYOUTS = 256
 # Why a request was not answered, by the native server's numbers.
 _REASONS: tuple[Callable[[], Exception], ...] = (
     lambda: DeadlineExceeded("request timeout expired in the queue"),
@@ -107,16 +108,28 @@ class NativeSink:
         # Weak: the endpoint's queues refer to this.
         self._endpoint = weakref.ref(endpoint)
         self._inputs = endpoint.signature.raw
+        # Layouts by the native server's description.
+        self._layouts: dict[bytes, Layout] = {}
 
     def join(self, batch: RequestBatch) -> QueuedRequest:
         """See RequestQueue.join."""
-        rows = batch.rows
-        columns: dict[str, Column] = {}
-        for index, (place, wire) in enumerate(batch.layout):
-            spec, dtype = self._inputs[place], WIRES[wire]
-            values = batch.column(index).view(NUMPY_DTYPES[dtype])
-            columns[spec.name] = Column(dtype, rows, spec.width, values)
+        rows, described = batch.rows, batch.layout
+        layout = self._layouts.get(described)
+        if layout is None:
+            # As many as there are ways to choose dtypes and inputs; a client that tries all must not fill the memory.
+            if len(self._layouts) >= _MAX_LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[described] = self._layout(described)
+        columns = FlatColumns(layout, batch.block(), rows)
         return JoinedRequest(columns, rows, self, batch, min(batch.arrivals_ns), canary=batch.canary)
+
+    def _layout(self, described: bytes) -> Layout:
+        """Returns the layout of columns. described: see RequestBatch.layout."""
+        columns = []
+        for place, wire in struct.iter_unpack("<HB", described):
+            spec = self._inputs[place]
+            columns.append(FlatColumn(spec.name, WIRES[wire], spec.width, False, False, False))
+        return Layout(columns)
 
     def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
         """See ResponseSink. Requests without an answer are answered from their beginning by the Python path."""

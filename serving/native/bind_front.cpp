@@ -99,12 +99,12 @@ nb::object take(Queue& queue) {
   return nb::make_tuple(requests, batches, expired);
 }
 
-nb::object column(const RequestBatch& batch, std::size_t index) {
-  const std::size_t bytes = batch.column_bytes(index);
+nb::object block(const RequestBatch& batch) {
+  const std::size_t bytes = batch.bytes();
   auto memory = std::make_unique<char[]>(bytes);
   {
     const nb::gil_scoped_release release;
-    batch.join(index, memory.get());
+    batch.join(memory.get());
   }
   const nb::capsule owner(memory.get(), [](void* address) noexcept { delete[] static_cast<char*>(address); });
   return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.release(), {bytes}, owner));
@@ -134,10 +134,15 @@ std::vector<std::int64_t> arrivals(const RequestBatch& batch) {
   return found;
 }
 
-std::vector<std::pair<int, int>> layout(const RequestBatch& batch) {
-  std::vector<std::pair<int, int>> found;
-  for (const ColumnPart& part : batch.requests().front()->columns) found.emplace_back(part.place, part.dtype);
-  return found;
+// Position, in two bytes, and dtype, in one, of each column.
+nb::bytes layout(const RequestBatch& batch) {
+  std::string key;
+  for (const ColumnPart& part : batch.requests().front()->columns) {
+    key += static_cast<char>(part.place & 0xff);
+    key += static_cast<char>(part.place >> 8);
+    key += static_cast<char>(part.dtype);
+  }
+  return nb::bytes(key.data(), key.size());
 }
 
 }  // namespace
@@ -196,7 +201,7 @@ NB_MODULE(_front, m) {
       .def_prop_ro("canary", [](const RequestBatch& self) { return self.requests().front()->canary; })
       .def_prop_ro("arrivals_ns", &arrivals)
       .def_prop_ro("layout", &layout)
-      .def("column", &column, "index"_a, nb::sig("def column(self, index: int) -> numpy.typing.NDArray[numpy.uint8]"))
+      .def("block", &block, nb::sig("def block(self) -> numpy.typing.NDArray[numpy.uint8]"))
       .def("respond", &respond, "outputs"_a, "version"_a, "parameters"_a,
            nb::sig("def respond(self, outputs: collections.abc.Sequence[numpy.typing.NDArray[typing.Any]], "
                    "version: str, parameters: str) -> None"))

@@ -53,17 +53,21 @@ std::int64_t RequestBatch::rows() const {
   return rows;
 }
 
-std::size_t RequestBatch::column_bytes(std::size_t column) const {
+std::size_t RequestBatch::bytes() const {
   std::size_t bytes = 0;
-  for (const auto& request : requests_) bytes += request->columns.at(column).size;
+  for (const auto& request : requests_) {
+    for (const ColumnPart& part : request->columns) bytes += part.size;
+  }
   return bytes;
 }
 
-void RequestBatch::join(std::size_t column, char* out) const {
-  for (const auto& request : requests_) {
-    const ColumnPart& part = request->columns.at(column);
-    std::memcpy(out, request->bytes.data() + part.offset, part.size);
-    out += part.size;
+void RequestBatch::join(char* out) const {
+  for (std::size_t column = 0; column < requests_.front()->columns.size(); ++column) {
+    for (const auto& request : requests_) {
+      const ColumnPart& part = request->columns.at(column);
+      std::memcpy(out, request->bytes.data() + part.offset, part.size);
+      out += part.size;
+    }
   }
 }
 

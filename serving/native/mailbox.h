@@ -51,10 +51,10 @@ class RequestBatch {
 
   const std::vector<std::shared_ptr<InferRequest>>& requests() const { return requests_; }
   std::int64_t rows() const;
-  // Bytes of one column for all requests.
-  std::size_t column_bytes(std::size_t column) const;
-  // Writes one column of all requests, one after the other; out has column_bytes bytes.
-  void join(std::size_t column, char* out) const;
+  // Bytes of all columns of all requests.
+  std::size_t bytes() const;
+  // Writes one column after the other, each of all requests; out has `bytes` bytes.
+  void join(char* out) const;
   // Sends the responses. outputs: for each output of the model the first byte of the batch's rows; they are copied.
   void respond(const std::vector<const char*>& outputs, std::string_view version, std::string_view parameters) const;
   // Has the Python path answer each request from its beginning.

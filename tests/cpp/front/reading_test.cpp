@@ -224,9 +224,8 @@ TEST(an_answer_is_written_as_it_was_asked_for) {
   std::string out;
   const float scores[] = {1.0F, 2.0F};
   made.write(out, request, {reinterpret_cast<const char*>(scores)}, "\"3\"", "{}", "date: x\r\n", true);
-  const std::string json =
-      R"({"id":"x","model_name":"m","model_version":"3","parameters":{},)"
-      R"("outputs":[{"name":"s","shape":[2],"parameters":{"binary_data_size":8}}]})";
+  const std::string json = R"({"id":"x","model_name":"m","model_version":"3","parameters":{},)"
+                           R"("outputs":[{"name":"s","shape":[2],"parameters":{"binary_data_size":8}}]})";
   CHECK(out == "HTTP/1.1 200 OK\r\ndate: x\r\ncontent-length: " + std::to_string(json.size() + 8) +
                    "\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: " +
                    std::to_string(json.size()) + "\r\nconnection: close\r\n\r\n" + json +

@@ -114,8 +114,8 @@ class World {
       if (requests.empty()) continue;
       const RequestBatch joined(requests);
       std::vector<std::int64_t> values(static_cast<std::size_t>(joined.rows()));
-      CHECK(joined.column_bytes(0) == values.size() * 8);
-      joined.join(0, reinterpret_cast<char*>(values.data()));
+      CHECK(joined.bytes() == values.size() * 8);
+      joined.join(reinterpret_cast<char*>(values.data()));
       const std::vector<float> scores(values.begin(), values.end());
       joined.respond({reinterpret_cast<const char*>(scores.data())}, "\"1\"", "{}");
     }
