@@ -67,7 +67,7 @@ TEST(json_that_readers_may_read_differently_is_not_taken) {
     CHECK(!JsonScan(text).number());
   }
   for (const char* text : {"\"a\\n\"", "\"a", "a", "\"\x01\"", "\"\x80\"", "\"\x7f\""}) CHECK(!JsonScan(text).string());
-  for (const char* text : {"tru", "True", "1", ""}) CHECK(!JsonScan(text).boolean());
+  for (const char* text : {"tr", "True", "1", ""}) CHECK(!JsonScan(text).boolean());
 }
 
 TEST(the_head_of_an_ordinary_request_is_read) {
