@@ -49,7 +49,7 @@ def test_a_refused_request_behind_another_may_linger_no_longer_than_alone(
             assert await ended(reader)
 
     monkeypatch.setattr(limits_module, "_TICK_S", 0.01)
-    monkeypatch.setattr(protocol_module, "_LINGER_S", 0.2)
+    monkeypatch.setattr(protocol_module, "LINGER_S", 0.2)
     run(test, body_timeout_s=20, max_body_bytes=4000)
 
 
