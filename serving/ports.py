@@ -36,7 +36,8 @@ def listen(host: str, port: int, field: str) -> socket.socket:
 
 def allow_connections(count: int) -> None:
     """Raises the limit of open files to so many connections a port, so that clients cannot take the files of stores."""
-    wanted = 3 * count + _OTHER_FILES
+    # One of HTTP takes a second file while the Python path serves it.
+    wanted = 4 * count + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return

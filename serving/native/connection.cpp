@@ -222,9 +222,10 @@ Server::Step Server::flush(Connection& connection) {
 // Hands the connection to the Python path, with the bytes from the beginning of a request on.
 Server::Step Server::pass_on(Connection& connection, std::string bytes) {
   const int copy = ::fcntl(connection.descriptor, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) {
-    finish(connection);
-    return Step::kGone;
+  if (copy < 0 || copy >= options_.last_descriptor) {
+    if (copy >= 0) ::close(copy);
+    refuse(connection, options_.overloaded_status, options_.too_many_connections, true);
+    return Step::kGoOn;
   }
   release(connection);
   drop(connection);

@@ -283,7 +283,7 @@ void Server::read_mail(Mailbox::Letter& letter) {
     case Mailbox::Letter::Kind::kHandOver:
       release(*connection);
       ++connection->declined;
-      pass_on(*connection, letter.request->bytes + connection->buffer);
+      if (pass_on(*connection, letter.request->bytes + connection->buffer) == Step::kGoOn) work(*connection);
       break;
     case Mailbox::Letter::Kind::kGiveBack:
       connection->state = Connection::State::kReading;

@@ -284,6 +284,22 @@ TEST(connections_and_bytes_are_bounded) {
   for (const int end : {first, second, third, fourth}) ::close(end);
 }
 
+TEST(no_connection_is_handed_over_when_few_files_are_left) {
+  ServerOptions few = options();
+  {
+    const World before;  // it opens the same files as the next one
+    const int lowest = ::dup(0);
+    ::close(lowest);
+    few.last_descriptor = lowest + 2;  // behind a client's and the server's end of one connection
+  }
+  const World world(few);
+  const int end = world.connect();
+  send_all(end, "GET / HTTP/1.1\r\n\r\n");
+  CHECK(begins(read_responses(end, 1), "HTTP/1.1 503 "));
+  CHECK(world.server->take_handed_over().empty());
+  ::close(end);
+}
+
 TEST(draining_answers_what_was_begun_and_ends) {
   const World world;
   const int busy = world.connect(), idle = world.connect();
