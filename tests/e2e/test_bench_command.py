@@ -37,10 +37,12 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
         "lookup",
         "pooling",
+        "session",
         "ssd",
         "tiered",
         "plan_accuracy",
         "update",
+        "features",
         "engine",
         "transports",
         "triton",
