@@ -49,7 +49,7 @@ inline std::uint32_t probe(const Bucket& bucket, std::int64_t id) {
 
 class BucketArray {
  public:
-  explicit BucketArray(std::uint64_t count) : count_(count), pages_(count * sizeof(Bucket), kHugeFrom) {}
+  explicit BucketArray(std::uint64_t count) : count_(count), pages_(count * sizeof(Bucket)) {}
 
   std::uint64_t count() const { return count_; }
   std::size_t bytes() const { return pages_.bytes(); }
@@ -79,10 +79,6 @@ class BucketArray {
   }
 
  private:
-  // The index of some 8,000 rows. On small pages the indexes of two dozen tables need more entries of the processor's
-  // page cache than it has, and a probe waits for the page rather than for the bucket.
-  static constexpr std::size_t kHugeFrom = std::size_t{128} << 10;
-
   std::uint64_t count_;
   Pages pages_;
 };

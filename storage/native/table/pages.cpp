@@ -15,9 +15,8 @@ constexpr std::size_t kPage = 4096;
 
 }  // namespace
 
-Pages::Pages(std::size_t bytes, std::size_t huge_from) {
-  const bool huge = bytes >= huge_from;
-  if (huge && bytes < kHugePage) bytes = kHugePage;
+Pages::Pages(std::size_t bytes) {
+  const bool huge = bytes >= kHugePage;
   bytes = (bytes + kPage - 1) / kPage * kPage;  // the rest after the last huge page lies on small ones
   // A huge page must start at a multiple of its size: map one more, give back what sticks out.
   const std::size_t mapped = huge ? bytes + kHugePage : bytes;

@@ -10,8 +10,7 @@ class Pages {
   static constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
   Pages() = default;
-  // huge_from: as many bytes and more lie on huge pages, and take one whole at least. Throws std::bad_alloc.
-  explicit Pages(std::size_t bytes, std::size_t huge_from = kHugePage);
+  explicit Pages(std::size_t bytes);  // throws std::bad_alloc
   ~Pages();
   Pages(Pages&& other) noexcept;
   Pages& operator=(Pages&& other) noexcept;
