@@ -42,7 +42,9 @@ class StagedLookup:
         """Fills its inputs among `views`, all inputs of the graph. Raises StoreError."""
         for place, source in self._dense:
             views[place][...] = batch.dense[source]
-        into = self._plan.arrays(batch.batch, [None if place is None else views[place] for place in self._direct])
+        # The views lie in memory of the GPU's driver, which a plan must not keep after the session.
+        outputs = [None if place is None else views[place] for place in self._direct]
+        into = self._plan.arrays(batch.batch, outputs, once=True)
         ids = [batch.ids[name] for name in self._features]
         found = self._plan.lookup(batch.batch, ids, timeout_s, mask, into)
         for place, number, part, name in self._copied:

@@ -33,13 +33,14 @@ now_ns = time.monotonic_ns
 class LookupArrays:
     """The arrays that lookups of one batch size write to, one for each feature of a plan.
 
-    A lookup that is given the same object again does not check its arrays again.
+    A lookup that is given the same object again does not check its arrays again: the plan keeps those in tuples until
+    it is given others. Those in lists it lets go after the lookup.
     """
 
     #: float32, (B, dim) when pooled, (B, length, dim) when not. What belongs to one bag is C-contiguous.
-    outputs: tuple[np.ndarray, ...]
+    outputs: Sequence[np.ndarray]
     #: uint8 (B, length) and C-contiguous, None when pooled.
-    masks: tuple[np.ndarray | None, ...]
+    masks: Sequence[np.ndarray | None]
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class LookupResult:
     """The result of a lookup, with one entry for each feature, in the plan's order."""
 
     #: float32, (B, dim) when pooled, (B, length, dim) when not. Absent and unresolved rows are zeros.
-    outputs: tuple[np.ndarray, ...]
+    outputs: Sequence[np.ndarray]
     #: uint8 (B, length), 1 where a row was found; None when pooled.
-    masks: tuple[np.ndarray | None, ...]
+    masks: Sequence[np.ndarray | None]
     #: int64 (B,), the number of ids used of each bag; None when pooled.
     lengths: tuple[np.ndarray | None, ...]
     counts: LookupCounts
@@ -122,20 +123,25 @@ class LookupPlan:
         if len(ids) != len(self._entries):
             raise InvalidInput(f"lookup: the plan has {len(self._entries)} features, got {len(ids)}")
         if into is None:
-            into = self.arrays(batch)
+            into = self.arrays(batch, once=True)
         with self._busy:
             counts, by_table = self._run(batch, ids, into, timeout_s, mask)
         return LookupResult(into.outputs, into.masks, self._lengths(ids), counts, by_table)
 
-    def arrays(self, batch: int, outputs: Sequence[np.ndarray | None] | None = None) -> LookupArrays:
-        """Returns arrays for batches of this size: those of `outputs`, and new ones in place of None."""
+    def arrays(
+        self, batch: int, outputs: Sequence[np.ndarray | None] | None = None, *, once: bool = False
+    ) -> LookupArrays:
+        """Returns arrays for batches of this size: those of `outputs`, and new ones in place of None.
+
+        once: they are for one lookup, after which the plan must not keep their memory.
+        """
         made: list[np.ndarray] = []
         masks: list[np.ndarray | None] = []
         given = outputs or [None] * len(self._entries)
         for shape, own in zip(self.shapes, given, strict=True):
             made.append(np.empty((batch, *shape), np.float32) if own is None else own)
             masks.append(np.empty((batch, shape[0]), np.uint8) if len(shape) == 2 else None)
-        return LookupArrays(tuple(made), tuple(masks))
+        return LookupArrays(made, masks) if once else LookupArrays(tuple(made), tuple(masks))
 
     def _lengths(self, ids: Sequence[Jagged]) -> tuple[np.ndarray | None, ...]:
         if not self._unpooled:

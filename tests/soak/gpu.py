@@ -10,7 +10,6 @@ simulated, and every access is checked for order as well.
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import tempfile
 import threading
@@ -111,8 +110,6 @@ class GpuSoak:
         driver.enter_thread()
         until = time.monotonic() + 10
         while True:
-            # A graph's weights are given back with the graph, and some graphs are parts of reference cycles.
-            gc.collect()
             now = driver.memory()
             taken = (now.device, now.pinned)
             # A session gives its memory back a moment after it ends.
