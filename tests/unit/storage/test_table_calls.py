@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,17 @@ def test_a_tuple_of_outputs_is_kept_and_another_batch_is_checked_again() -> None
     lookup.begin(2, [np.array([1, 2])], [np.array([0, 1, 2])], other, (None,))
     lookup.finish()
     np.testing.assert_array_equal(other[0], rows[[1, 2]])
+
+
+def test_outputs_in_a_list_are_let_go_with_the_lookup() -> None:
+    table, _ = filled(100)
+    lookup = Lookup([table], [(0, 0, 0)])
+    outputs = [np.empty((2, DIM), np.float32)]
+    freed = weakref.ref(outputs[0])
+    lookup.begin(2, [np.array([1, 2])], [np.array([0, 1, 2])], outputs, [None])
+    lookup.finish()
+    del outputs
+    assert freed() is None
 
 
 @pytest.mark.parametrize(
