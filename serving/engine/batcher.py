@@ -15,9 +15,9 @@ import logging
 from collections.abc import Callable
 
 from serving._front import Queue, RequestBatch, Ticket
-from serving.engine.requests import Answers, QueuedRequest, ReplacedError
+from serving.engine.requests import Answers, QueuedRequest, ReplacedError, request_expired
 from serving.model_config.queue_settings import QueueSettings
-from storage.errors import DeadlineExceeded, Overloaded
+from storage.errors import Overloaded
 
 logger = logging.getLogger("emberline.serving")
 
@@ -106,7 +106,7 @@ class RequestQueue:
             if expired:
                 late = Answers()
                 for request in expired:
-                    late.add(request, DeadlineExceeded("request timeout expired in the queue"))
+                    late.add(request, request_expired())
                 late.send()
             batch = [*requests, *self._joined(batches)]
             if batch:

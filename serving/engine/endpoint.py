@@ -13,7 +13,15 @@ import numpy as np
 
 from serving.engine.canary import routing_point
 from serving.engine.core_shares import CoreShares
-from serving.engine.requests import Answers, InferenceResult, LoopSink, QueuedRequest, ReplacedError, ResponseSink
+from serving.engine.requests import (
+    Answers,
+    InferenceResult,
+    LoopSink,
+    QueuedRequest,
+    ReplacedError,
+    ResponseSink,
+    request_expired,
+)
 from serving.engine.session import SessionParts
 from serving.engine.session_group import SessionGroup
 from serving.engine.statistics import ModelStatistics
@@ -25,7 +33,7 @@ from serving.pipeline.host import ScoringPipeline
 from serving.pipeline.snapshot import SnapshotHistory
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature, SignatureChanged
-from storage.errors import DeadlineExceeded, Overloaded, Unavailable
+from storage.errors import Overloaded, Unavailable
 from storage.features import Column
 
 logger = logging.getLogger("emberline.serving")
@@ -322,7 +330,7 @@ class Endpoint:
 def _expire(request: QueuedRequest) -> None:
     # A request that a session has already taken is answered.
     if not request.place.done() and request.discard():
-        request.place.set_exception(DeadlineExceeded("request timeout expired in the queue"))
+        request.place.set_exception(request_expired())
 
 
 def can_answer(signature: ModelSignature, request: ModelSignature, batch: int) -> bool:

@@ -49,6 +49,11 @@ class RequestCancelled(DeadlineExceeded):
         super().__init__(message)
 
 
+def request_expired() -> DeadlineExceeded:
+    """Returns the error for a request that has waited in the queue until its deadline."""
+    return DeadlineExceeded("request timeout expired in the queue")
+
+
 class ResponseSink(Protocol):
     """Delivers answers to the front end that submitted the requests. Equal sinks get a batch's answers together."""
 

@@ -15,7 +15,14 @@ from functools import partial
 from typing import Any
 
 from serving.engine.endpoint import Endpoint, can_answer
-from serving.engine.requests import Answer, InferenceResult, QueuedRequest, ReplacedError, RequestCancelled
+from serving.engine.requests import (
+    Answer,
+    InferenceResult,
+    QueuedRequest,
+    ReplacedError,
+    RequestCancelled,
+    request_expired,
+)
 from serving.frontends import wire
 from serving.frontends.arena import SharedMemory, aligned
 from serving.frontends.calls import EngineCalls
@@ -24,7 +31,7 @@ from serving.frontends.targets import Target, Targets
 from serving.pipeline.snapshot import Snapshot
 from serving.protocol.signature import SignatureChanged
 from serving.repository.model_repository import ModelRepository
-from storage.errors import DeadlineExceeded, InvalidInput
+from storage.errors import InvalidInput
 from storage.features.flat import FlatColumns
 
 logger = logging.getLogger("emberline.serving")
@@ -176,7 +183,7 @@ class FrontendConnection:
             self._ask(call)
             return
         if 0 < call.deadline_ns <= time.monotonic_ns():
-            self._fail(call, DeadlineExceeded("request timeout expired in the queue"))
+            self._fail(call, request_expired())
             return
         self._waiting[record.id] = call
         if call.deadline_ns:
@@ -265,7 +272,7 @@ class FrontendConnection:
                     self._watch(call)
                 # A request that a session has taken already is answered.
                 elif call is not None and call.discard() and self._waiting.pop(number, None) is not None:
-                    self._fail(call, DeadlineExceeded("request timeout expired in the queue"))
+                    self._fail(call, request_expired())
         self._ticking = bool(self._deadlines)
         if self._ticking:
             self._loop.call_later(_TICK_S, self._tick)

@@ -11,7 +11,7 @@ from typing import Protocol
 from serving.config import ServerConfig
 from serving.errors import BodyTooLarge
 from serving.http.turns import Turns
-from storage.errors import Overloaded
+from storage.errors import InvalidInput, Overloaded
 
 KEEP_ALIVE_S = 75.0
 NEVER = float("inf")
@@ -25,6 +25,26 @@ def spare_descriptors() -> int:
     """Returns the descriptor from which on few files are left: the system assigns the lowest free one."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 2**31 if files == resource.RLIM_INFINITY else files - min(_SPARE_FILES, files // 4)
+
+
+def too_many_of_address(bound: int) -> Overloaded:
+    """Returns the error for an address that has `bound` connections."""
+    return Overloaded(f"this address has {bound} connections already, all at work; try later")
+
+
+def too_many_connections() -> Overloaded:
+    """Returns the error for a connection that is one too many for the port."""
+    return Overloaded("too many connections are open; try later")
+
+
+def too_many_bytes(bound: int) -> Overloaded:
+    """Returns the error for a body that is read while others have `bound` bytes."""
+    return Overloaded(f"requests of {bound} bytes are being read already; try later")
+
+
+def late_body(timeout_s: float) -> InvalidInput:
+    """Returns the error for a request that did not arrive in time."""
+    return InvalidInput(f"the body did not arrive within {timeout_s:g} s", field="body")
 
 
 class Timed(Protocol):
@@ -73,10 +93,10 @@ class HttpLimits:
         """
         others = self._by_address.get(connection.address, set())
         if len(others) >= self._max_of_address and not self._make_room(others, self._max_of_address):
-            raise Overloaded(f"this address has {self._max_of_address} connections already, all at work; try later")
+            raise too_many_of_address(self._max_of_address)
         is_full = len(self._connections) >= self._max_connections or descriptor >= self._last_descriptor
         if is_full and not self._make_room(self._connections, self._max_connections):
-            raise Overloaded("too many connections are open; try later")
+            raise too_many_connections()
         self._connections.add(connection)
         self._by_address.setdefault(connection.address, set()).add(connection)
         if not self._ticking:
@@ -95,7 +115,7 @@ class HttpLimits:
     def hold(self, size: int) -> None:
         """Counts bytes of a body until `release`. Raises Overloaded."""
         if self._held + size > self._max_inflight:
-            raise Overloaded(f"requests of {self._max_inflight} bytes are being read already; try later")
+            raise too_many_bytes(self._max_inflight)
         self._held += size
 
     def release(self, size: int) -> None:

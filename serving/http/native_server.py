@@ -26,16 +26,30 @@ from serving.config import ServerConfig
 from serving.control.models import answer_parameters
 from serving.engine.batcher import RequestQueue
 from serving.engine.endpoint import Endpoint
-from serving.engine.requests import Answer, InferenceResult, JoinedRequest, QueuedRequest, RequestCancelled
+from serving.engine.requests import (
+    Answer,
+    InferenceResult,
+    JoinedRequest,
+    QueuedRequest,
+    RequestCancelled,
+    request_expired,
+)
 from serving.errors import status_of
 from serving.http.exchange import status_line
-from serving.http.limits import KEEP_ALIVE_S, spare_descriptors
+from serving.http.limits import (
+    KEEP_ALIVE_S,
+    late_body,
+    spare_descriptors,
+    too_many_bytes,
+    too_many_connections,
+    too_many_of_address,
+)
 from serving.http.protocol import LINGER_S, HttpProtocol
 from serving.protocol.dtypes import WIRE_TYPES, accepts
 from serving.protocol.json_text import dump_json
 from serving.repository.model_repository import ModelRepository
 from serving.updates.live_model import Routes
-from storage.errors import DeadlineExceeded, EmberlineError, InvalidInput, Overloaded
+from storage.errors import EmberlineError, Overloaded
 from storage.features.flat import FlatColumn, FlatColumns, Layout
 
 logger = logging.getLogger("emberline.serving")
@@ -47,7 +61,7 @@ _DRAIN_LOOK_S = 0.01
 _MAX_LAYOUTS = 256
 # Why a request was not answered, by the native server's numbers.
 _REASONS: tuple[Callable[[], Exception], ...] = (
-    lambda: DeadlineExceeded("request timeout expired in the queue"),
+    request_expired,
     RequestCancelled,
     lambda: Overloaded("refused"),
 )
@@ -156,19 +170,14 @@ class NativeSink:
 def native_model(endpoint: Endpoint, key: int) -> Model | None:
     """Describes an endpoint for the native server; returns None where requests to it are never plain ones."""
     signature = endpoint.signature
-    inputs = [
-        (
-            entry.name,
-            place,
-            sum(1 << number for number, dtype in enumerate(WIRES) if accepts(entry.dtype, dtype)),
-            entry.width,
-            entry.missing == "error",
-        )
-        for place, entry in enumerate(signature.raw)
-    ]
-    plain = [entry.kind == "fixed" and entry.dtype in WIRES for entry in signature.raw]
-    if not all(is_plain or entry.missing != "error" for is_plain, entry in zip(plain, signature.raw, strict=True)):
-        return None
+    inputs = []
+    for place, entry in enumerate(signature.raw):
+        is_required = entry.missing == "error"
+        if entry.kind == "fixed" and entry.dtype in WIRES:
+            takes = sum(1 << number for number, dtype in enumerate(WIRES) if accepts(entry.dtype, dtype))
+            inputs.append((entry.name, place, takes, entry.width, is_required))
+        elif is_required:
+            return None
     if any(WIRE_TYPES[output.dtype].item_bytes == 0 for output in signature.outputs):
         return None
     outputs = []
@@ -180,7 +189,7 @@ def native_model(endpoint: Endpoint, key: int) -> Model | None:
     level = settings.level_of(0)
     return Model(
         key,
-        [entry for entry, is_plain in zip(inputs, plain, strict=True) if is_plain],
+        inputs,
         outputs,
         signature.max_batch_size,
         dump_json(signature.model).decode(),
@@ -329,16 +338,13 @@ def _options(config: ServerConfig) -> ServerOptions:
     options.body_timeout_ns = int(config.body_timeout_s * 1e9)
     options.keep_alive_ns = int(KEEP_ALIVE_S * 1e9)
     options.linger_ns = int(LINGER_S * 1e9)
-    late = InvalidInput(f"the body did not arrive within {config.body_timeout_s:g} s", field="body")
-    expired = DeadlineExceeded("request timeout expired in the queue")
+    late, expired = late_body(config.body_timeout_s), request_expired()
     options.overloaded_status = _status_line(Overloaded(""))
     options.late_status, options.late = _status_line(late), str(late)
     options.expired_status, options.expired = _status_line(expired), str(expired)
-    options.too_many_bytes = f"requests of {config.max_inflight_bytes} bytes are being read already; try later"
-    options.too_many_connections = "too many connections are open; try later"
-    options.too_many_of_address = (
-        f"this address has {config.connections_per_address} connections already, all at work; try later"
-    )
+    options.too_many_bytes = str(too_many_bytes(config.max_inflight_bytes))
+    options.too_many_connections = str(too_many_connections())
+    options.too_many_of_address = str(too_many_of_address(config.connections_per_address))
     return options
 
 

@@ -17,7 +17,7 @@ import httptools
 
 from serving.http.exchange import Exchange, begin_exchange, response_head, write_response
 from serving.http.head import MAX_HEADER_BYTES, RequestHead, unreadable
-from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits
+from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits, late_body
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse, error_response
 from serving.http.unread import PIECES_AT_ONCE, StopParsing, Unread
 from serving.security.principals import NOBODY, Connection
@@ -236,9 +236,7 @@ class HttpProtocol(asyncio.Protocol):
             else:
                 self._transport.abort()
         elif not self._unread.data and (self._arriving is not None or self._in_head):
-            self._give_up(
-                InvalidInput(f"the body did not arrive within {self._limits.body_timeout_s:g} s", field="body")
-            )
+            self._give_up(late_body(self._limits.body_timeout_s))
         elif self._active is not None or self._waiting or self._unread.data:
             self.due = NEVER  # everything that was sent has arrived and is being answered
         else:
