@@ -14,23 +14,16 @@ import itertools
 import logging
 import os
 import socket
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from serving._front import Model, RequestBatch, Server, ServerOptions
+from serving._front import Model, Server, ServerOptions
 from serving.config import ServerConfig
-from serving.control.models import answer_parameters
-from serving.engine.batcher import RequestQueue
 from serving.engine.endpoint import Endpoint
 from serving.engine.requests import (
-    Answer,
-    InferenceResult,
-    JoinedRequest,
-    QueuedRequest,
     RequestCancelled,
     request_expired,
 )
@@ -44,21 +37,16 @@ from serving.http.limits import (
     too_many_connections,
     too_many_of_address,
 )
+from serving.http.native_models import connect_queues, native_model
 from serving.http.protocol import LINGER_S, HttpProtocol
-from serving.protocol.dtypes import WIRE_TYPES, accepts
-from serving.protocol.json_text import dump_json
 from serving.repository.model_repository import ModelRepository
 from serving.updates.live_model import Routes
 from storage.errors import EmberlineError, Overloaded
-from storage.features.flat import FlatColumn, FlatColumns, Layout
 
 logger = logging.getLogger("emberline.serving")
 
-# dtypes that the native server reads; their positions are its numbers.
-WIRES = ("INT64", "INT32", "UINT64", "FP32", "FP64")
 _INFER_LINE = (b"POST /v2/models/", b"/infer HTTP/1.1")
 _DRAIN_LOOK_S = 0.01
-_MAX_LAYOUTS = 256
 # Why a request was not answered, by the native server's numbers.
 _REASONS: tuple[Callable[[], Exception], ...] = (
     request_expired,
@@ -113,90 +101,6 @@ def _is_ordinary(data: bytes) -> bool:
     """Returns whether a request begins that the native server may answer."""
     begin, end = _INFER_LINE
     return data.startswith(begin) and data.find(end, 0, data.find(b"\r\n") + 1) > 0
-
-
-class NativeSink:
-    """Makes one request of those that the native server has read together, and passes their answers on."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        # Weak: the endpoint's queues refer to this.
-        self._endpoint = weakref.ref(endpoint)
-        self._inputs = endpoint.signature.raw
-        # Layouts by the native server's description.
-        self._layouts: dict[bytes, Layout] = {}
-
-    def join(self, batch: RequestBatch) -> QueuedRequest:
-        """See RequestQueue.join."""
-        rows, described = batch.rows, batch.layout
-        layout = self._layouts.get(described)
-        if layout is None:
-            # As many as there are ways to choose dtypes and inputs; a client that tries all must not fill the memory.
-            if len(self._layouts) >= _MAX_LAYOUTS:
-                self._layouts.clear()
-            layout = self._layouts[described] = self._layout(described)
-        columns = FlatColumns(layout, batch.block(), rows)
-        return JoinedRequest(columns, rows, self, batch, min(batch.arrivals_ns), canary=batch.canary)
-
-    def _layout(self, described: bytes) -> Layout:
-        """Returns the layout of columns. described: see RequestBatch.layout."""
-        columns = []
-        for place, wire in struct.iter_unpack("<HB", described):
-            spec = self._inputs[place]
-            columns.append(FlatColumn(spec.name, WIRES[wire], spec.width, False, False, False))
-        return Layout(columns)
-
-    def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
-        """See ResponseSink. Requests without an answer are answered from their beginning by the Python path."""
-        for request, answer in answers:
-            batch: RequestBatch = request.place
-            try:
-                if isinstance(answer, InferenceResult):
-                    self._respond(request, batch, answer)
-                    continue
-            except Exception:
-                logger.exception("a batch could not be answered")
-            batch.hand_over()
-
-    def _respond(self, request: QueuedRequest, batch: RequestBatch, answer: InferenceResult) -> None:
-        version, parameters = dump_json(str(answer.snapshot.version)), dump_json(answer_parameters(answer))
-        batch.respond(answer.outputs, version.decode(), parameters.decode())
-        endpoint = self._endpoint()
-        if endpoint is not None:
-            now_ns = time.monotonic_ns()
-            endpoint.statistics_of(request).succeeded([now_ns - at_ns for at_ns in batch.arrivals_ns])
-            endpoint.answered(request)
-
-
-def native_model(endpoint: Endpoint, key: int) -> Model | None:
-    """Describes an endpoint for the native server; returns None where requests to it are never plain ones."""
-    signature = endpoint.signature
-    inputs = []
-    for place, entry in enumerate(signature.raw):
-        is_required = entry.missing == "error"
-        if entry.kind == "fixed" and entry.dtype in WIRES:
-            takes = sum(1 << number for number, dtype in enumerate(WIRES) if accepts(entry.dtype, dtype))
-            inputs.append((entry.name, place, takes, entry.width, is_required))
-        elif is_required:
-            return None
-    if any(WIRE_TYPES[output.dtype].item_bytes == 0 for output in signature.outputs):
-        return None
-    outputs = []
-    for output, row_bytes in zip(signature.outputs, signature.output_row_bytes, strict=True):
-        begin = dump_json({"name": output.name, "datatype": output.dtype, "shape": []}).decode()
-        dims = "".join(f",{size}" for size in output.dims)
-        outputs.append((output.name, begin[:-2], f'{dims}],"parameters":{{"binary_data_size":', row_bytes))
-    settings = endpoint.queue_settings
-    level = settings.level_of(0)
-    return Model(
-        key,
-        inputs,
-        outputs,
-        signature.max_batch_size,
-        dump_json(signature.model).decode(),
-        level,
-        settings.levels[level].timeout_us * 1000,
-        settings.levels[level].delays,
-    )
 
 
 class NativeHttpServer:
@@ -288,7 +192,7 @@ class NativeHttpServer:
             self._models[endpoint] = model = native_model(endpoint, key)
             if model is not None:
                 self._endpoints[key] = endpoint
-                _connect(endpoint, model)
+                connect_queues(endpoint, model)
         model = self._models[endpoint]
         if model is not None:
             paths[path] = model
@@ -315,17 +219,6 @@ class NativeHttpServer:
         except OSError:
             connection.close()
             self.closed(ticket)
-
-
-def _connect(endpoint: Endpoint, model: Model) -> None:
-    sink = NativeSink(endpoint)
-
-    def on_queues(queues: tuple[RequestQueue, ...]) -> None:
-        for queue in queues:
-            queue.join = sink.join
-        model.set_queues([queue.native for queue in queues])
-
-    endpoint.group.watch_queues(on_queues)
 
 
 def _options(config: ServerConfig) -> ServerOptions:
