@@ -65,19 +65,36 @@ class Queue:
     def worked(self, rows: int, ns: int) -> None: ...
     def wait_ns(self, rows: int) -> int: ...
 
+class ModelInput:
+    def __init__(
+        self,
+        name: str,
+        place: int,
+        dtypes: Sequence[str],
+        width: int,
+        is_required: bool,
+        is_list: bool,
+        is_user: bool,
+        has_valid: bool,
+    ) -> None: ...
+
+class ModelOutput:
+    def __init__(self, name: str, before_rows: str, after_rows: str, row_bytes: int, json_dtype: str) -> None: ...
+
 class Model:
     def __init__(
         self,
         key: int,
-        inputs: Sequence[tuple[str, int, int, int, bool]],
-        outputs: Sequence[tuple[str, str, str, int]],
+        inputs: Sequence[ModelInput],
+        outputs: Sequence[ModelOutput],
         max_rows: int,
         model_json: str,
-        level: int,
-        timeout_ns: int,
-        delays: bool,
+        levels: Sequence[tuple[int, bool]],
+        default_level: int,
     ) -> None: ...
     def set_queues(self, queues: Sequence[Queue]) -> None: ...
+
+def number_text(values: numpy.typing.NDArray[Any]) -> str: ...
 
 class ServerOptions:
     def __init__(self) -> None: ...

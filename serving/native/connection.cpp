@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "http_head.h"
+#include "http_request.h"
 
 namespace emberline::front {
 
@@ -140,7 +141,7 @@ Server::Step Server::begin_request(Connection& connection, const InferHead& head
   request->arrived_ns = now_ns();
   request->model = model;
   const auto queues = model->queues();
-  if (queues->all.size() != 1 || !model->read(*request, body, json_length) ||
+  if (queues->all.size() != 1 || !read_http_request(*model, *request, body, json_length) ||
       (accepts_encoding && model->answer_bytes(*request) >= kLeastCompressedBytes)) {
     ++connection.declined;
     return pass_on(connection, request->bytes + connection.buffer);

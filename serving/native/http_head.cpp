@@ -103,7 +103,10 @@ struct Headers {
       case 10: return !equals(name, "connection") || equals(value, "keep-alive");
       case 13: return !equals(name, "authorization");
       case 14: return !equals(name, "content-length") || set(content_length, value);
-      case 15: accepts_encoding = accepts_encoding || equals(name, "accept-encoding"); return true;
+      case 15:
+        // Clients that want no encoding often say so.
+        accepts_encoding = accepts_encoding || (equals(name, "accept-encoding") && !equals(value, "identity"));
+        return true;
       case 16: return !equals(name, "content-encoding");
       case 17: return !equals(name, "transfer-encoding");
       case 31: return !equals(name, "inference-header-content-length") || set(json_length, value);
@@ -156,11 +159,11 @@ HeadState read_head(std::string_view bytes, InferHead& head) {
                     [](char byte) { return (byte >= 0x20 && byte < 0x7f) || byte == '\t'; });
     if (!is_plain || !headers.add(name, value)) return HeadState::kOther;
   }
-  if (!headers.has_host || !headers.content_length || !headers.json_length) return HeadState::kOther;
-  if (*headers.json_length == 0 || *headers.json_length > *headers.content_length) return HeadState::kOther;
+  if (!headers.has_host || !headers.content_length) return HeadState::kOther;
   head.size = end + 4;
   head.content_length = *headers.content_length;
-  head.json_length = *headers.json_length;
+  head.json_length = headers.json_length.value_or(head.content_length);
+  if (head.json_length == 0 || head.json_length > head.content_length) return HeadState::kOther;
   head.accepts_encoding = headers.accepts_encoding;
   return HeadState::kInference;
 }

@@ -72,10 +72,9 @@ class World {
     queue_options.merge = true;
     queue_options.max_waiting = {max_waiting};
     queue = std::make_shared<Queue>(queue_options, 1);
-    auto model = std::make_shared<Model>(
-        1, std::vector<ModelInput>{{"a", 0, 1, 1, true}},
-        std::vector<ModelOutput>{{"s", "{\"shape\":[", "],\"parameters\":{\"binary_data_size\":", 4}}, 16, "\"m\"", 0,
-        timeout_ns, false);
+    auto model = std::make_shared<Model>(1, std::vector<ModelInput>{{"a", 0, 1, 1}},
+                                         std::vector<ModelOutput>{{"s", "{\"shape\":[", "]", 4}}, 16, "\"m\"",
+                                         std::vector<ModelLevel>{{timeout_ns, false}}, std::size_t{0});
     model->set_queues(std::make_shared<Queues>(Queues{{queue}}));
     server = std::make_unique<Server>(given, listener_, wake_);
     server->route(kPath, model);
@@ -109,13 +108,13 @@ class World {
     while (true) {
       Batch batch = queue->take();
       if (batch.is_end) return;
-      std::vector<std::shared_ptr<InferRequest>> requests;
+      InferRequests requests;
       for (const Request& each : batch.requests) requests.push_back(std::static_pointer_cast<InferRequest>(each));
       if (requests.empty()) continue;
       const RequestBatch joined(requests);
       std::vector<std::int64_t> values(static_cast<std::size_t>(joined.rows()));
-      CHECK(joined.bytes() == values.size() * 8);
-      joined.join(reinterpret_cast<char*>(values.data()));
+      CHECK(joined_bytes(requests) == values.size() * 8);
+      join_columns(requests, reinterpret_cast<char*>(values.data()));
       const std::vector<float> scores(values.begin(), values.end());
       joined.respond({reinterpret_cast<const char*>(scores.data())}, "\"1\"", "{}");
     }

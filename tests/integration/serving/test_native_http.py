@@ -7,7 +7,7 @@ import json
 import random
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,37 +17,16 @@ from serving import Server
 from serving.http.native_server import NativeHttpServer
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.front_processes import Reply, ask, until
-
-PATH = "/v2/models/ranker/infer"
-# With it, a request is never an ordinary one; without tokens, the Python path does not look at it.
-BY_PYTHON = {"Authorization": "Bearer none"}
-LENGTH = "Inference-Header-Content-Length"
-
-
-@pytest.fixture
-def native(server: Server) -> NativeHttpServer:
-    assert server.native is not None
-    return server.native
-
-
-class Client:
-    """Sends requests on one connection that stays open."""
-
-    def __init__(self, port: int) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-
-    def post(self, body: bytes, length: int, headers: Mapping[str, str] | None = None, path: str = PATH) -> Reply:
-        self.connection.request("POST", path, body, {LENGTH: str(length), **(headers or {})})
-        return self.read()
-
-    def get(self, path: str) -> Reply:
-        self.connection.request("GET", path)
-        return self.read()
-
-    def read(self) -> Reply:
-        answer = self.connection.getresponse()
-        headers = {name.lower(): value for name, value in answer.getheaders() if name.lower() != "date"}
-        return Reply(answer.status, headers, answer.read())
+from tests.integration.serving.native_clients import (
+    BY_PYTHON,
+    LENGTH,
+    PATH,
+    Client,
+    answered_alike,
+    body_of,
+    header,
+    tensors,
+)
 
 
 @pytest.fixture
@@ -55,34 +34,6 @@ def client(server: Server) -> Iterator[Client]:
     made = Client(server.http_port)
     yield made
     made.connection.close()
-
-
-def tensors(published: Published, rows: int, seed: int = 1) -> dict[str, np.ndarray]:
-    raw = published.random_rows(rows, seed)
-    return {
-        "user": np.array([row["user"] for row in raw], np.int64),
-        "item": np.array([[row["item"]] for row in raw], np.int64),
-        "price": np.array([row["price"] for row in raw], np.float32),
-    }
-
-
-def header(values: Mapping[str, np.ndarray], **beside: Any) -> dict[str, Any]:
-    names = {"int64": "INT64", "float32": "FP32", "int32": "INT32", "float64": "FP64", "uint64": "UINT64"}
-    inputs = [
-        {
-            "name": name,
-            "shape": list(value.shape),
-            "datatype": names[value.dtype.name],
-            "parameters": {"binary_data_size": value.nbytes},
-        }
-        for name, value in values.items()
-    ]
-    return {"inputs": inputs, "parameters": {"binary_data_output": True}, **beside}
-
-
-def body_of(values: Mapping[str, np.ndarray], **beside: Any) -> tuple[bytes, int]:
-    text = json.dumps(header(values, **beside)).encode()
-    return text + b"".join(value.tobytes() for value in values.values()), len(text)
 
 
 def scores(reply: Reply, rows: int) -> dict[str, np.ndarray]:
@@ -145,14 +96,12 @@ def variants(published: Published) -> list[tuple[bytes, int]]:
     return made
 
 
-def test_every_form_of_a_request_gets_the_answer_of_the_python_path(client: Client, published: Published) -> None:
-    for body, length in variants(published):
-        reply = client.post(body, length)
-        by_python = client.post(body, length, BY_PYTHON)
-        assert reply == by_python, body[:length]
+def test_every_form_of_a_request_gets_the_answer_of_the_python_path(server: Server, published: Published) -> None:
+    for form in variants(published):
+        answered_alike(server, form, natively=None)
 
 
-def test_damaged_requests_get_the_answer_of_the_python_path(client: Client, published: Published) -> None:
+def test_damaged_requests_get_the_answer_of_the_python_path(server: Server, published: Published) -> None:
     rng = random.Random(7)
     bodies = variants(published)[:12]
     for _ in range(400):
@@ -163,9 +112,7 @@ def test_damaged_requests_get_the_answer_of_the_python_path(client: Client, publ
             is_mark = rng.random() < 0.7
             damaged[place] = rng.choice(b'{}[]":,0123456789 tfn\\\x00\xff') if is_mark else rng.randrange(256)
         length = max(1, length + rng.choice((0, 0, 0, 0, -1, 1, 8)))
-        reply = client.post(bytes(damaged), length)
-        by_python = client.post(bytes(damaged), length, BY_PYTHON)
-        assert reply == by_python, bytes(damaged)
+        answered_alike(server, (bytes(damaged), length), natively=None)
 
 
 def test_a_connection_comes_back_after_other_requests(
@@ -184,10 +131,10 @@ def test_a_connection_whose_requests_are_for_python_stays_there(
 ) -> None:
     values = tensors(published, 2)
     for _ in range(6):
-        assert client.post(*body_of(values, parameters={})).status == 200
+        assert client.post(*body_of(values, unknown=1)).status == 200
     before = native.native.passed_on
     for _ in range(5):
-        assert client.post(*body_of(values, parameters={})).status == 200
+        assert client.post(*body_of(values, unknown=1)).status == 200
     assert native.native.passed_on == before
 
 
