@@ -111,7 +111,7 @@ $(FUZZERS): $(READY)
 	@touch $@
 
 fuzz: $(FUZZERS)  ## every fuzzer, ten minutes each; FUZZ_SECONDS=60 for less
-	@code=0; for name in http grpc decoders openapi; do echo "== $$name"; $(PY) -m tests.fuzz.$$name --seconds $(FUZZ_SECONDS) || code=1; done; exit $$code
+	@code=0; for name in http native grpc decoders openapi; do echo "== $$name"; $(PY) -m tests.fuzz.$$name --seconds $(FUZZ_SECONDS) || code=1; done; exit $$code
 
 bench: $(READY)  ## every benchmark, in its quick form
 	@for name in parity session_memory synthetic_tiers live_updates random_kills starts; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
