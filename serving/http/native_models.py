@@ -64,11 +64,13 @@ class NativeSink:
 
     def _respond(self, request: QueuedRequest, batch: RequestBatch, answer: InferenceResult) -> None:
         version, parameters = dump_json(str(answer.snapshot.version)), dump_json(answer_parameters(answer))
-        batch.respond(answer.outputs, version.decode(), parameters.decode())
         endpoint = self._endpoint()
         if endpoint is not None:
+            # Before the clients have their answers, so that one of them finds its request counted.
             now_ns = time.monotonic_ns()
             endpoint.statistics_of(request).succeeded([now_ns - at_ns for at_ns in batch.arrivals_ns])
+        batch.respond(answer.outputs, version.decode(), parameters.decode())
+        if endpoint is not None:
             endpoint.answered(request)
 
 
@@ -84,7 +86,7 @@ def native_model(endpoint: Endpoint, key: int) -> Model | None:
             return None
     if any(WIRE_TYPES[output.dtype].item_bytes == 0 for output in signature.outputs):
         return None
-    writes_floats = _writes_floats_alike()
+    writes_floats = writes_floats_alike()
     outputs = []
     for output, row_bytes in zip(signature.outputs, signature.output_row_bytes, strict=True):
         begin = dump_json({"name": output.name, "datatype": output.dtype, "shape": []}).decode()
@@ -97,6 +99,7 @@ def native_model(endpoint: Endpoint, key: int) -> Model | None:
         inputs,
         outputs,
         signature.max_batch_size,
+        signature.model,
         dump_json(signature.model).decode(),
         [(min(level.timeout_us, _MAX_TIMEOUT_US) * 1000, level.delays) for level in settings.levels],
         settings.level_of(0),
@@ -118,7 +121,7 @@ def _native_input(place: int, entry: InputSpec, is_required: bool) -> ModelInput
 
 
 @functools.cache
-def _writes_floats_alike() -> bool:
+def writes_floats_alike() -> bool:
     """Returns whether native code writes floats into JSON as orjson does, whose versions differ in their exponents."""
     for dtype in (np.float32, np.float64):
         limits = np.finfo(dtype)

@@ -13,6 +13,7 @@
 #include "model.h"
 #include "number_text.h"
 #include "queue.h"
+#include "route.h"
 #include "server.h"
 
 namespace nb = nanobind;
@@ -259,15 +260,16 @@ NB_MODULE(_front, m) {
       .def(
           "__init__",
           [](Model* self, std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs,
-             std::int64_t max_rows, std::string model_json, const std::vector<std::pair<std::int64_t, bool>>& levels,
-             std::size_t default_level) {
+             std::int64_t max_rows, std::string name, std::string name_json,
+             const std::vector<std::pair<std::int64_t, bool>>& levels, std::size_t default_level) {
             std::vector<ModelLevel> known;
             for (const auto& [timeout_ns, delays] : levels) known.push_back({timeout_ns, delays});
             if (default_level >= known.size()) throw nb::value_error("no such level");
-            new (self) Model(key, std::move(inputs), std::move(outputs), max_rows, std::move(model_json),
-                             std::move(known), default_level);
+            new (self) Model(key, std::move(inputs), std::move(outputs), max_rows, std::move(name),
+                             std::move(name_json), std::move(known), default_level);
           },
-          "key"_a, "inputs"_a, "outputs"_a, "max_rows"_a, "model_json"_a, "levels"_a, "default_level"_a)
+          "key"_a, "inputs"_a, "outputs"_a, "max_rows"_a, "name"_a, "name_json"_a, "levels"_a, "default_level"_a)
+      .def_prop_rw("canary_share", &Model::canary_share, &Model::set_canary_share)
       .def(
           "set_queues",
           [](Model& self, std::vector<std::shared_ptr<Queue>> queues) {
@@ -277,6 +279,13 @@ NB_MODULE(_front, m) {
 
   m.def("number_text", &number_text, "values"_a,
         nb::sig("def number_text(values: numpy.typing.NDArray[typing.Any]) -> str"));
+
+  m.def(
+      "routing_point",
+      [](const nb::bytes& model, const nb::bytes& routing_key) {
+        return routing_point({model.c_str(), model.size()}, {routing_key.c_str(), routing_key.size()});
+      },
+      "model"_a, "routing_key"_a);
 
   nb::class_<ServerOptions>(m, "ServerOptions")
       .def(nb::init<>())
@@ -300,8 +309,13 @@ NB_MODULE(_front, m) {
   nb::class_<Server>(m, "Server")
       .def(nb::init<ServerOptions, int, int>(), "options"_a, "listener"_a, "wake_python"_a)
       .def(
-          "route", [](Server& self, const std::string& path, std::shared_ptr<Model> model) { self.route(path, model); },
-          "path"_a, "model"_a.none())
+          "route",
+          [](Server& self, const std::string& path, std::shared_ptr<Model> model, std::shared_ptr<Model> canary,
+             double share) {
+            if (model == nullptr) return self.route(path, nullptr);
+            self.route(path, std::make_shared<Route>(Route{std::move(model), std::move(canary), share}));
+          },
+          "path"_a, "model"_a.none(), "canary"_a.none() = nb::none(), "share"_a = 0.0)
       .def(
           "take_handed_over",
           [](Server& self) {

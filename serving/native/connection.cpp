@@ -113,24 +113,25 @@ Server::Step Server::advance(Connection& connection) {
   const HeadState state = read_head(connection.buffer, head);
   connection.needs_more = state == HeadState::kIncomplete;
   if (state == HeadState::kIncomplete) return Step::kGoOn;
-  std::shared_ptr<const Model> model;
+  std::shared_ptr<const Route> route;
   if (state == HeadState::kInference && head.content_length <= options_.max_body_bytes) {
     const std::lock_guard lock(mutex_);
     const auto found = routes_.find(std::string(head.path));
-    if (found != routes_.end()) model = found->second;
+    if (found != routes_.end()) route = found->second;
   }
-  if (model == nullptr) return pass_on(connection, std::move(connection.buffer));
+  if (route == nullptr) return pass_on(connection, std::move(connection.buffer));
   connection.wanted = head.size + static_cast<std::size_t>(head.content_length);
   connection.needs_more = connection.buffer.size() < connection.wanted;
   if (connection.needs_more) return Step::kGoOn;
   connection.wanted = 0;
-  return begin_request(connection, head, std::move(model));
+  return begin_request(connection, head, *route);
 }
 
-Server::Step Server::begin_request(Connection& connection, const InferHead& head, std::shared_ptr<const Model> model) {
+Server::Step Server::begin_request(Connection& connection, const InferHead& head, const Route& route) {
   const std::size_t body = head.size, whole = body + static_cast<std::size_t>(head.content_length);
   const std::int64_t json_length = head.json_length;
   const bool accepts_encoding = head.accepts_encoding;
+  const std::string routing_key(head.routing_key);
   auto request = std::make_shared<InferRequest>();
   std::string rest = connection.buffer.substr(whole);
   connection.buffer.resize(whole);
@@ -139,10 +140,10 @@ Server::Step Server::begin_request(Connection& connection, const InferHead& head
   request->mailbox = mailbox_;
   request->ticket = connection.ticket;
   request->arrived_ns = now_ns();
-  request->model = model;
-  const auto queues = model->queues();
-  if (queues->all.size() != 1 || !read_http_request(*model, *request, body, json_length) ||
-      (accepts_encoding && model->answer_bytes(*request) >= kLeastCompressedBytes)) {
+  const bool is_read = read_http_request(route, *request, body, json_length, routing_key);
+  const auto queues = is_read ? request->model->queues() : nullptr;
+  if (!is_read || queues->all.size() != 1 ||
+      (accepts_encoding && request->model->answer_bytes(*request) >= kLeastCompressedBytes)) {
     ++connection.declined;
     return pass_on(connection, request->bytes + connection.buffer);
   }

@@ -41,7 +41,7 @@ void append_data(std::string& out, std::uint8_t dtype, const char* values, std::
 }  // namespace
 
 std::size_t Model::answer_bytes(const InferRequest& request) const {
-  std::size_t bytes = 512 + model_json_.size() + request.id.size();
+  std::size_t bytes = 512 + name_json_.size() + request.id.size();
   for (const WantedOutput& wanted : request.outputs) {
     const ModelOutput& entry = outputs_[wanted.place];
     const std::int64_t size = entry.row_bytes * request.rows;
@@ -61,7 +61,7 @@ void Model::write(std::string& out, const InferRequest& request, const std::vect
   json.reserve(answer_bytes(request));
   json += '{';
   if (!request.id.empty()) json.append("\"id\":\"").append(request.id).append("\",");
-  json.append("\"model_name\":").append(model_json_).append(",\"model_version\":").append(version);
+  json.append("\"model_name\":").append(name_json_).append(",\"model_version\":").append(version);
   json.append(",\"parameters\":").append(parameters).append(",\"outputs\":[");
   std::int64_t bytes = 0;
   bool has_bytes = false;

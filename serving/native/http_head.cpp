@@ -10,6 +10,7 @@ namespace {
 constexpr std::size_t kMostBytes = 16 << 10;
 constexpr int kMostHeaders = 128;
 constexpr int kMostDigits = 18;
+constexpr std::size_t kLongestKey = 1024;
 constexpr std::string_view kBegin = "POST /v2/models/";
 constexpr std::string_view kEnd = " HTTP/1.1";
 
@@ -87,6 +88,7 @@ struct Headers {
   int count = 0;
   bool has_host = false;
   std::optional<std::int64_t> content_length, json_length;
+  std::optional<std::string_view> routing_key;
   bool accepts_encoding = false;
 
   // Adds a header; returns false for one that an ordinary request does not have.
@@ -109,6 +111,11 @@ struct Headers {
         return true;
       case 16: return !equals(name, "content-encoding");
       case 17: return !equals(name, "transfer-encoding");
+      case 21:
+        if (!equals(name, "emberline-routing-key")) break;
+        if (routing_key || value.size() > kLongestKey) return false;
+        routing_key = value;
+        return true;
       case 31: return !equals(name, "inference-header-content-length") || set(json_length, value);
       default: break;
     }
@@ -164,6 +171,7 @@ HeadState read_head(std::string_view bytes, InferHead& head) {
   head.content_length = *headers.content_length;
   head.json_length = headers.json_length.value_or(head.content_length);
   if (head.json_length == 0 || head.json_length > head.content_length) return HeadState::kOther;
+  head.routing_key = headers.routing_key.value_or("");
   head.accepts_encoding = headers.accepts_encoding;
   return HeadState::kInference;
 }

@@ -13,7 +13,7 @@ namespace emberline::front {
 
 namespace {
 
-constexpr std::size_t kLongestId = 1024;
+constexpr std::size_t kLongestId = 1024, kLongestKey = 1024;
 // A longer text would delay other connections, which wait while it is read.
 constexpr std::size_t kMostJsonBytes = 1 << 20;
 // The Python path refuses longer texts with more marks; see serving/protocol/json_text.py.
@@ -92,20 +92,21 @@ bool read_values(JsonScan& scan, bool is_nested, std::int64_t rows, std::int64_t
 
 class Reader {
  public:
-  Reader(const Model& model, InferRequest& request, std::string_view json, std::size_t tail)
-      : model_(model), request_(request), scan_(json), tail_(tail) {}
+  Reader(const Route& route, InferRequest& request, std::string_view json, std::size_t tail)
+      : route_(route), request_(request), scan_(json), tail_(tail) {}
 
-  bool read();
+  bool read(std::string_view routing_key);
 
  private:
   bool read_parameters();
+  bool read_routing_key();
   bool read_tensor(Tensor& tensor);
   bool read_shape(Tensor& tensor);
   bool read_data(Tensor& tensor);
   bool read_output();
   bool choose_outputs();
 
-  const Model& model_;
+  const Route& route_;
   InferRequest& request_;
   JsonScan scan_;
   // Where the bytes of the next tensor are.
@@ -114,18 +115,18 @@ class Reader {
   std::vector<std::pair<std::string_view, std::optional<bool>>> outputs_;
   std::optional<bool> all_binary_;
   std::optional<std::int64_t> priority_, timeout_us_;
+  std::optional<std::string> routing_key_;
 };
 
-bool Reader::read() {
+bool Reader::read(std::string_view routing_key) {
   std::optional<std::string_view> id;
   std::optional<bool> has_inputs, has_outputs, has_parameters;
   const bool is_read = read_object(scan_, [&](std::string_view key) {
     if (key == "id") return set_once(id, scan_.string());
     if (key == "inputs") {
-      tensors_.reserve(model_.max_tensors());
-      return set_once<bool>(has_inputs, true) && read_array(scan_, [&] {
-               return tensors_.size() < model_.max_tensors() && read_tensor(tensors_.emplace_back());
-             });
+      tensors_.reserve(route_.main->max_tensors());
+      return set_once<bool>(has_inputs, true) &&
+             read_array(scan_, [&] { return read_tensor(tensors_.emplace_back()); });
     }
     if (key == "outputs") {
       return set_once<bool>(has_outputs, true) && read_array(scan_, [&] { return read_output(); });
@@ -135,16 +136,31 @@ bool Reader::read() {
   if (!is_read || !scan_.is_end() || !has_inputs || (id && id->size() > kLongestId)) return false;
   if (tail_ != request_.bytes.size()) return false;
   if (id) request_.id = *id;
-  return model_.place(request_, tensors_) && choose_outputs() &&
-         model_.schedule(request_, priority_.value_or(0), timeout_us_.value_or(0));
+  route_.choose(request_, routing_key_ ? *routing_key_ : routing_key);
+  return request_.model->place(request_, tensors_) && choose_outputs() &&
+         request_.model->schedule(request_, priority_.value_or(0), timeout_us_.value_or(0));
 }
 
 bool Reader::read_parameters() {
   return read_object(scan_, [&](std::string_view name) {
     if (name == "binary_data_output") return set_once(all_binary_, scan_.boolean());
     if (name == "priority") return set_once(priority_, scan_.number());
+    if (name == "routing_key") return read_routing_key();
     return name == "timeout" && set_once(timeout_us_, scan_.number());
   });
+}
+
+// Reads a string, or a whole number that stands for its digits.
+bool Reader::read_routing_key() {
+  if (routing_key_) return false;
+  if (scan_.sees('"')) {
+    const auto text = scan_.string();
+    if (text) routing_key_ = *text;
+  } else {
+    const auto number = scan_.number();
+    if (number) routing_key_ = std::to_string(*number);
+  }
+  return routing_key_ && routing_key_->size() <= kLongestKey;
 }
 
 bool Reader::read_tensor(Tensor& tensor) {
@@ -222,16 +238,16 @@ bool Reader::read_output() {
              return parameter == "binary_data" && set_once(binary, scan_.boolean());
            });
   });
-  if (!is_read || !name || outputs_.size() == model_.outputs().size()) return false;
+  if (!is_read || !name) return false;
   outputs_.emplace_back(*name, binary);
   return true;
 }
 
 bool Reader::choose_outputs() {
   const bool all_binary = all_binary_.value_or(false);
-  if (outputs_.empty()) return model_.add_outputs(request_, all_binary);
+  if (outputs_.empty()) return request_.model->add_outputs(request_, all_binary);
   return std::all_of(outputs_.begin(), outputs_.end(), [&](const auto& output) {
-    return model_.add_output(request_, output.first, output.second.value_or(all_binary));
+    return request_.model->add_output(request_, output.first, output.second.value_or(all_binary));
   });
 }
 
@@ -244,11 +260,12 @@ bool has_too_many_marks(std::string_view text) {
 
 }  // namespace
 
-bool read_http_request(const Model& model, InferRequest& request, std::size_t body, std::int64_t json_length) {
+bool read_http_request(const Route& route, InferRequest& request, std::size_t body, std::int64_t json_length,
+                       std::string_view routing_key) {
   const auto size = static_cast<std::size_t>(json_length);
   const std::string_view json = std::string_view(request.bytes).substr(body, size);
   if (json.size() > kMostJsonBytes || has_too_many_marks(json)) return false;
-  return Reader(model, request, json, body + size).read();
+  return Reader(route, request, json, body + size).read(routing_key);
 }
 
 }  // namespace emberline::front

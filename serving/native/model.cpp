@@ -28,12 +28,13 @@ bool is_before(const ColumnPart& part, std::uint16_t place) { return part.place 
 }  // namespace
 
 Model::Model(std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs, std::int64_t max_rows,
-             std::string model_json, std::vector<ModelLevel> levels, std::size_t default_level)
+             std::string name, std::string name_json, std::vector<ModelLevel> levels, std::size_t default_level)
     : key_(key),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       max_rows_(max_rows),
-      model_json_(std::move(model_json)),
+      name_(std::move(name)),
+      name_json_(std::move(name_json)),
       levels_(std::move(levels)),
       default_level_(default_level),
       queues_(std::make_shared<Queues>()) {

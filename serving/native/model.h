@@ -3,6 +3,7 @@
 // A request is read by the reader of its protocol (http_request.h), which has the model check and place what it finds.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,13 +54,13 @@ struct Queues {
   std::vector<std::shared_ptr<Queue>> all;
 };
 
-// Immutable but for its queues. Thread-safe.
+// Immutable but for its queues and its canary. Thread-safe.
 class Model {
  public:
-  // key: names the model for Python. inputs: those that requests may hold here. model_json: its name as a JSON string.
+  // key: names the model for Python. inputs: those that requests may hold here. name_json: its name as a JSON string.
   // levels: at least one. default_level: the position of the level of requests without a priority.
   Model(std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs, std::int64_t max_rows,
-        std::string model_json, std::vector<ModelLevel> levels, std::size_t default_level);
+        std::string name, std::string name_json, std::vector<ModelLevel> levels, std::size_t default_level);
 
   // Checks the tensors of a request, whose bytes are set, and places them into its columns. False for a request that is
   // not a plain one, or is wrong.
@@ -83,7 +84,11 @@ class Model {
 
   void set_queues(std::shared_ptr<const Queues> queues);
   std::shared_ptr<const Queues> queues() const;
+  // Has a canary answer this share of the requests; 0 for none.
+  void set_canary_share(double share) { canary_share_.store(share, std::memory_order_relaxed); }
+  double canary_share() const { return canary_share_.load(std::memory_order_relaxed); }
   std::int64_t key() const { return key_; }
+  const std::string& name() const { return name_; }
   const std::vector<ModelOutput>& outputs() const { return outputs_; }
 
  private:
@@ -105,12 +110,13 @@ class Model {
   const std::vector<ModelInput> inputs_;
   const std::vector<ModelOutput> outputs_;
   const std::int64_t max_rows_;
-  const std::string model_json_;
+  const std::string name_, name_json_;
   const std::vector<ModelLevel> levels_;
   const std::size_t default_level_;
   std::size_t required_ = 0, max_tensors_ = 0;
   std::unordered_map<std::string, Wanted, NameHash, std::equal_to<>> tensors_;
   std::unordered_map<std::string_view, std::uint16_t> output_places_;
+  std::atomic<double> canary_share_{0.0};
   mutable std::mutex mutex_;
   std::shared_ptr<const Queues> queues_;
 };

@@ -87,12 +87,12 @@ Server::~Server() {
 
 // From any thread.
 
-void Server::route(const std::string& path, std::shared_ptr<const Model> model) {
+void Server::route(const std::string& path, std::shared_ptr<const Route> route) {
   const std::lock_guard lock(mutex_);
-  if (model == nullptr) {
+  if (route == nullptr) {
     routes_.erase(path);
   } else {
-    routes_[path] = std::move(model);
+    routes_[path] = std::move(route);
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include "mailbox.h"
 #include "model.h"
+#include "route.h"
 
 namespace emberline::front {
 
@@ -67,8 +68,8 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Answers a path from now on by a model; null: the path is no longer answered here.
-  void route(const std::string& path, std::shared_ptr<const Model> model);
+  // Answers a path by this route from now on; null: the path is no longer answered here.
+  void route(const std::string& path, std::shared_ptr<const Route> route);
   std::vector<HandedOver> take_handed_over();
   std::vector<Missed> take_missed();
   // Takes a connection back, with the bytes that the Python path has read of its next request.
@@ -105,7 +106,7 @@ class Server {
   void work(Connection& connection);
   Step read_some(Connection& connection);
   Step advance(Connection& connection);
-  Step begin_request(Connection& connection, const struct InferHead& head, std::shared_ptr<const Model> model);
+  Step begin_request(Connection& connection, const struct InferHead& head, const Route& route);
   Step flush(Connection& connection);
   Step pass_on(Connection& connection, std::string bytes);
   void refuse(Connection& connection, std::string_view status, std::string_view text, bool ends);
@@ -129,7 +130,7 @@ class Server {
   mutable std::mutex mutex_;
   std::vector<HandedOver> handed_over_;
   std::vector<Missed> missed_;
-  std::unordered_map<std::string, std::shared_ptr<const Model>> routes_;
+  std::unordered_map<std::string, std::shared_ptr<const Route>> routes_;
 
   // The thread's own.
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections_;

@@ -62,6 +62,14 @@ TEST(what_a_head_leaves_out_has_its_usual_meaning) {
   CHECK(read_head(bytes, head) == HeadState::kInference && head.accepts_encoding);
 }
 
+TEST(the_routing_key_of_a_head_is_read) {
+  InferHead head;
+  std::string bytes = with("Host: ", "EMBERLINE-Routing-Key:  a key \r\nHost: ");
+  CHECK(read_head(bytes, head) == HeadState::kInference && head.routing_key == "a key");
+  bytes = with("Host: ", "Emberline-Routing-Key: " + std::string(1025, 'k') + "\r\nHost: ");
+  CHECK(state(bytes) == HeadState::kOther);
+}
+
 TEST(a_head_is_incomplete_until_its_end) {
   for (std::size_t size = 0; size < kHead.size(); ++size) CHECK(state(kHead.substr(0, size)) == HeadState::kIncomplete);
   CHECK(state(kHead + std::string(100, 'x')) == HeadState::kInference);
@@ -82,7 +90,8 @@ TEST(heads_with_two_meanings_or_further_demands_are_not_taken) {
                            "Connection: close",
                            "Connection: keep-alive, x",
                            "Authorization: Bearer x",
-                           "Emberline-Routing-Key: k",
+                           "Emberline-Min-Snapshot: 1.0",
+                           "Emberline-Routing-Key: k\r\nemberline-routing-key: k",
                            "Inference-Header-Content-Length: 4",
                            " folded: x",
                            "\tfolded",

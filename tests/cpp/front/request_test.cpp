@@ -1,4 +1,5 @@
 // Bodies of requests to a model, the columns that their tensors become, and the answers.
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -28,7 +29,7 @@ ModelInput input(const char* name, std::uint16_t place, std::uint8_t takes, std:
 }
 
 // a: INT64 of one value; b: FP32 of two; c: optional, as a. h: an optional list of a user; u: of a user.
-Model model() {
+std::shared_ptr<Model> make_model() {
   std::vector<ModelInput> inputs{input("a", 0, kIntegers, 1, true), input("b", 2, kFloats, 2, true),
                                  input("c", 5, kIntegers, 1, false), input("h", 6, kIntegers, 4, false),
                                  input("u", 7, kIntegers, 1, false)};
@@ -36,7 +37,13 @@ Model model() {
   inputs[3].is_list = inputs[3].is_user = inputs[3].has_valid = true;
   inputs[4].is_user = true;
   const ModelOutput output{"s", "{\"name\":\"s\",\"shape\":[", "]", 4, kFp32};
-  return Model(1, std::move(inputs), {output}, 8, "\"m\"", {{0, false}, {5'000, false}, {7'000, true}}, 0);
+  return std::make_shared<Model>(1, std::move(inputs), std::vector<ModelOutput>{output}, 8, "m", "\"m\"",
+                                 std::vector<ModelLevel>{{0, false}, {5'000, false}, {7'000, true}}, std::size_t{0});
+}
+
+const std::shared_ptr<Model>& model() {
+  static const std::shared_ptr<Model> made = make_model();
+  return made;
 }
 
 constexpr const char* kJson =
@@ -49,11 +56,11 @@ constexpr const char* kText = R"({"inputs":[{"name":"a","shape":[2],"datatype":"
                               R"("parameters":{"priority":2,"timeout":3}})";
 
 bool reads(const std::string& json, const std::string& tail, InferRequest* out = nullptr) {
-  const Model made = model();
+  const Route route{model(), nullptr};
   InferRequest request;
   request.arrived_ns = 1'000'000;
   request.bytes = "head" + json + tail;
-  const bool is_read = read_http_request(made, request, 4, static_cast<std::int64_t>(json.size()));
+  const bool is_read = read_http_request(route, request, 4, static_cast<std::int64_t>(json.size()), "");
   if (out != nullptr) *out = std::move(request);
   return is_read;
 }
@@ -137,7 +144,11 @@ TEST(requests_of_another_form_are_not_taken) {
            {"true}", "true,\"priority\":1,\"priority\":1}"},
            {"true}", "true,\"timeout\":1.5}"},
            {"true}", "true,\"timeout\":4398046511105}"},
-           {"true}", "true,\"sequence_id\":1}"}}) {
+           {"true}", "true,\"sequence_id\":1}"},
+           {"true}", "true,\"min_snapshot\":\"1.0\"}"},
+           {"true}", "true,\"routing_key\":null}"},
+           {"true}", "true,\"routing_key\":-1}"},
+           {"true}", "true,\"routing_key\":\"" + std::string(1025, 'k') + "\"}"}}) {
     CHECK(!reads(replaced(kJson, before, after), 32));
   }
   CHECK(!reads(kJson, 31));
@@ -161,6 +172,41 @@ TEST(priority_and_timeout_say_when_a_request_is_due) {
   CHECK((due("\"priority\":2,\"timeout\":9")[1] == kArrived + 5'000));
   CHECK((due("\"priority\":3,\"timeout\":9") == std::vector<std::int64_t>{2, kArrived + 9'000, kArrived + 7'000}));
   CHECK((due("\"priority\":4") == std::vector<std::int64_t>{0, 0, 0}));
+}
+
+TEST(an_output_without_a_form_in_json_is_sent_as_bytes_only) {
+  const ModelOutput output{"s", "{\"name\":\"s\",\"shape\":[", "]", 4, kNoWire};
+  const Model made(1, {}, {output}, 8, "m", "\"m\"", {{0, false}}, 0);
+  InferRequest request;
+  CHECK(!made.add_output(request, "s", false) && !made.add_outputs(request, false) && request.outputs.empty());
+  CHECK(made.add_outputs(request, true) && request.outputs.size() == 1 && !made.add_output(request, "s", true));
+}
+
+TEST(a_key_goes_to_the_arm_that_python_sends_it_to) {
+  // Digests of hashlib.blake2b(key, digest_size=8, key=b"m") as fractions.
+  CHECK(routing_point("m", "k") == 0.9868535164329096 &&
+        routing_point("m", std::string(128, 'x')) == 0.7177955035097565);
+  CHECK(routing_point("m", std::string(129, 'x')) == 0.28804699818538776);
+  CHECK(routing_point(std::string(70, 'n'), "k") == routing_point(std::string(64, 'n'), "k"));
+  for (int i = 0; i < 1000; ++i) CHECK(routing_point("m", "") >= 0.0 && routing_point("m", "") < 1.0);
+  CHECK(routing_point("m", "") != routing_point("m", ""));
+  const auto chosen = [](const std::string& parameters, double share, double arm_share) {
+    const Route route{model(), make_model(), share};
+    auto request = std::make_shared<InferRequest>();
+    const std::string json = replaced(kJson, "true}", "true" + parameters + "}");
+    request->bytes = json + std::string(32, '\1');
+    model()->set_canary_share(arm_share);
+    CHECK(read_http_request(route, *request, 0, static_cast<std::int64_t>(json.size()), "k"));
+    model()->set_canary_share(0.0);
+    return std::pair(request->model == route.canary, request->canary);
+  };
+  const double k = routing_point("m", "k"), seven = routing_point("m", "7");
+  CHECK(chosen("", k, 0.0) == std::pair(false, false) && chosen("", std::nextafter(k, 1.0), 0.0).first);
+  CHECK(!chosen("", 0.0, k).second && chosen("", 0.0, std::nextafter(k, 1.0)).second);
+  for (const char* key : {",\"routing_key\":7", ",\"routing_key\":\"7\""}) {
+    CHECK(!chosen(key, seven, 0.0).first && chosen(key, std::nextafter(seven, 1.0), 0.0).first);
+  }
+  CHECK(chosen(",\"routing_key\":\"\"", 1.0, 0.0).first);
 }
 
 TEST(a_list_keeps_what_its_lengths_say) {
@@ -311,13 +357,12 @@ TEST(damaged_requests_are_read_within_their_bounds) {
 }
 
 TEST(an_answer_is_written_as_it_was_asked_for) {
-  const Model made = model();
   InferRequest request;
   CHECK(reads(kJson, std::string(32, '\1'), &request));
   std::string out;
   const float scores[] = {1.0F, 2.5F};
   const std::vector<const char*> outputs = {reinterpret_cast<const char*>(scores)};
-  made.write(out, request, outputs, "\"3\"", "{}", "date: x\r\n", true);
+  request.model->write(out, request, outputs, "\"3\"", "{}", "date: x\r\n", true);
   const std::string json = R"({"id":"x","model_name":"m","model_version":"3","parameters":{},)"
                            R"("outputs":[{"name":"s","shape":[2],"parameters":{"binary_data_size":8}}]})";
   CHECK(out == "HTTP/1.1 200 OK\r\ndate: x\r\ncontent-length: " + std::to_string(json.size() + 8) +
@@ -326,12 +371,12 @@ TEST(an_answer_is_written_as_it_was_asked_for) {
                    std::string(reinterpret_cast<const char*>(scores), 8));
   request.outputs[0].is_binary = false;
   out.clear();
-  made.write(out, request, outputs, "\"3\"", "{}", "date: x\r\n", false);
+  request.model->write(out, request, outputs, "\"3\"", "{}", "date: x\r\n", false);
   const std::string text = R"({"id":"x","model_name":"m","model_version":"3","parameters":{},)"
                            R"("outputs":[{"name":"s","shape":[2],"data":[1.0,2.5]}]})";
   CHECK(out == "HTTP/1.1 200 OK\r\ndate: x\r\ncontent-length: " + std::to_string(text.size()) +
                    "\r\ncontent-type: application/json\r\n\r\n" + text);
-  CHECK(made.answer_bytes(request) >= text.size());
+  CHECK(request.model->answer_bytes(request) >= text.size());
 }
 
 RUN_ALL_TESTS()

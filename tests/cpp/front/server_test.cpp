@@ -73,11 +73,11 @@ class World {
     queue_options.max_waiting = {max_waiting};
     queue = std::make_shared<Queue>(queue_options, 1);
     auto model = std::make_shared<Model>(1, std::vector<ModelInput>{{"a", 0, 1, 1}},
-                                         std::vector<ModelOutput>{{"s", "{\"shape\":[", "]", 4}}, 16, "\"m\"",
+                                         std::vector<ModelOutput>{{"s", "{\"shape\":[", "]", 4}}, 16, "m", "\"m\"",
                                          std::vector<ModelLevel>{{timeout_ns, false}}, std::size_t{0});
     model->set_queues(std::make_shared<Queues>(Queues{{queue}}));
     server = std::make_unique<Server>(given, listener_, wake_);
-    server->route(kPath, model);
+    server->route(kPath, std::make_shared<Route>(Route{model, nullptr}));
     if (answers) session_ = std::thread([this] { answer_all(); });
   }
 
