@@ -399,6 +399,7 @@ TEST(damaged_frames_harm_nobody) {
     ::poll(&ready, 1, 2);
     ::close(end);
   }
+  CHECK(within_five_seconds([&] { return chain.front->server->connections() == 0; }));
   Client client(chain.front->connect());
   const std::int32_t id = client.ask(message(2, 4));
   CHECK(client.finish());
