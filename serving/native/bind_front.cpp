@@ -9,12 +9,13 @@
 #include <memory>
 #include <utility>
 
-#include "columns.h"
+#include "mailbox.h"
 #include "model.h"
 #include "number_text.h"
 #include "queue.h"
 #include "route.h"
-#include "server.h"
+
+void bind_servers(nanobind::module_& m);  // in bind_servers.cpp
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -113,8 +114,7 @@ nb::object block(const RequestBatch& batch) {
 
 using Output = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
-void respond(const RequestBatch& batch, const std::vector<Output>& outputs, const std::string& version,
-             const std::string& parameters) {
+void respond(const RequestBatch& batch, const std::vector<Output>& outputs, const AnswerHead& head) {
   const auto& wanted = batch.requests().front()->model->outputs();
   if (outputs.size() != wanted.size()) throw nb::value_error("one array an output is expected");
   std::vector<const char*> addresses;
@@ -126,7 +126,7 @@ void respond(const RequestBatch& batch, const std::vector<Output>& outputs, cons
     addresses.push_back(static_cast<const char*>(outputs[i].data()));
   }
   const nb::gil_scoped_release release;
-  batch.respond(addresses, version, parameters);
+  batch.respond(addresses, head);
 }
 
 std::vector<std::int64_t> arrivals(const RequestBatch& batch) {
@@ -173,6 +173,15 @@ nb::str number_text(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::dev
 NB_MODULE(_front, m) {
   nb::class_<RequestBatch> batch(m, "RequestBatch");  // others' signatures name it
   nb::class_<Ticket>(m, "Ticket").def(nb::init<>());
+  nb::class_<AnswerHead>(m, "AnswerHead")
+      .def(
+          "__init__",
+          [](AnswerHead* self, std::string version, std::string parameters, std::string plain_version,
+             const nb::bytes& fields) {
+            new (self) AnswerHead{std::move(version), std::move(parameters), std::move(plain_version),
+                                  std::string(fields.c_str(), fields.size())};
+          },
+          "version"_a, "parameters"_a, "plain_version"_a, "parameter_fields"_a);
 
   nb::class_<Queue>(m, "Queue")
       .def(
@@ -225,9 +234,9 @@ NB_MODULE(_front, m) {
       .def_prop_ro("arrivals_ns", &arrivals)
       .def_prop_ro("layout", &layout)
       .def("block", &block, nb::sig("def block(self) -> numpy.typing.NDArray[numpy.uint8]"))
-      .def("respond", &respond, "outputs"_a, "version"_a, "parameters"_a,
+      .def("respond", &respond, "outputs"_a, "head"_a,
            nb::sig("def respond(self, outputs: collections.abc.Sequence[numpy.typing.NDArray[typing.Any]], "
-                   "version: str, parameters: str) -> None"))
+                   "head: AnswerHead) -> None"))
       .def("hand_over", &RequestBatch::hand_over)
       .def("expire", &RequestBatch::expire);
 
@@ -250,11 +259,11 @@ NB_MODULE(_front, m) {
       .def(
           "__init__",
           [](ModelOutput* self, std::string name, std::string before_rows, std::string after_rows,
-             std::int64_t row_bytes, const std::string& json_dtype) {
-            new (self) ModelOutput{std::move(name), std::move(before_rows), std::move(after_rows), row_bytes,
-                                   wire_of(json_dtype)};
+             std::int64_t row_bytes, const std::string& json_dtype, std::string dtype, std::vector<std::int64_t> dims) {
+            new (self) ModelOutput{std::move(name),     std::move(before_rows), std::move(after_rows), row_bytes,
+                                   wire_of(json_dtype), std::move(dtype),       std::move(dims)};
           },
-          "name"_a, "before_rows"_a, "after_rows"_a, "row_bytes"_a, "json_dtype"_a);
+          "name"_a, "before_rows"_a, "after_rows"_a, "row_bytes"_a, "json_dtype"_a, "dtype"_a, "dims"_a);
 
   nb::class_<Model>(m, "Model")
       .def(
@@ -287,67 +296,5 @@ NB_MODULE(_front, m) {
       },
       "model"_a, "routing_key"_a);
 
-  nb::class_<ServerOptions>(m, "ServerOptions")
-      .def(nb::init<>())
-      .def_rw("max_body_bytes", &ServerOptions::max_body_bytes)
-      .def_rw("max_inflight_bytes", &ServerOptions::max_inflight_bytes)
-      .def_rw("max_connections", &ServerOptions::max_connections)
-      .def_rw("connections_per_address", &ServerOptions::connections_per_address)
-      .def_rw("last_descriptor", &ServerOptions::last_descriptor)
-      .def_rw("body_timeout_ns", &ServerOptions::body_timeout_ns)
-      .def_rw("keep_alive_ns", &ServerOptions::keep_alive_ns)
-      .def_rw("linger_ns", &ServerOptions::linger_ns)
-      .def_rw("overloaded_status", &ServerOptions::overloaded_status)
-      .def_rw("late_status", &ServerOptions::late_status)
-      .def_rw("expired_status", &ServerOptions::expired_status)
-      .def_rw("late", &ServerOptions::late)
-      .def_rw("expired", &ServerOptions::expired)
-      .def_rw("too_many_bytes", &ServerOptions::too_many_bytes)
-      .def_rw("too_many_connections", &ServerOptions::too_many_connections)
-      .def_rw("too_many_of_address", &ServerOptions::too_many_of_address);
-
-  nb::class_<Server>(m, "Server")
-      .def(nb::init<ServerOptions, int, int>(), "options"_a, "listener"_a, "wake_python"_a)
-      .def(
-          "route",
-          [](Server& self, const std::string& path, std::shared_ptr<Model> model, std::shared_ptr<Model> canary,
-             double share) {
-            if (model == nullptr) return self.route(path, nullptr);
-            self.route(path, std::make_shared<Route>(Route{std::move(model), std::move(canary), share}));
-          },
-          "path"_a, "model"_a.none(), "canary"_a.none() = nb::none(), "share"_a = 0.0)
-      .def(
-          "take_handed_over",
-          [](Server& self) {
-            nb::list found;
-            for (const HandedOver& each : self.take_handed_over()) {
-              found.append(nb::make_tuple(each.descriptor, each.ticket, nb::bytes(each.bytes.data(), each.bytes.size()),
-                                          each.may_return));
-            }
-            return found;
-          },
-          nb::sig("def take_handed_over(self) -> list[tuple[int, int, bytes, bool]]"))
-      .def(
-          "take_missed",
-          [](Server& self) {
-            nb::list found;
-            for (const Missed& each : self.take_missed()) {
-              found.append(nb::make_tuple(each.model->key(), each.canary, each.took_ns, static_cast<int>(each.why)));
-            }
-            return found;
-          },
-          nb::sig("def take_missed(self) -> list[tuple[int, bool, int, int]]"))
-      .def(
-          "give_back",
-          [](Server& self, std::uint64_t ticket, const nb::bytes& bytes) {
-            self.give_back(ticket, std::string(bytes.c_str(), bytes.size()));
-          },
-          "ticket"_a, "bytes"_a)
-      .def("closed", &Server::closed, "ticket"_a)
-      .def("drain", &Server::drain)
-      .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("connections", &Server::connections)
-      .def_prop_ro("in_flight", &Server::in_flight)
-      .def_prop_ro("answered", &Server::answered)
-      .def_prop_ro("passed_on", &Server::passed_on);
+  bind_servers(m);
 }

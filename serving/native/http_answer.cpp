@@ -49,20 +49,20 @@ std::size_t Model::answer_bytes(const InferRequest& request) const {
     if (wanted.is_binary) {
       bytes += static_cast<std::size_t>(size);
     } else {
-      bytes += static_cast<std::size_t>(size / kWireBytes[entry.dtype]) * (kLongestNumberText + 1);
+      bytes += static_cast<std::size_t>(size / kWireBytes[entry.json_dtype]) * (kLongestNumberText + 1);
     }
   }
   return bytes;
 }
 
 void Model::write(std::string& out, const InferRequest& request, const std::vector<const char*>& outputs,
-                  std::string_view version, std::string_view parameters, std::string_view date, bool closes) const {
+                  const AnswerHead& head, std::string_view date, bool closes) const {
   std::string json;
   json.reserve(answer_bytes(request));
   json += '{';
   if (!request.id.empty()) json.append("\"id\":\"").append(request.id).append("\",");
-  json.append("\"model_name\":").append(name_json_).append(",\"model_version\":").append(version);
-  json.append(",\"parameters\":").append(parameters).append(",\"outputs\":[");
+  json.append("\"model_name\":").append(name_json_).append(",\"model_version\":").append(head.version);
+  json.append(",\"parameters\":").append(head.parameters).append(",\"outputs\":[");
   std::int64_t bytes = 0;
   bool has_bytes = false;
   for (const WantedOutput& wanted : request.outputs) {
@@ -80,7 +80,7 @@ void Model::write(std::string& out, const InferRequest& request, const std::vect
       has_bytes = true;
     } else {
       json += ",\"data\":[";
-      append_data(json, entry.dtype, outputs[wanted.place], size);
+      append_data(json, entry.json_dtype, outputs[wanted.place], size);
       json += "]}";
     }
   }

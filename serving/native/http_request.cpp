@@ -172,7 +172,7 @@ bool Reader::read_tensor(Tensor& tensor) {
     if (key == "datatype") {
       if (!set_once(dtype, scan_.string())) return false;
       tensor.dtype = wire_of(*dtype);
-      return tensor.dtype != kNoWire && tensor.dtype != kBytes;
+      return tensor.dtype != kNoWire && tensor.dtype != kStrings;
     }
     if (key == "shape") return read_shape(tensor);
     if (key == "data") return !std::exchange(has_data, true) && read_data(tensor);

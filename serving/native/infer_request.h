@@ -14,7 +14,7 @@ namespace emberline::front {
 
 // dtypes of the wire; their numbers are the positions of their names, as in storage/features/dtypes.py.
 constexpr std::string_view kWireNames[] = {"INT64", "INT32", "UINT64", "BYTES", "FP32", "FP64", "BOOL"};
-enum Wire : std::uint8_t { kInt64, kInt32, kUint64, kBytes, kFp32, kFp64, kBool };
+enum Wire : std::uint8_t { kInt64, kInt32, kUint64, kStrings, kFp32, kFp64, kBool };
 constexpr std::uint8_t kNoWire = 255;
 // Bytes of a value, 0 for those of any length.
 constexpr std::int64_t kWireBytes[] = {8, 4, 8, 0, 4, 8, 1};
@@ -69,12 +69,20 @@ struct WantedOutput {
 class Mailbox;
 class Model;
 
+// How an answer is written.
+enum class Encoding : std::uint8_t { kHttp, kGrpc, kGrpcStream };
+
 // Views into its bytes are offsets, so that it can be moved.
 struct InferRequest : Waiting {
   std::shared_ptr<const Model> model;
   // Where its answer goes, and the connection that it came by.
   std::shared_ptr<Mailbox> mailbox;
   std::uint64_t ticket = 0;
+  // The call within the connection, where there may be several at a time; or 0.
+  std::int32_t stream = 0;
+  // Which of the call's requests it is.
+  std::uint32_t number = 0;
+  Encoding encoding = Encoding::kHttp;
   // Head and body, as they came.
   std::string bytes;
   // Values that were made of the request's text.

@@ -23,6 +23,8 @@ class Mailbox {
     std::uint64_t ticket = 0;
     std::string bytes;
     std::shared_ptr<InferRequest> request;
+    std::int32_t stream = 0;
+    std::uint32_t number = 0;
   };
 
   // Raises std::system_error.
@@ -53,7 +55,7 @@ class RequestBatch {
   const InferRequests& requests() const { return requests_; }
   std::int64_t rows() const;
   // Sends the responses. outputs: for each output of the model the first byte of the batch's rows; they are copied.
-  void respond(const std::vector<const char*>& outputs, std::string_view version, std::string_view parameters) const;
+  void respond(const std::vector<const char*>& outputs, const AnswerHead& head) const;
   // Has the Python path answer each request from its beginning.
   void hand_over() const;
   // Says that the requests waited for too long.

@@ -68,7 +68,7 @@ bool Model::place(InferRequest& request, const std::vector<Tensor>& tensors) con
   std::vector<std::pair<Wanted, const Tensor*>> companions;
   for (const Tensor& tensor : tensors) {
     const auto found = tensors_.find(tensor.name);
-    if (found == tensors_.end() || tensor.dtype == kNoWire || tensor.dtype == kBytes) return false;
+    if (found == tensors_.end() || tensor.dtype == kNoWire || tensor.dtype == kStrings) return false;
     if (found->second.role != Role::kValues) {
       companions.emplace_back(found->second, &tensor);
     } else if (!add_values(request, found->second.input, tensor)) {
@@ -159,7 +159,7 @@ bool Model::find_rows(InferRequest& request) const {
 
 bool Model::add_output(InferRequest& request, std::string_view name, bool is_binary) const {
   const auto place = output_places_.find(name);
-  if (place == output_places_.end() || (!is_binary && outputs_[place->second].dtype == kNoWire)) return false;
+  if (place == output_places_.end() || (!is_binary && outputs_[place->second].json_dtype == kNoWire)) return false;
   const bool is_there = std::any_of(request.outputs.begin(), request.outputs.end(),
                                     [&](const WantedOutput& each) { return each.place == place->second; });
   if (!is_there) request.outputs.push_back({place->second, is_binary});

@@ -39,8 +39,11 @@ struct ModelOutput {
   // JSON before and after the number of rows, of the output's name, dtype and shape.
   std::string before_rows, after_rows;
   std::int64_t row_bytes = 0;
-  // kNoWire for one that is sent as bytes only.
-  std::uint8_t dtype = kNoWire;
+  // The dtype as which it is written as JSON; kNoWire for one that is sent as bytes only.
+  std::uint8_t json_dtype = kNoWire;
+  std::string dtype;
+  // The shape of one row.
+  std::vector<std::int64_t> dims;
 };
 
 // How long requests of a priority level may wait, 0 for no limit; they are delayed instead of refused where it delays.
@@ -52,6 +55,14 @@ struct ModelLevel {
 // The queues that requests of a model go to, replaced as a whole when sessions are started or ended.
 struct Queues {
   std::vector<std::shared_ptr<Queue>> all;
+};
+
+// What the answers of a batch have in common: version and parameters, for each encoding.
+struct AnswerHead {
+  // The version as JSON, and the parameters as JSON.
+  std::string version, parameters;
+  // The version as it is, and the parameters as fields of a ModelInferResponse.
+  std::string plain_version, parameter_fields;
 };
 
 // Immutable but for its queues and its canary. Thread-safe.
@@ -77,10 +88,9 @@ class Model {
 
   // Bytes of an answer without its head, at most.
   std::size_t answer_bytes(const InferRequest& request) const;
-  // Appends the whole response to a request.
-  // outputs: the first byte of each output's rows of this request. version: as a JSON string. parameters: as JSON.
+  // Appends the whole HTTP response to a request. outputs: the first byte of each output's rows of this request.
   void write(std::string& out, const InferRequest& request, const std::vector<const char*>& outputs,
-             std::string_view version, std::string_view parameters, std::string_view date, bool closes) const;
+             const AnswerHead& head, std::string_view date, bool closes) const;
 
   void set_queues(std::shared_ptr<const Queues> queues);
   std::shared_ptr<const Queues> queues() const;

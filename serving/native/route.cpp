@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "blake2b.h"
 
@@ -26,6 +27,21 @@ void Route::choose(InferRequest& request, std::string_view routing_key) const {
   request.model = is_canary ? canary : main;
   const double arm_share = request.model->canary_share();
   request.canary = arm_share > 0.0 && routing_point(request.model->name(), routing_key) < arm_share;
+}
+
+void Routes::set(const std::string& path, std::shared_ptr<const Route> route) {
+  const std::lock_guard lock(mutex_);
+  if (route == nullptr) {
+    routes_.erase(path);
+  } else {
+    routes_[path] = std::move(route);
+  }
+}
+
+std::shared_ptr<const Route> Routes::find(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = routes_.find(path);
+  return found == routes_.end() ? nullptr : found->second;
 }
 
 }  // namespace emberline::front

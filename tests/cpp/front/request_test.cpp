@@ -36,7 +36,7 @@ std::shared_ptr<Model> make_model() {
   inputs[2].has_valid = true;
   inputs[3].is_list = inputs[3].is_user = inputs[3].has_valid = true;
   inputs[4].is_user = true;
-  const ModelOutput output{"s", "{\"name\":\"s\",\"shape\":[", "]", 4, kFp32};
+  const ModelOutput output{"s", "{\"name\":\"s\",\"shape\":[", "]", 4, kFp32, "FP32", {}};
   return std::make_shared<Model>(1, std::move(inputs), std::vector<ModelOutput>{output}, 8, "m", "\"m\"",
                                  std::vector<ModelLevel>{{0, false}, {5'000, false}, {7'000, true}}, std::size_t{0});
 }
@@ -175,7 +175,7 @@ TEST(priority_and_timeout_say_when_a_request_is_due) {
 }
 
 TEST(an_output_without_a_form_in_json_is_sent_as_bytes_only) {
-  const ModelOutput output{"s", "{\"name\":\"s\",\"shape\":[", "]", 4, kNoWire};
+  const ModelOutput output{"s", "{\"name\":\"s\",\"shape\":[", "]", 4, kNoWire, "FP32", {}};
   const Model made(1, {}, {output}, 8, "m", "\"m\"", {{0, false}}, 0);
   InferRequest request;
   CHECK(!made.add_output(request, "s", false) && !made.add_outputs(request, false) && request.outputs.empty());
@@ -362,7 +362,7 @@ TEST(an_answer_is_written_as_it_was_asked_for) {
   std::string out;
   const float scores[] = {1.0F, 2.5F};
   const std::vector<const char*> outputs = {reinterpret_cast<const char*>(scores)};
-  request.model->write(out, request, outputs, "\"3\"", "{}", "date: x\r\n", true);
+  request.model->write(out, request, outputs, {"\"3\"", "{}", "3", ""}, "date: x\r\n", true);
   const std::string json = R"({"id":"x","model_name":"m","model_version":"3","parameters":{},)"
                            R"("outputs":[{"name":"s","shape":[2],"parameters":{"binary_data_size":8}}]})";
   CHECK(out == "HTTP/1.1 200 OK\r\ndate: x\r\ncontent-length: " + std::to_string(json.size() + 8) +
@@ -371,7 +371,7 @@ TEST(an_answer_is_written_as_it_was_asked_for) {
                    std::string(reinterpret_cast<const char*>(scores), 8));
   request.outputs[0].is_binary = false;
   out.clear();
-  request.model->write(out, request, outputs, "\"3\"", "{}", "date: x\r\n", false);
+  request.model->write(out, request, outputs, {"\"3\"", "{}", "3", ""}, "date: x\r\n", false);
   const std::string text = R"({"id":"x","model_name":"m","model_version":"3","parameters":{},)"
                            R"("outputs":[{"name":"s","shape":[2],"data":[1.0,2.5]}]})";
   CHECK(out == "HTTP/1.1 200 OK\r\ndate: x\r\ncontent-length: " + std::to_string(text.size()) +

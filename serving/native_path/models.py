@@ -1,4 +1,4 @@
-"""Describes models to the native HTTP server, and answers what it has read of their requests."""
+"""Describes models to the native servers of HTTP and gRPC, and answers what these have read of their requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from serving._front import Model, ModelInput, ModelOutput, RequestBatch, number_text
+from serving._front import AnswerHead, Model, ModelInput, ModelOutput, RequestBatch, number_text
 from serving.control.models import answer_parameters
 from serving.engine.batcher import RequestQueue
 from serving.engine.endpoint import Endpoint
 from serving.engine.requests import Answer, InferenceResult, JoinedRequest, QueuedRequest
 from serving.protocol.dtypes import WIRE_TYPES, accepts
 from serving.protocol.json_text import dump_json
+from serving.protocol.proto_tensors import parameter_fields
 from storage.features import InputSpec
 from storage.features.dtypes import DTYPES, FLOATS
 from storage.features.flat import FlatColumns, Layout
@@ -63,13 +64,16 @@ class NativeSink:
             batch.hand_over()
 
     def _respond(self, request: QueuedRequest, batch: RequestBatch, answer: InferenceResult) -> None:
-        version, parameters = dump_json(str(answer.snapshot.version)), dump_json(answer_parameters(answer))
+        version, parameters = str(answer.snapshot.version), answer_parameters(answer)
+        head = AnswerHead(
+            dump_json(version).decode(), dump_json(parameters).decode(), version, parameter_fields(parameters)
+        )
         endpoint = self._endpoint()
         if endpoint is not None:
             # Before the clients have their answers, so that one of them finds its request counted.
             now_ns = time.monotonic_ns()
             endpoint.statistics_of(request).succeeded([now_ns - at_ns for at_ns in batch.arrivals_ns])
-        batch.respond(answer.outputs, version.decode(), parameters.decode())
+        batch.respond(answer.outputs, head)
         if endpoint is not None:
             endpoint.answered(request)
 
@@ -92,7 +96,9 @@ def native_model(endpoint: Endpoint, key: int) -> Model | None:
         begin = dump_json({"name": output.name, "datatype": output.dtype, "shape": []}).decode()
         dims = "".join(f",{size}" for size in output.dims)
         json_dtype = "" if output.dtype in FLOATS and not writes_floats else output.dtype
-        outputs.append(ModelOutput(output.name, begin[:-2], f"{dims}]", row_bytes, json_dtype))
+        outputs.append(
+            ModelOutput(output.name, begin[:-2], f"{dims}]", row_bytes, json_dtype, output.dtype, list(output.dims))
+        )
     settings = endpoint.queue_settings
     return Model(
         key,

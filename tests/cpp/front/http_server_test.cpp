@@ -1,10 +1,7 @@
 // A server with real sockets, and a session that answers from its queue. Run under the sanitizers too.
-#include "server.h"
+#include "http_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,12 +9,13 @@
 #include <thread>
 
 #include "check.h"
+#include "world.h"
 
 using namespace emberline::front;
 
 namespace {
 
-const std::string kPath = "/v2/models/m/infer";
+using HttpWorld = World<HttpServer>;
 
 std::string request(std::int64_t rows, const std::string& beside = "", std::int64_t value = 7) {
   const std::string json = R"({"inputs":[{"name":"a","shape":[)" + std::to_string(rows) +
@@ -29,101 +27,6 @@ std::string request(std::int64_t rows, const std::string& beside = "", std::int6
          "Content-Length: " + std::to_string(json.size() + tail.size()) +
          "\r\nInference-Header-Content-Length: " + std::to_string(json.size()) + "\r\n\r\n" + json + tail;
 }
-
-ServerOptions options() {
-  ServerOptions made;
-  made.max_body_bytes = 1 << 20;
-  made.max_inflight_bytes = 1 << 22;
-  made.max_connections = 100;
-  made.connections_per_address = 100;
-  made.last_descriptor = 1 << 20;
-  made.body_timeout_ns = 300'000'000;
-  made.keep_alive_ns = 60'000'000'000;
-  made.linger_ns = 200'000'000;
-  made.overloaded_status = "HTTP/1.1 503 Service Unavailable\r\n";
-  made.late_status = "HTTP/1.1 400 Bad Request\r\n";
-  made.expired_status = "HTTP/1.1 504 Gateway Timeout\r\n";
-  made.late = "late";
-  made.expired = "expired";
-  made.too_many_bytes = "bytes";
-  made.too_many_connections = "connections";
-  made.too_many_of_address = "address";
-  return made;
-}
-
-// A server, its queue, and a thread that answers each row with its first value as a float.
-class World {
- public:
-  explicit World(ServerOptions given = options(), bool answers = true, std::int64_t timeout_ns = 0,
-                 std::int64_t max_waiting = 1000) {
-    listener_ = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    ::bind(listener_, reinterpret_cast<sockaddr*>(&address), size);
-    ::listen(listener_, 100);
-    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = address.sin_port;
-    wake_ = ::eventfd(0, EFD_NONBLOCK);
-    QueueOptions queue_options;
-    queue_options.model = "model 'm'";
-    queue_options.max_rows = 64;
-    queue_options.merge = true;
-    queue_options.max_waiting = {max_waiting};
-    queue = std::make_shared<Queue>(queue_options, 1);
-    auto model = std::make_shared<Model>(1, std::vector<ModelInput>{{"a", 0, 1, 1}},
-                                         std::vector<ModelOutput>{{"s", "{\"shape\":[", "]", 4}}, 16, "m", "\"m\"",
-                                         std::vector<ModelLevel>{{timeout_ns, false}}, std::size_t{0});
-    model->set_queues(std::make_shared<Queues>(Queues{{queue}}));
-    server = std::make_unique<Server>(given, listener_, wake_);
-    server->route(kPath, std::make_shared<Route>(Route{model, nullptr}));
-    if (answers) session_ = std::thread([this] { answer_all(); });
-  }
-
-  ~World() {
-    queue->close();
-    if (session_.joinable()) session_.join();
-    server->stop();
-    queue->clear();
-    ::close(listener_);
-    ::close(wake_);
-  }
-
-  int connect() const {
-    const int end = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = port_;
-    CHECK(::connect(end, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-    return end;
-  }
-
-  std::shared_ptr<Queue> queue;
-  std::unique_ptr<Server> server;
-
- private:
-  void answer_all() const {
-    while (true) {
-      Batch batch = queue->take();
-      if (batch.is_end) return;
-      InferRequests requests;
-      for (const Request& each : batch.requests) requests.push_back(std::static_pointer_cast<InferRequest>(each));
-      if (requests.empty()) continue;
-      const RequestBatch joined(requests);
-      std::vector<std::int64_t> values(static_cast<std::size_t>(joined.rows()));
-      CHECK(joined_bytes(requests) == values.size() * 8);
-      join_columns(requests, reinterpret_cast<char*>(values.data()));
-      const std::vector<float> scores(values.begin(), values.end());
-      joined.respond({reinterpret_cast<const char*>(scores.data())}, "\"1\"", "{}");
-    }
-  }
-
-  int listener_ = -1, wake_ = -1;
-  in_port_t port_ = 0;
-  std::thread session_;
-};
 
 void send_all(int end, const std::string& bytes) {
   std::size_t sent = 0;
@@ -164,19 +67,10 @@ bool begins(const std::string& text, const std::string& beginning) {
   return text.substr(0, beginning.size()) == beginning;
 }
 
-template <class Holds>
-bool within_five_seconds(const Holds& holds) {
-  for (int i = 0; i < 5000; ++i) {
-    if (holds()) return true;
-    ::usleep(1000);
-  }
-  return false;
-}
-
 }  // namespace
 
 TEST(requests_are_answered_in_their_order_also_ahead_and_in_pieces) {
-  const World world;
+  const HttpWorld world;
   const int end = world.connect();
   std::string all;
   for (std::int64_t value = 0; value < 50; ++value) all += request(1 + value % 16, "", value);
@@ -202,7 +96,7 @@ TEST(requests_are_answered_in_their_order_also_ahead_and_in_pieces) {
 }
 
 TEST(other_requests_are_handed_over_with_their_bytes_and_come_back) {
-  const World world;
+  const HttpWorld world;
   const int end = world.connect();
   const std::string other = "GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n";
   send_all(end, other + request(1));
@@ -218,7 +112,7 @@ TEST(other_requests_are_handed_over_with_their_bytes_and_come_back) {
 }
 
 TEST(a_connection_that_python_closed_is_closed) {
-  const World world;
+  const HttpWorld world;
   const int end = world.connect();
   send_all(end, "GET / HTTP/1.1\r\n\r\n");
   std::vector<HandedOver> found;
@@ -230,7 +124,7 @@ TEST(a_connection_that_python_closed_is_closed) {
 }
 
 TEST(a_full_queue_refuses_and_the_connection_goes_on) {
-  const World world(options(), false, 0, 1);
+  const HttpWorld world({.answers = false, .max_waiting = 1});
   const int first = world.connect(), second = world.connect();
   send_all(first, request(1));
   CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
@@ -248,7 +142,7 @@ TEST(a_full_queue_refuses_and_the_connection_goes_on) {
 }
 
 TEST(a_request_that_waits_too_long_expires) {
-  const World world(options(), false, 20'000'000);
+  const HttpWorld world({.answers = false, .timeout_ns = 20'000'000});
   const int end = world.connect();
   send_all(end, request(1));
   CHECK(begins(read_responses(end, 1), "HTTP/1.1 504 "));
@@ -259,7 +153,9 @@ TEST(a_request_that_waits_too_long_expires) {
 }
 
 TEST(a_request_that_does_not_arrive_is_refused_and_ends) {
-  const World world;
+  ServerOptions hurried = options();
+  hurried.body_timeout_ns = 300'000'000;
+  const HttpWorld world({.server = hurried});
   const int end = world.connect();
   send_all(end, request(1).substr(0, 150));
   const std::string got = read_responses(end, 2);
@@ -271,7 +167,7 @@ TEST(connections_and_bytes_are_bounded) {
   ServerOptions few = options();
   few.max_connections = 2;
   few.max_inflight_bytes = 600;
-  const World world(few, false);
+  const HttpWorld world({.server = few, .answers = false});
   const int first = world.connect(), second = world.connect();
   send_all(first, request(1));
   CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
@@ -286,12 +182,12 @@ TEST(connections_and_bytes_are_bounded) {
 TEST(no_connection_is_handed_over_when_few_files_are_left) {
   ServerOptions few = options();
   {
-    const World before;  // it opens the same files as the next one
+    const HttpWorld before;  // it opens the same files as the next one
     const int lowest = ::dup(0);
     ::close(lowest);
     few.last_descriptor = lowest + 2;  // behind a client's and the server's end of one connection
   }
-  const World world(few);
+  const HttpWorld world({.server = few});
   const int end = world.connect();
   send_all(end, "GET / HTTP/1.1\r\n\r\n");
   CHECK(begins(read_responses(end, 1), "HTTP/1.1 503 "));
@@ -300,7 +196,7 @@ TEST(no_connection_is_handed_over_when_few_files_are_left) {
 }
 
 TEST(draining_answers_what_was_begun_and_ends) {
-  const World world;
+  const HttpWorld world;
   const int busy = world.connect(), idle = world.connect();
   send_all(busy, request(2));
   CHECK(begins(read_responses(busy, 1), "HTTP/1.1 200 "));
@@ -313,7 +209,7 @@ TEST(draining_answers_what_was_begun_and_ends) {
 }
 
 TEST(many_clients_at_once_that_come_and_go) {
-  const World world;
+  const HttpWorld world;
   std::vector<std::thread> clients;
   for (int i = 0; i < 4; ++i) {
     clients.emplace_back([&world, i] {

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from serving.http import native_models
+from serving.native_path import models
 
 
 def test_floats_are_written_natively_only_in_the_form_of_orjson(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert native_models.writes_floats_alike.__wrapped__()
+    assert models.writes_floats_alike.__wrapped__()
 
     def other(value: Any) -> bytes:
         return json.dumps(value.tolist(), separators=(",", ":")).encode()  # 1e-05, not 0.00001
 
-    monkeypatch.setattr(native_models, "dump_json", other)
-    assert not native_models.writes_floats_alike.__wrapped__()
+    monkeypatch.setattr(models, "dump_json", other)
+    assert not models.writes_floats_alike.__wrapped__()
