@@ -1,4 +1,5 @@
-// What a server of gRPC does when something happens, and the steps of its connections; grpc_calls.cpp has those of calls.
+// What a server of gRPC does when something happens, and the steps of its connections. grpc_calls.cpp has those of
+// calls.
 #include "grpc_server.h"
 
 #include <sys/epoll.h>

@@ -1,6 +1,6 @@
 // Serves gRPC without Python: plain requests of ModelInfer and ModelStreamInfer are read, queued and answered here.
-// Every other call, and every other request of a stream, good or bad, is passed on, as it came, to the gRPC server of the
-// Python path, which listens on a local socket; what that answers is passed back. So there is one place that judges
+// Every other call, and every other request of a stream, good or bad, is passed on, as it came, to the gRPC server of
+// the Python path, which listens on a local socket; what that answers is passed back. So there is one place that judges
 // calls, and clients have one connection for all of them.
 //
 // HTTP/2 is nghttp2's.
