@@ -105,6 +105,19 @@ def test_a_plain_call_is_answered_without_the_python_path(
         np.testing.assert_allclose(values, expected[name], atol=1e-5)
 
 
+def test_one_user_with_a_list_is_answered_natively(
+    native: NativeGrpcServer, channel: grpc.Channel, published: Published
+) -> None:
+    values = tensors(published, 9)
+    values["user"] = values["user"][:1]
+    values["history"] = np.array([published.items[:6]], np.int64)
+    before = native.native.answered
+    for lengths in ({}, {"history.lengths": np.array([2], np.int64)}, {"history.lengths": np.array([7], np.int64)}):
+        data = bytes_of({**values, **lengths})
+        assert call(channel, data) == call(channel, data, BY_PYTHON)
+    assert native.native.answered == before + 2
+
+
 def variants(published: Published) -> list[bytes]:
     """Returns plain and less plain forms of the same request."""
     values = tensors(published, 3)
