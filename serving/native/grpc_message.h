@@ -21,8 +21,8 @@ class InferMessage {
 
   // The path by which the model that it asks is known; see Routes.
   std::string path() const;
-  // Chooses the model that answers a request, whose bytes and arrival are set, and completes it; returns false where the
-  // message is not plain for the model. at: where the message begins in the request's bytes.
+  // Chooses the model that answers a request, whose bytes and arrival are set, and completes it. Returns false where
+  // the message is not plain for the model. at: where the message begins in the request's bytes.
   bool fill(const Route& route, InferRequest& request, std::size_t at) const;
 
  private:
