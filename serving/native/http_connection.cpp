@@ -117,7 +117,7 @@ HttpServer::Step HttpServer::advance(HttpConnection& connection) {
   if (state == HeadState::kInference && head.content_length <= options_.max_body_bytes) {
     route = routes_->find(std::string(head.path));
   }
-  if (route == nullptr) return pass_on(connection, std::move(connection.buffer));
+  if (route == nullptr) return pass_on(connection, std::exchange(connection.buffer, {}));
   connection.wanted = head.size + static_cast<std::size_t>(head.content_length);
   connection.needs_more = connection.buffer.size() < connection.wanted;
   if (connection.needs_more) return Step::kGoOn;
@@ -133,7 +133,7 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
   auto request = std::make_shared<InferRequest>();
   std::string rest = connection.buffer.substr(whole);
   connection.buffer.resize(whole);
-  request->bytes = std::move(connection.buffer);  // the head's views end here
+  request->bytes = std::exchange(connection.buffer, {});  // the head's views end here
   connection.buffer = std::move(rest);
   request->mailbox = mailbox_;
   request->ticket = connection.ticket;
