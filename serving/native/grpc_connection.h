@@ -122,8 +122,10 @@ struct GrpcServer::Call {
   Forward* forward = nullptr;
   std::int32_t upstream_id = 0;
   bool has_responded = false;
-  // The response.
+  // The response, its bytes that count as being in flight, and since when none of it could be sent.
   Pipe out;
+  std::size_t out_held = 0;
+  std::int64_t out_since_ns = 0;
   HeaderList trailers;
 };
 

@@ -58,7 +58,10 @@ class GrpcServer : public Server {
   void on_data(Call& call, std::string_view bytes);
   void on_client_end(Call& call);
   void on_closed(Call& call);
+  void on_sent(Call& call, std::size_t bytes);
+  // Whether its client does not send the request, or does not take the response.
   bool is_late(const Call& call, std::int64_t now) const;
+  static bool is_stuck(const Call& call);
   void read_messages(Call& call);
   bool read_message(Call& call);
   void forward(Call& call, std::string bytes);

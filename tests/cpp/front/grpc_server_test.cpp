@@ -63,7 +63,8 @@ class Client {
     std::uint32_t code = 0;
   };
 
-  explicit Client(int end) : end_(end) {
+  // window: bytes of an answer that it takes.
+  explicit Client(int end, std::uint32_t window = 65535) : end_(end) {
     nghttp2_session_callbacks* callbacks = nullptr;
     nghttp2_session_callbacks_new(&callbacks);
     nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
@@ -71,7 +72,8 @@ class Client {
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
     nghttp2_session_client_new(&session_, callbacks, this);
     nghttp2_session_callbacks_del(callbacks);
-    nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, nullptr, 0);
+    const nghttp2_settings_entry settings = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, window};
+    nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, &settings, 1);
   }
   ~Client() {
     nghttp2_session_del(session_);
@@ -293,6 +295,16 @@ TEST(a_request_that_does_not_arrive_is_refused) {
   client.calls[id].stays_open = true;
   CHECK(client.finish());
   CHECK(client.calls[id].status == "3");
+}
+
+TEST(an_answer_that_its_client_does_not_take_ends) {
+  ServerOptions hurried = grpc_options();
+  hurried.body_timeout_ns = 300'000'000;
+  const GrpcWorld world({.server = hurried}, std::string("/nowhere"));
+  Client client(world.connect(), 0);
+  const std::int32_t id = client.ask(message(2, 1));
+  CHECK(client.finish());
+  CHECK(client.calls[id].code == NGHTTP2_CANCEL && client.calls[id].content.empty());
 }
 
 TEST(a_message_that_ends_within_is_not_plain) {
