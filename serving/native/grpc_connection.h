@@ -15,7 +15,7 @@
 
 namespace emberline::front {
 
-// Says to the Python path which client a call comes from, as gRPC writes a peer.
+// Says to the Python path which client a call comes from: the secret, and the peer as gRPC writes it.
 constexpr std::string_view kClientHeader = "emberline-client";
 
 struct SessionDeleter {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -69,8 +70,10 @@ bool read_some(nghttp2_session* session, int descriptor, std::string& scratch, b
 }  // namespace
 
 GrpcServer::GrpcServer(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python,
-                       std::string upstream)
-    : Server(std::move(options), std::move(routes), listener, wake_python), upstream_(std::move(upstream)) {
+                       std::string upstream, std::string secret)
+    : Server(std::move(options), std::move(routes), listener, wake_python),
+      upstream_(std::move(upstream)),
+      secret_(std::move(secret)) {
   start();
 }
 
@@ -202,7 +205,8 @@ bool GrpcServer::open_upstream(GrpcConnection& connection) {
     return false;
   }
   std::memcpy(address.sun_path, upstream_.data(), upstream_.size());
-  if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + upstream_.size());
+  if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
     ::close(descriptor);
     return false;
   }

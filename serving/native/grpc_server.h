@@ -17,9 +17,10 @@ class HeaderList;
 
 class GrpcServer : public Server {
  public:
-  // See Server. upstream: path of the local socket that the Python path's server listens on.
+  // See Server. upstream: the local socket that the Python path's server listens on: a path, or a name of the abstract
+  // namespace after a zero byte. secret: by which that server believes what it is told of a caller.
   GrpcServer(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python,
-             std::string upstream);
+             std::string upstream, std::string secret);
   ~GrpcServer() override;
 
  private:
@@ -89,7 +90,7 @@ class GrpcServer : public Server {
   // Parts a call from what it is on the Python path. cancels: that is still under way.
   void end_forward(Forward& forward, bool cancels);
 
-  const std::string upstream_;
+  const std::string upstream_, secret_;
 };
 
 }  // namespace emberline::front

@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ WAITING = (
 )
 
 
-def inputs_of(api: Any, rows: list[Row], **options: Any) -> list[Any]:
+def inputs_of(api: Any, rows: Sequence[Row], **options: Any) -> list[Any]:
     def tensor(name: str, dtype: str, values: np.ndarray) -> Any:
         made = api.InferInput(name, list(values.shape), dtype)
         made.set_data_from_numpy(values, **options)
@@ -56,7 +56,7 @@ class Asker:
         self.grpc = tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{live.server.grpc_port}")
         self.answers: queue.Queue[Any] = queue.Queue()
         self.grpc.start_stream(lambda result, error: self.answers.put(error or result))
-        self.ways: list[tuple[str, Callable[[list[Row], dict[str, Any]], Any]]] = [
+        self.ways: list[tuple[str, Callable[[Sequence[Row], dict[str, Any]], Any]]] = [
             ("HTTP, native", lambda rows, more: self._http(rows, more)),
             ("HTTP, Python", lambda rows, more: self._http(rows, more, headers=dict(BY_PYTHON))),
             ("HTTP, JSON", lambda rows, more: self._http(rows, more, binary=False)),
@@ -81,18 +81,18 @@ class Asker:
             more["parameters"] = {"routing_key": f"user-{self.rng.randrange(100)}"}
         return more
 
-    def _http(self, rows: list[Row], more: dict[str, Any], *, binary: bool = True, headers: Any = None) -> Any:
+    def _http(self, rows: Sequence[Row], more: dict[str, Any], *, binary: bool = True, headers: Any = None) -> Any:
         outputs = [tritonclient.http.InferRequestedOutput(name, binary_data=binary) for name in ("score", "trace")]
         inputs = inputs_of(tritonclient.http, rows, binary_data=binary)
         return self.http.infer(NAME, inputs, outputs=outputs, headers=headers, **more)
 
-    def _grpc(self, rows: list[Row], more: dict[str, Any], *, headers: Any = None) -> Any:
+    def _grpc(self, rows: Sequence[Row], more: dict[str, Any], *, headers: Any = None) -> Any:
         deadline = 30.0 if self.rng.random() < 0.5 else None
         return self.grpc.infer(
             NAME, inputs_of(tritonclient.grpc, rows), headers=headers, client_timeout=deadline, **more
         )
 
-    def _stream(self, rows: list[Row], more: dict[str, Any]) -> Any:
+    def _stream(self, rows: Sequence[Row], more: dict[str, Any]) -> Any:
         self.grpc.async_stream_infer(NAME, inputs_of(tritonclient.grpc, rows), **more)
         answer = self.answers.get(timeout=30)
         if isinstance(answer, Exception):
