@@ -32,11 +32,14 @@ class InferMessage {
   };
   static bool read_input(std::string_view bytes, Input& input);
   static bool read_output(std::string_view bytes, std::string_view& name);
+  bool read_parameter(std::string_view bytes);
 
   const char* begin_ = nullptr;
   std::string_view name_, version_, id_;
   std::vector<Input> inputs_;
   std::vector<std::string_view> outputs_, contents_;
+  std::optional<std::int64_t> priority_, timeout_us_;
+  std::optional<std::string> routing_key_;
 };
 
 // Appends the answer to a request as a message of gRPC, with its prefix.
