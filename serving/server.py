@@ -173,6 +173,7 @@ class Server:
                         task.result()
             if is_native:
                 routes = NativeRoutes(self.repository)
+                stack.callback(routes.close)
                 self.native = NativeHttpServer(config, routes, ports.http, http.connection)
                 if HAS_NATIVE_GRPC:
                     self.native_grpc = NativeGrpcServer(config, routes, ports.listen_grpc(), upstream)
