@@ -22,6 +22,7 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from serving.grpc.native_server import HAS_NATIVE_GRPC
 from serving.supervisor import MAX_CRASHES
 from tests.support.server_process import ServerProcess
 
@@ -135,6 +136,18 @@ def test_a_server_that_is_killed_is_started_again_and_answers_what_came_meanwhil
     assert child_of(running).pid != old.pid
     assert running.metrics()["emberline_restarts_total"] == 1
     assert f"the server process {old.pid} was ended by SIGKILL" in running.log.read_text()
+
+
+@pytest.mark.skipif(not HAS_NATIVE_GRPC, reason="native code was built without nghttp2")
+def test_calls_over_grpc_wait_likewise(running: ServerProcess) -> None:
+    old = child_of(running)
+    old.suspend()
+    until(lambda: old.status() == psutil.STATUS_STOPPED)
+    with grpc.insecure_channel(running.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        call = stub.ServerLive.future(service_pb2.ServerLiveRequest(), timeout=TIMEOUT_S)
+        old.kill()
+        assert call.result().live
 
 
 def has_answered_more(answered: list[int], before: list[int]) -> bool:
