@@ -12,8 +12,6 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 from storage.errors import Unavailable
 
 START_TIMEOUT_S = 90.0
@@ -59,8 +57,9 @@ class ServerProcess:
     @property
     def serving_pid(self) -> int:
         """The process that serves; that of `process` only starts it again when it crashes."""
-        (child,) = psutil.Process(self.process.pid).children()
-        return int(child.pid)
+        pid = self.process.pid
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(child)
 
     @property
     def url(self) -> str:
