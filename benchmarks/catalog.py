@@ -33,7 +33,7 @@ BENCHMARKS = {
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
-    "transports": "shared memory beside bytes, front ends, the hand-over to the engine, tokens and TLS",
+    "transports": "shared memory beside bytes, tokens and TLS beside neither",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
     "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",

@@ -1,4 +1,4 @@
-"""Runs a server that answers a request with its own tensor: our front end without a model, or a bare ASGI application.
+"""Runs a server that answers a request with its own tensor: our HTTP protocol without a model, or a bare ASGI one.
 
 python -m benchmarks.echo_server ours PORT
 python -m benchmarks.echo_server asgi PORT
@@ -15,7 +15,6 @@ import numpy as np
 import uvicorn
 
 from serving.config import ServerConfig
-from serving.control.models import Model
 from serving.engine.requests import InferenceResult
 from serving.event_loop import run_on_loop
 from serving.http.app import HttpApp
@@ -67,18 +66,12 @@ class _Models:
         self._echo = _Echo()
         self._regions: Regions = SharedRegions(0)
 
-    async def find(self, name: str, version: str, routing_key: str) -> _Echo:
-        return self._echo
-
-    def known(self, name: str, version: str, routing_key: str) -> _Echo:
+    def find(self, name: str, version: str, routing_key: str) -> _Echo:
         return self._echo
 
     @property
     def regions(self) -> Regions:
         return self._regions
-
-    async def is_current(self, model: Model, routing_key: str) -> bool:
-        return True
 
 
 class _NothingElse:

@@ -43,7 +43,6 @@ from tests.support.server_process import free_ports
 
 PARTS = ("code", "echo", "user", "overload", "sessions")
 ITEMS, HISTORY = 512, 200
-FRONTENDS = 1
 CONNECTIONS = 16
 ONCE, SESSIONS = 2.0, 1.7
 OWN_CODE_US = 60.0
@@ -68,7 +67,6 @@ def under_load(run: Run) -> None:
     except PeerMissingError as error:
         run.report.remark(f"left out: {error}")
         return
-    run.report.remark(f"of the server beside itself: {FRONTENDS} front end before the engine")
     if run.wants("user") or run.wants("overload"):
         world = RankingWorld(run.work / "models", "ranker", history=HISTORY)
         if run.wants("user"):
@@ -99,7 +97,7 @@ def own_code(run: Run) -> None:
 
 
 def echo(run: Run) -> None:
-    """Echoes 133 kB through our HTTP front end without a model, beside a plain ASGI application."""
+    """Echoes 133 kB through our HTTP protocol without a model, beside a plain ASGI application."""
     rng = np.random.default_rng(1)
     body = binary_body([Tensor("values", "FP32", rng.standard_normal((ROWS, WIDTH)).astype(np.float32))])
     with _echo_server("ours") as own, _echo_server("asgi") as bare:
@@ -262,7 +260,7 @@ def sessions(run: Run) -> None:
 def serving(run: Run, folder: str, model: str) -> Iterator[Served]:
     """Starts a server of a folder of the run."""
     repository, store = run.work / folder, run.work / f"{folder}-store"
-    with serve(run, repository, store, model, frontends=FRONTENDS, open_admin=True) as served:
+    with serve(run, repository, store, model, open_admin=True) as served:
         yield served
 
 

@@ -1,7 +1,7 @@
 """Claims: features at the speed of memory. A request's fixed cost, an id, a value, beside a copy of the same bytes.
 
-Requests come as a front end sends them, one block of bytes each. Every figure is processor time of the one thread that
-works, so that a busy machine disturbs it less. The copy moves the bytes of the columns once, in one call.
+Requests come as the native server hands them on, one block of bytes each. Every figure is processor time of the one
+thread that works, so that a busy machine disturbs it less. The copy moves the bytes of the columns once, in one call.
 
     python -m benchmarks.features            # about a minute
     python -m benchmarks.features --quick

@@ -215,7 +215,7 @@ def thousand(work: Path, count: int, rows: int) -> None:
     heads = ("deltas", 7), ("RSS MiB", 8), ("files", 6), ("store MiB", 10), ("repository MiB", 15), ("folders", 8)
     print(" ".join(f"{head:>{width}}" for head, width in (*heads, ("visible ms", 11))))
     with ServerProcess(work / "models", work / "store", work / "server.log") as server:
-        pid = server.process.pid
+        pid = server.serving_pid
         load = PacedLoad(server.http_port, "ranker", 50, bodies, records).start()
         times: list[float] = []
         for done in range(count + 1):

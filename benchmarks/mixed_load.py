@@ -6,7 +6,7 @@ the end it prints requests by kind, the memory, descriptors and threads of each 
 released.
 
     python -m benchmarks.mixed_load --seconds 600
-    python -m benchmarks.mixed_load --seconds 600 --flames docs/flames     # needs py-spy
+    python -m benchmarks.mixed_load --seconds 600 --flame docs/flames/server.svg     # needs py-spy
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from tritonclient.grpc import service_pb2_grpc
 from benchmarks.dlrm_world import DlrmWorld
 from benchmarks.engine import post
 from benchmarks.machine import machine_line
-from benchmarks.processes import family
 from benchmarks.ranking_world import RankingWorld
 from loadtest.bodies import binary_body, grpc_request, json_body
 from tests.support.server_process import ServerProcess
@@ -216,50 +215,38 @@ def sample(processes: dict[str, psutil.Process]) -> dict[str, tuple[float, int, 
     return found
 
 
-def flames(folder: Path, processes: dict[str, psutil.Process]) -> None:
-    """Records half a minute of each process as a flame graph."""
+def record(target: Path, pid: int) -> None:
+    """Records half a minute of a process as a flame graph."""
     spy = shutil.which("py-spy")
     assert spy is not None
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, process in processes.items():
-        target = folder / f"{name.replace(' ', '-')}.svg"
-        subprocess.run(
-            [spy, "record", "-p", str(process.pid), "-d", "30", "-r", "100", "-o", str(target)],
-            check=True,
-            capture_output=True,
-        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    command = [spy, "record", "-p", str(pid), "-d", "30", "-r", "100", "-o", str(target)]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def main() -> None:
     """Runs the load and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--frontends", type=int, default=1)
-    parser.add_argument("--flames", type=Path, help="a folder for flame graphs of the engine and its front ends")
+    parser.add_argument("--flame", type=Path, help="a file for a flame graph of the server")
     options = parser.parse_args()
-    if options.flames and shutil.which("py-spy") is None:
-        parser.error("--flames needs py-spy: pip install py-spy")
+    if options.flame and shutil.which("py-spy") is None:
+        parser.error("--flame needs py-spy: pip install py-spy")
     place = Path(tempfile.mkdtemp(prefix="mixed-"))
     try:
         DlrmWorld(place / "models", place / "weights.safetensors")
         RankingWorld(place / "models", "ranker")
         (place / "models" / "dlrm" / "config.pbtxt").write_text(CONFIG)
-        with ServerProcess(
-            place / "models", place / "store", place / "log", frontends=options.frontends, open_admin=True
-        ) as server:
-            run(server, place, options.seconds, options.flames)
+        with ServerProcess(place / "models", place / "store", place / "log", open_admin=True) as server:
+            run(server, place, options.seconds, options.flame)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def run(server: ServerProcess, place: Path, seconds: float, folder: Path | None) -> None:
+def run(server: ServerProcess, place: Path, seconds: float, flame: Path | None) -> None:
     """Runs one load against the server."""
-    processes: dict[str, psutil.Process] = {}
-    for pid in family(server.process.pid):
-        process = psutil.Process(pid)
-        command = " ".join(process.cmdline())
-        role = "engine" if '"role":"engine"' in command else "front end" if '"role":"frontend"' in command else ""
-        processes[role or ("supervisor" if "--frontends 0" not in command else "server")] = process
+    pids = {"server": server.serving_pid, "supervisor": server.process.pid}
+    processes = {name: psutil.Process(pid) for name, pid in pids.items()}
     load = Load(server, place)
     load.start()
     began = time.monotonic()
@@ -267,9 +254,8 @@ def run(server: ServerProcess, place: Path, seconds: float, folder: Path | None)
     spying: threading.Thread | None = None
     while (elapsed := time.monotonic() - began) < seconds:
         samples.append((elapsed, sample(processes)))
-        if folder is not None and spying is None and elapsed > seconds / 3:
-            chosen = {name: each for name, each in processes.items() if name != "supervisor"}
-            spying = threading.Thread(target=flames, args=(folder, chosen))
+        if flame is not None and spying is None and elapsed > seconds / 3:
+            spying = threading.Thread(target=record, args=(flame, server.serving_pid))
             spying.start()
         time.sleep(min(_SAMPLE_S, max(0.1, seconds - elapsed)))
     stuck = load.join()

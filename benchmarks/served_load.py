@@ -146,12 +146,10 @@ def in_turns(run: Run, contestants: Mapping[str, Callable[[], Load]]) -> Turns:
 
 
 @contextlib.contextmanager
-def serve(
-    run: Run, repository: Path, store: Path, model: str, *, frontends: int, open_admin: bool = False
-) -> Iterator[Served]:
+def serve(run: Run, repository: Path, store: Path, model: str, *, open_admin: bool = False) -> Iterator[Served]:
     """Runs `emberline serve` of a repository; its processor time counts as ours."""
     log = store.with_suffix(".log")
-    server = ServerProcess(repository, store, log, frontends=frontends, open_admin=open_admin)
+    server = ServerProcess(repository, store, log, open_admin=open_admin)
     with server, run.counted(*family(server.process.pid)):
         yield Served(server.http_port, server.grpc_port, server.process.pid, model)
 

@@ -72,7 +72,7 @@ def measure(repository: Path, store: Path, sessions: int, rows: int) -> int:
     path.write_text(text_format.MessageToString(config))
     with ServerProcess(repository, store, store.parent / "server.log") as server:
         drive(server.http_port, rows, requests=40, clients=2 * SESSIONS)
-        return rss_bytes(server.process.pid)
+        return rss_bytes(server.serving_pid)
 
 
 def main() -> None:

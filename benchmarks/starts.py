@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -139,27 +138,22 @@ def measure(work: Path, rows: int, repeats: int, loads: int, builds: dict[str, P
                 figures.add(f"after kill -9, {words}", whose, again)
         for whose in builds:
             shutil.rmtree(work / f"store-{whose}")
-    for frontends in (0, 1):
-        words = f"{SMALL_ROWS:,} rows, " + ("one process" if frontends == 0 else "one front end")
-        for number in range(repeats + 1):
-            for whose, python in builds.items():
-                again = start(python, small, work / f"small-{whose}", frontends=frontends)
-                figures.add(f"{'after kill -9' if number else 'first load'}, {words}", whose, again)
-        for whose in builds:
-            shutil.rmtree(work / f"small-{whose}")
+    for number in range(repeats + 1):
+        for whose, python in builds.items():
+            again = start(python, small, work / f"small-{whose}")
+            figures.add(f"{'after kill -9' if number else 'first load'}, {SMALL_ROWS:,} rows", whose, again)
     print()
     for line in (*figures.lines(), *_limits(work, large / NAME / "1" / "tables", size)):
         print(line)
     return figures
 
 
-def start(python: Path, repository: Path, store: Path, *, frontends: int = 0, filled: bool = False) -> Start:
+def start(python: Path, repository: Path, store: Path, *, filled: bool = False) -> Start:
     """Starts a server, waits until it is ready, and kills it. filled: also waits until DRAM takes no more rows."""
     http, grpc, metrics = free_ports(3)
     command = [
         *(str(python), "-m", "emberline", "serve", "--model-repository", str(repository), "--store", str(store)),
         *("--http-port", str(http), "--grpc-port", str(grpc), "--metrics-port", str(metrics)),
-        *("--frontends", str(frontends)),
     ]
     log = store.with_name(f"{store.name}.log")
     began = time.monotonic()
@@ -183,8 +177,7 @@ def _killed(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes
     try:
         yield process
     finally:
-        for pid in reversed(_tree(process.pid)):
-            os.kill(pid, signal.SIGKILL)
+        process.kill()  # its children end with it
         process.wait()
 
 

@@ -1,5 +1,4 @@
-"""Claims: the cost of the server's transports: shared memory beside sent bytes, front ends beside none, the
-hand-over to the engine, tokens and TLS beside neither.
+"""Claims: the cost of the server's transports: shared memory beside sent bytes, tokens and TLS beside neither.
 
 Servers and load run in processes of their own on the same cores, so each figure includes the cost of the load. The load
 writes its inputs into shared memory before each request and reads its outputs after it.
@@ -21,7 +20,6 @@ import numpy as np
 from benchmarks.catalog import Run
 from benchmarks.command import script
 from benchmarks.dlrm_world import DlrmWorld
-from benchmarks.handover import empty_round_trips, round_trips
 from benchmarks.measure import Contestant
 from benchmarks.paced_load import PLAIN, Way, max_rate, save_bodies
 from benchmarks.processes import family
@@ -30,7 +28,7 @@ from loadtest.rows import Tensor
 from tests.support.server_process import ServerProcess
 
 ROWS, BYTES_A_ROW = 512, 260
-SHARED, FRONT_ENDS, HANDOVER_US, GUARDED = 1.3, 1.0, 80.0, 1 / 1.3
+SHARED, GUARDED = 1.3, 1 / 1.3
 _MAX_S = 120.0
 
 
@@ -38,43 +36,9 @@ def measure(run: Run) -> None:
     """Measures every claim."""
     world = DlrmWorld(run.work / "models", run.work / "weights.safetensors")
     _identity(run.work / "models" / "identity")
-    handover(run)
     shared_memory(run, world)
-    if not run.is_late("front ends"):
-        front_ends(run, world)
     if not run.is_late("tokens and TLS"):
         guarded(run, world)
-
-
-def handover(run: Run) -> None:
-    """Hands 133 kB to the engine and its scores back, with nothing computed."""
-    count = 500 if run.quick else 3000
-    medians, worst, floors = [], [], []
-    for turn in range(2 if run.quick else run.repeats):
-        folder = run.work / f"handover-{turn}"
-        folder.mkdir()
-        took = round_trips(folder, ROWS, count)
-        medians.append(float(np.median(took)))
-        floors.append(float(np.median(empty_round_trips(count))))
-        worst.append(float(np.percentile(took, 99)))
-    run.report.pairs(
-        f"hand-over of {ROWS * BYTES_A_ROW // 1000} kB to the engine and back",
-        medians,
-        [HANDOVER_US] * len(medians),
-        "bound",
-        unit="us",
-        target=1.0,
-        less_is_better=True,
-    )
-    run.report.pairs(
-        "the same beside two processes that only wake each other",
-        medians,
-        floors,
-        "200 bytes",
-        unit="us",
-        less_is_better=True,
-    )
-    run.report.remark(f"hand-over, p99 of {count}: {float(np.median(worst)):.0f} us")
 
 
 def shared_memory(run: Run, world: DlrmWorld) -> None:
@@ -83,7 +47,7 @@ def shared_memory(run: Run, world: DlrmWorld) -> None:
     flat = np.zeros((ROWS, BYTES_A_ROW // 4), np.float32)
     bodies = {"dlrm": rows, "identity": [Tensor("x", "FP32", flat)]}
     outputs = {"dlrm": {"score": 4 * ROWS}, "identity": {"y": flat.nbytes}}
-    with _serving(run, 0, "--shared-memory", "emberline-load-") as server:
+    with _serving(run, "--shared-memory", "emberline-load-") as server:
         for model, tensors in bodies.items():
             contestants = {
                 "shared memory": _load(run, server, model, tensors, Way(outputs=outputs[model])),
@@ -100,23 +64,6 @@ def shared_memory(run: Run, world: DlrmWorld) -> None:
                 target=SHARED,
             )
             run.settle(samples)
-
-
-def front_ends(run: Run, world: DlrmWorld) -> None:
-    """Compares requests of one row with two front ends, with one, and with none."""
-    rows = world.request(1)
-    with _serving(run, 0) as none, _serving(run, 1) as one, _serving(run, 2) as two:
-        contestants = {
-            "2 front ends": _load(run, two, "dlrm", rows, PLAIN),
-            "1 front end": _load(run, one, "dlrm", rows, PLAIN),
-            "in process": _load(run, none, "dlrm", rows, PLAIN),
-        }
-        samples = run.interleave(contestants, max_s=_MAX_S)
-    for ours in ("2 front ends", "1 front end"):
-        run.report.compare(
-            f"{ours}, HTTP, batch 1", samples, "in process", ours=ours, unit="requests/s", target=FRONT_ENDS
-        )
-    run.settle(samples)
 
 
 def guarded(run: Run, world: DlrmWorld) -> None:
@@ -137,9 +84,9 @@ def guarded(run: Run, world: DlrmWorld) -> None:
     for batch, target in ((ROWS, GUARDED), (1, None)):
         rows = world.request(batch)
         with (
-            _serving(run, 0) as open_one,
-            _serving(run, 0, "--access-file", str(access)) as by_token,
-            _serving(run, 0, "--access-file", str(access), *tls, ca=certificate) as both,
+            _serving(run) as open_one,
+            _serving(run, "--access-file", str(access)) as by_token,
+            _serving(run, "--access-file", str(access), *tls, ca=certificate) as both,
         ):
             contestants = {
                 "token and TLS": _load(run, both, "dlrm", rows, Way(ca=str(certificate), token=token)),
@@ -155,7 +102,7 @@ def guarded(run: Run, world: DlrmWorld) -> None:
 
 
 @contextlib.contextmanager
-def _serving(run: Run, frontends: int, *arguments: str, ca: Path | None = None) -> Iterator[int]:
+def _serving(run: Run, *arguments: str, ca: Path | None = None) -> Iterator[int]:
     """Starts a server of the folder and yields its HTTP port."""
     number = len(list(run.work.glob("store-*")))
     store = run.work / f"store-{number}"
@@ -164,7 +111,6 @@ def _serving(run: Run, frontends: int, *arguments: str, ca: Path | None = None) 
         run.work / "models",
         store,
         run.work / f"serve-{number}.log",
-        frontends=frontends,
         arguments=arguments,
         ca=ca,
     )

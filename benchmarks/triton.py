@@ -50,11 +50,11 @@ EARLIER_P50_MS = {"http": 1.23, "grpc": 1.59}
 TRITON_SETTINGS = [
     TritonSettings(instances, threads, delay) for instances, threads in ((2, 1), (1, 1), (1, 2)) for delay in (0, 200)
 ]
-OUR_SETTINGS = ((1, 1), (1, 2), (2, 1), (0, 1), (0, 2))  # front ends, sessions
+OUR_SETTINGS = (1, 2)  # sessions
 # A setting is chosen for its processor time among those whose requests/s are within this of the most.
 _NEAR_MOST = 0.9
 
-Settings = TypeVar("Settings", TritonSettings, tuple[int, int])
+Settings = TypeVar("Settings", TritonSettings, int)
 # Starts both servers: "ours" and "triton".
 Both = Callable[[], AbstractContextManager[dict[str, Served]]]
 
@@ -83,7 +83,7 @@ def prepare(run: Run) -> tuple[Requests, Both]:
     requests = Requests(run, DlrmWorld(run.work / "models", weights))
     serve_triton, serve_ours = partial(_triton, run, weights), partial(_emberline, run)
     settings = _best(run, f"Triton {TRITON}", TRITON_SETTINGS, serve_triton, requests)
-    ours = _best(run, "Emberline, (front ends, sessions)", OUR_SETTINGS, serve_ours, requests)
+    ours = _best(run, "Emberline, sessions", OUR_SETTINGS, serve_ours, requests)
 
     @contextlib.contextmanager
     def both() -> Iterator[dict[str, Served]]:
@@ -219,13 +219,12 @@ def _triton(run: Run, weights: Path, settings: TritonSettings) -> Iterator[Serve
 
 
 @contextlib.contextmanager
-def _emberline(run: Run, settings: tuple[int, int]) -> Iterator[Served]:
-    """Starts one of our servers. settings: front ends, sessions."""
-    frontends, sessions = settings
+def _emberline(run: Run, sessions: int) -> Iterator[Served]:
+    """Starts one of our servers."""
     config = run.work / "models" / MODEL / "config.pbtxt"
     groups = f"instance_group [{{ kind: KIND_CPU count: {sessions} }}]\n"
     config.write_text(f'backend: "emberline"\ndynamic_batching {{ }}\n{groups}')
-    with serve(run, run.work / "models", run.work / "store", MODEL, frontends=frontends) as served:
+    with serve(run, run.work / "models", run.work / "store", MODEL) as served:
         yield served
 
 

@@ -69,8 +69,6 @@ class ServerConfig(BaseModel):
     drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
     #: True if one model that serves nothing makes the whole server not ready, as in Triton.
     strict_readiness: bool = True
-    #: Processes that speak HTTP and gRPC in front of the engine's process; with 0 the engine does so itself.
-    frontends: Annotated[int, Field(ge=0, le=256)] = 0
     #: Beginnings of the names of segments that clients may pass tensors in; none: no shared memory.
     shared_memory: tuple[SegmentPrefix, ...] = ()
     #: Seconds between looks into the repository, for file systems that do not report changes.

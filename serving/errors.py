@@ -63,10 +63,6 @@ class RateLimited(errors.Overloaded):
         self.retry_after_s = retry_after_s
 
 
-class EngineFailure(errors.EmberlineError):
-    """The engine, in another process, met an internal error and has logged it: HTTP 500."""
-
-
 # The first class that fits wins, so a subclass stands before its parent.
 _CODES: tuple[tuple[type[errors.EmberlineError], int, grpc.StatusCode], ...] = (
     (errors.InvalidInput, 400, grpc.StatusCode.INVALID_ARGUMENT),
@@ -94,8 +90,6 @@ def status_of(error: BaseException) -> tuple[int, grpc.StatusCode, str]:
     text = str(error).encode("utf-8", "replace").decode()
     if isinstance(error, BodyTooLarge):
         return 413, grpc.StatusCode.INVALID_ARGUMENT, text
-    if isinstance(error, EngineFailure):
-        return 500, grpc.StatusCode.INTERNAL, text
     for kind, http_status, grpc_code in _CODES:
         if isinstance(error, kind):
             return http_status, grpc_code, text

@@ -8,7 +8,10 @@ import ipaddress
 import logging
 import resource
 import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from serving.config import ServerConfig
 from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.serving")
@@ -18,12 +21,53 @@ BACKLOG = 2048
 _OTHER_FILES = 2048
 
 
+@dataclass(frozen=True)
+class Ports:
+    """The sockets of a server's ports.
+
+    A process that is forked has them too. Connections wait in the sockets that listen while no process accepts any.
+    """
+
+    #: Listens.
+    http: socket.socket
+    #: Is bound, so that no other server gets the port, and listens after `listen_grpc`. A server that cannot take over
+    #: a socket binds one of its own to the port instead, with SO_REUSEPORT.
+    grpc: socket.socket
+    #: Listens.
+    metrics: socket.socket
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """The ports for HTTP, gRPC and metrics."""
+        http, grpc, metrics = (int(each.getsockname()[1]) for each in (self.http, self.grpc, self.metrics))
+        return http, grpc, metrics
+
+    def listen_grpc(self) -> socket.socket:
+        """Listens on the port for gRPC, and returns its socket."""
+        # Its connections have the option too: they do not keep the next server from the port when they are closed.
+        self.grpc.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.grpc.listen(BACKLOG)
+        return self.grpc
+
+    def close(self) -> None:
+        """Closes the sockets of this process."""
+        for each in (self.http, self.grpc, self.metrics):
+            each.close()
+
+
+@contextlib.contextmanager
+def open_ports(config: ServerConfig) -> Iterator[Ports]:
+    """Takes the ports of a server, and closes them at the end. Raises ConfigError naming the option."""
+    with contextlib.ExitStack() as stack:
+        http = stack.enter_context(listen(config.host, config.http_port, "http_port"))
+        metrics = stack.enter_context(listen(config.host, config.metrics_port, "metrics_port"))
+        grpc = stack.enter_context(_reserve(config.host, config.grpc_port, "grpc_port"))
+        yield Ports(http, grpc, metrics)
+
+
 def listen(host: str, port: int, field: str) -> socket.socket:
     """Returns a listening socket; port 0 takes a free one. Raises ConfigError naming the option."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio sets TCP_NODELAY only on sockets that name it; without it answers wait 40
-    # ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = _tcp_socket(host)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -32,6 +76,27 @@ def listen(host: str, port: int, field: str) -> socket.socket:
         listener.close()
         raise ConfigError(port_message(host, port, field, error), field=field) from None
     return listener
+
+
+def _reserve(host: str, port: int, field: str) -> socket.socket:
+    """Returns a bound socket whose port further sockets of this user can share. Raises ConfigError."""
+    # A socket that shares its port could be bound beside another server's that does so too; this one could not.
+    with listen(host, port, field) as probe:
+        chosen = int(probe.getsockname()[1])
+    reserved = _tcp_socket(host)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, chosen))
+    except OSError as error:
+        reserved.close()
+        raise ConfigError(port_message(host, chosen, field, error), field=field) from None
+    return reserved
+
+
+def _tcp_socket(host: str) -> socket.socket:
+    # The protocol is named because asyncio sets TCP_NODELAY only on sockets that name it; without it answers wait 40
+    # ms.
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 
 
 def allow_connections(count: int) -> None:

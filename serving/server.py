@@ -1,13 +1,10 @@
-"""Runs a server from start to drained stop: its ports, its models, and its front ends on one event loop."""
+"""Runs a server from start to drained stop: its ports, its models, and its transports on one event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import os
-import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +13,6 @@ from serving.config import ServerConfig
 from serving.control.models import LocalModels
 from serving.event_loop import run_on_loop
 from serving.gpu.driver import Gpus
-from serving.gpu.gpus import find_gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
@@ -30,10 +26,9 @@ from serving.http.metrics_app import MetricsApp
 from serving.http.native_server import AdoptedConnection, NativeHttpServer
 from serving.http.protocol import HttpProtocol
 from serving.http.server import http_server
-from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
 from serving.native_path.routes import NativeRoutes
-from serving.ports import allow_connections, listen
+from serving.ports import Ports, allow_connections, open_ports
 from serving.repository.first_load import FirstLoad, say_hello
 from serving.repository.model_repository import ModelRepository
 from serving.security.gate import Gate
@@ -54,12 +49,15 @@ class Server:
         *,
         on_loaded: Callable[[], None] | None = None,
         gpus: Gpus | None = None,
+        ports: Ports | None = None,
+        restarts: int = 0,
     ) -> None:
         """Finds the models; raises NotFound when the repository is not there.
 
         on_step: called with (model, step) after every step of an update; `serving.updates.steps` lists them. on_loaded:
         called on one of the server's threads when the models that were there at the start are loaded. gpus: GPUs for
-        sessions; None: none.
+        sessions; None: none. ports: those that were taken already, closed when the server stops; None: it takes its
+        own. restarts: for the metrics, how many processes that served before this one have crashed.
         """
         self.config = config
         self.repository = ModelRepository(config, on_step, gpus)
@@ -70,6 +68,8 @@ class Server:
         self.native: NativeHttpServer | None = None
         #: The same for the gRPC port.
         self.native_grpc: NativeGrpcServer | None = None
+        self._ports = ports
+        self._restarts = restarts
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -125,11 +125,10 @@ class Server:
         allow_connections(config.max_connections)
         tls = server_tls(config)
         with contextlib.ExitStack() as stack:
-            http_socket = stack.enter_context(listen(config.host, config.http_port, "http_port"))
-            metrics_socket = stack.enter_context(listen(config.host, config.metrics_port, "metrics_port"))
+            ports = self._ports or stack.enter_context(open_ports(config))
+            stack.callback(ports.close)
+            self.http_port, self.grpc_port, self.metrics_port = ports.numbers
             models = LocalModels(self.repository)
-            self.http_port = http_socket.getsockname()[1]
-            self.metrics_port = metrics_socket.getsockname()[1]
             gate = Gate(config, stack.enter_context(own_token(self.http_port)))
             calls = LocalGrpcControl(self.repository)
             health = HealthCalls(calls)
@@ -144,13 +143,10 @@ class Server:
             )
             # Callers that have to be known, and TLS, are for the Python path alone.
             is_native = tls is None and gate.is_open
-            grpc_socket: socket.socket | None = None
             if is_native and HAS_NATIVE_GRPC:
-                grpc_socket = stack.enter_context(listen(config.host, config.grpc_port, "grpc_port"))
-                self.grpc_port = grpc_socket.getsockname()[1]
                 grpc.add_insecure_port(upstream.address)
             else:
-                self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
+                bind_grpc(grpc, config.host, self.grpc_port, tls)
             control = LocalHttpControl(self.repository)
             http = http_server(
                 HttpApp(models, control, gate),
@@ -160,7 +156,7 @@ class Server:
                 protocol=AdoptedConnection if is_native else HttpProtocol,
             )
             metrics = http_server(
-                GatedApp(MetricsApp(self.repository, self._native_counts), gate),
+                GatedApp(MetricsApp(self.repository, self._native_counts, self._restarts), gate),
                 HttpLimits(config),
                 config.drain_timeout_s,
                 tls,
@@ -168,7 +164,7 @@ class Server:
             await grpc.start()
             tasks = [
                 asyncio.create_task(server.serve(sockets=bound))
-                for server, bound in ((http, [] if is_native else [http_socket]), (metrics, [metrics_socket]))
+                for server, bound in ((http, [] if is_native else [ports.http]), (metrics, [ports.metrics]))
             ]
             while not (http.started and metrics.started):
                 await asyncio.sleep(0)
@@ -177,9 +173,10 @@ class Server:
                         task.result()
             if is_native:
                 routes = NativeRoutes(self.repository)
-                self.native = NativeHttpServer(config, routes, http_socket, http.connection)
-                if grpc_socket is not None:
-                    self.native_grpc = NativeGrpcServer(config, routes, grpc_socket, upstream)
+                stack.callback(routes.close)
+                self.native = NativeHttpServer(config, routes, ports.http, http.connection)
+                if HAS_NATIVE_GRPC:
+                    self.native_grpc = NativeGrpcServer(config, routes, ports.listen_grpc(), upstream)
             self._loading.start()
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
             async with local_health(self.http_port, self.repository.is_ready):
@@ -190,8 +187,8 @@ class Server:
             self.repository.stop_loading()
             http.should_exit = metrics.should_exit = True
             health.stop()
-            for native, bound in ((self.native, http_socket), (self.native_grpc, grpc_socket)):
-                if native is not None and bound is not None:
+            for native, bound in ((self.native, ports.http), (self.native_grpc, ports.grpc)):
+                if native is not None:
                     bound.close()
                     tasks.append(asyncio.create_task(native.drain(config.drain_timeout_s)))
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
@@ -209,32 +206,3 @@ class Server:
     def is_loading(self) -> bool:
         """Returns whether models are still being loaded for the first time."""
         return self._loading.is_alive()
-
-
-def serve_in_process(config: ServerConfig) -> None:
-    """Serves like `serving.serve`, with front ends and engine in this process."""
-    share_gil()
-    server = Server(config, on_loaded=freeze_heap, gpus=find_gpus())
-    signals = 0
-
-    def stop() -> None:
-        nonlocal signals
-        signals += 1
-        if signals > 1:
-            os._exit(1)
-        server.request_stop()
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
-        await server.run(lambda: None)
-
-    try:
-        run_on_loop(run())
-    finally:
-        thaw_heap()
-    if server.is_loading():
-        # A load cannot be interrupted; its store recovers as it does from any crash.
-        logging.shutdown()
-        os._exit(0)

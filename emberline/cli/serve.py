@@ -75,12 +75,6 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 @click.option("--audit-log", type=LocalPath(), help="File for a line of JSON a control call; it is logged anyway.")
 @click.option("--max-body", "max_body_bytes", default="64MiB", help="Largest request, as bytes or 64MiB.")
 @click.option(
-    "--frontends",
-    type=int,
-    default=_DEFAULTS["frontends"],
-    help="Processes that speak HTTP and gRPC before the engine's own; 0: the engine does it. One a core is enough.",
-)
-@click.option(
     "--shared-memory",
     multiple=True,
     metavar="PREFIX",
@@ -113,12 +107,13 @@ def command(log_level: str, **options: Any) -> None:
     A version is served when its digests hold and its golden requests give the trainer's scores; the log says why one
     is refused. New versions and deltas are taken as they appear in the repository; `emberline snapshots` shows them,
     `emberline rollback` goes back.
-    Ctrl-C or SIGTERM drains and stops. Options of a model (sessions, batching, DRAM budget) stand in its config.pbtxt.
+    The server runs in a child process; if that crashes, another one takes its place. Ctrl-C or SIGTERM drains and
+    stops. Options of a model (sessions, batching, DRAM budget) stand in its config.pbtxt.
     """
     from serving.interpreter import wait_without_spinning
 
     wait_without_spinning(os.environ)
-    from serving import serve
+    from serving.supervisor import supervise
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -129,7 +124,7 @@ def command(log_level: str, **options: Any) -> None:
         text = first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{_flag(field)}: {text}, got {str(first['input'])!r}", field=field) from None
     try:
-        serve(config)
+        supervise(config)
     except ConfigError as error:
         if error.field not in ServerConfig.model_fields:
             raise

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ControlCalls:
-    """Runs calls for the front ends, each on a thread of its own. Not thread-safe: one event loop uses it.
+    """Runs calls for the transports, each on a thread of its own. Not thread-safe: one event loop uses it.
 
     A call that has begun is never given up: when its caller goes away it runs to its end, and its result is dropped.
     The threads do not keep the process alive.

@@ -1,4 +1,4 @@
-"""Defines what a front end asks for answers: the models of this process, or those of an engine in another one."""
+"""Defines what the transports ask for answers: models, and how a request is answered by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from serving.protocol.routing import Routing
 from serving.protocol.signature import SignatureChanged
 from serving.protocol.tensors import InferRequest
 from serving.repository.identity import IdentityModel
-from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
     from serving.protocol.signature import ModelSignature
@@ -86,20 +85,14 @@ class Model(Protocol):
 
 
 class Models(Protocol):
-    """The models that requests may name. Not thread-safe: one event loop uses it."""
+    """The models that requests may name."""
 
     @property
     def regions(self) -> Regions:
-        """Regions of shared memory that requests may name; stale ones are refreshed before a request is decoded."""
+        """Regions of shared memory that requests may name."""
 
-    async def find(self, name: str, version: str, routing_key: str) -> Model:
+    def find(self, name: str, version: str, routing_key: str) -> Model:
         """Returns a model. Raises NotFound, or Unavailable with the reason. version: "" for the one that is served."""
-
-    def known(self, name: str, version: str, routing_key: str) -> Model | None:
-        """Returns the model like `find`, where that takes no time; else None."""
-
-    async def is_current(self, model: Model, routing_key: str) -> bool:
-        """Returns whether requests are still decoded for its signature. Raises as `find`."""
 
 
 class LocalModels:
@@ -108,16 +101,7 @@ class LocalModels:
     def __init__(self, repository: ModelRepository) -> None:
         self.regions: Regions = repository.regions
         # Every request uses it: bound here, it is one call instead of two.
-        self.known: Callable[[str, str, str], Model | None] = repository.get
-        self._get = repository.get
-
-    async def find(self, name: str, version: str, routing_key: str) -> Model:
-        """See Models."""
-        return self._get(name, version, routing_key)
-
-    async def is_current(self, model: Model, routing_key: str) -> bool:
-        """Returns True, see Models: the model was found just now."""
-        return True
+        self.find: Callable[[str, str, str], Model] = repository.get
 
 
 async def answer_request(
@@ -150,15 +134,6 @@ def answer_parameters(answer: ModelAnswer) -> dict[str, Any]:
     return parameters
 
 
-async def refresh_for_outputs(regions: Regions, request: InferRequest) -> None:
-    """Refreshes the regions before outputs go to shared memory.
-
-    A region may have been unregistered while the outputs were computed.
-    """
-    if regions.is_stale and any(wanted.part is not None for wanted in request.outputs):
-        await regions.refresh()
-
-
 async def with_model(
     models: Models,
     name: str,
@@ -172,20 +147,14 @@ async def with_model(
     `ask` is called again when the signature has changed meanwhile. admitted: the model that was found when the request
     was admitted; models change while a body is read, so another one is found where that one does not answer any more.
     """
-    if models.regions.is_stale:
-        await models.regions.refresh()
     for attempt in range(1, MAX_DECODES + 1):
         if admitted is not None and admitted.answers(version):
             model, admitted = admitted, None
         else:
-            model = await models.find(name, version, routing_key)
+            model = models.find(name, version, routing_key)
         try:
             return await ask(model)
         except SignatureChanged:
             if attempt == MAX_DECODES:
-                raise
-        except InvalidInput:
-            # The version after it may accept what this one does not.
-            if attempt == MAX_DECODES or await models.is_current(model, routing_key):
                 raise
     raise AssertionError

@@ -25,7 +25,6 @@ from serving.protocol.signature import ModelSignature
 from storage.checkpoint import Golden, PublishedVersion
 from storage.errors import NotFound, Unavailable
 from storage.features import FeatureBatch
-from storage.features.flat import FlatColumns
 from storage.features.strict_model import did_you_mean
 from storage.tiers.tiered import StoreStats, TieredStore
 
@@ -257,9 +256,8 @@ class LoadedModel(Endpoint):
             return
         features = call.features if isinstance(call.features, FeatureBatch) else None
         record = partial(self.recent.record, call.columns, call.batch, features, self.parts.engine, call.first_row)
-        if isinstance(call.sink, LoopSink) and not isinstance(call.columns, FlatColumns):
-            # Runs after the answer was sent, so no caller waits for the copy. Shared memory may be reused by then, so
-            # columns in it are copied at once.
+        if isinstance(call.sink, LoopSink):
+            # Runs after the answer was sent, so no caller waits for the copy.
             call.sink.loop.call_soon(record)
         else:
             record()

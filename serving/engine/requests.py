@@ -1,4 +1,4 @@
-"""Defines a request inside the engine, from when it is queued until its answer is delivered to its front end."""
+"""Defines a request inside the engine, from when it is queued until its answer is delivered to its transport."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def request_expired() -> DeadlineExceeded:
 
 
 class ResponseSink(Protocol):
-    """Delivers answers to the front end that submitted the requests. Equal sinks get a batch's answers together."""
+    """Delivers answers to the transport that submitted the requests. Equal sinks get a batch's answers together."""
 
     def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
         """Takes answers, on the thread that computed them; it must return quickly."""

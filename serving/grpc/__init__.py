@@ -1,1 +1,1 @@
-"""Implements the gRPC front end: Triton's service in tritonclient's own messages."""
+"""Implements the gRPC transport: Triton's service in tritonclient's own messages."""

@@ -11,7 +11,6 @@ from serving.control.models import (
     Models,
     answer_parameters,
     answer_request,
-    refresh_for_outputs,
     with_model,
 )
 from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters
@@ -23,7 +22,7 @@ _LONGEST_TIMEOUT_S = 86_400.0
 
 
 class InferenceCalls:
-    """Answers ModelInfer from models of this process or of another."""
+    """Answers ModelInfer."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -53,6 +52,5 @@ class InferenceCalls:
         model, decoded, result = await with_model(
             self._models, request.model_name, request.model_version, routing.routing_key, ask
         )
-        await refresh_for_outputs(regions, decoded)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
         return encode_proto_response(model.signature, version, decoded, result.outputs, parameters, regions)

@@ -19,7 +19,7 @@ from serving.grpc.inference import InferenceCalls
 from serving.grpc.message_bounds import check_message
 from serving.grpc.quiet import keep_quiet_about_callers_that_left
 from serving.grpc.streaming import stream_answers
-from serving.ports import listen, port_message
+from serving.ports import port_message
 from serving.security.tls import ServerTls
 from storage.errors import ConfigError, EmberlineError
 
@@ -45,17 +45,16 @@ def grpc_server(
     *,
     max_message_bytes: int,
     max_connections: int,
-    share_port: bool = False,
 ) -> grpc.aio.Server:
     """Creates the server without its port, on the event loop that it will run on.
 
-    gate: decides which calls are admitted. health: answers probes. share_port: other processes listen on the same
-    port. Without it, a second server that takes the port fails, instead of silently getting half of the calls.
+    gate: decides which calls are admitted. health: answers probes.
     """
     options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.so_reuseport", int(share_port)),
+        # The port is bound already: `serving.ports` keeps it from other servers.
+        ("grpc.so_reuseport", 1),
         ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
@@ -69,18 +68,9 @@ def grpc_server(
     return server
 
 
-def bind_grpc(
-    server: grpc.aio.Server, host: str, port: int, tls: ServerTls | None = None, *, check: bool = True
-) -> int:
-    """Binds the port, 0 for a free one, and returns it. Raises ConfigError.
-
-    check: first tests whether another process listens there.
-    """
+def bind_grpc(server: grpc.aio.Server, host: str, port: int, tls: ServerTls | None = None) -> int:
+    """Listens on a port that `serving.ports` has reserved, 0 for a free one, and returns it. Raises ConfigError."""
     name = f"[{host}]" if ":" in host else host
-    if check:
-        # gRPC's own message says little, so the port is tried here first.
-        with listen(host, port, "grpc_port"):
-            pass
     try:
         if tls is not None:
             return int(server.add_secure_port(f"{name}:{port}", tls.grpc_credentials()))

@@ -51,11 +51,10 @@ class HttpApp:
                 self._gate.admit(INFER, route.name, headers.get(b"authorization"), request.caller, "http", "infer")
             route.routing = routing_of_headers(headers)
             try:
-                route.model = self._models.known(route.name, route.version, route.routing.routing_key)
+                route.model = self._models.find(route.name, route.version, route.routing.routing_key)
             except UnknownModel as error:
                 raise told(self._gate, request, error) from None
-            if route.model is not None:
-                route.model.check_load()
+            route.model.check_load()
             request.route = route
         encoding = request.headers.get(b"content-encoding")
         if encoding is not None:

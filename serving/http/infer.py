@@ -12,7 +12,6 @@ from serving.control.models import (
     Models,
     answer_parameters,
     answer_request,
-    refresh_for_outputs,
     with_model,
 )
 from serving.http.messages import JSON, HttpRequest, HttpResponse
@@ -64,7 +63,6 @@ class InferenceRoutes:
         model, decoded, result = await with_model(
             self._models, route.name, route.version, routing.routing_key, ask, admitted
         )
-        await refresh_for_outputs(regions, decoded)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
         encode = partial(encode_response, model.signature, version, decoded, result.outputs, parameters, regions)
         is_long = sum([values.nbytes for values in result.outputs]) > _LONG_BYTES

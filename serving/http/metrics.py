@@ -129,10 +129,11 @@ NativeCounts = Callable[[], dict[str, tuple[int, int]]]
 class ServerMetrics:
     """Builds the metrics page of a repository. Thread-safe."""
 
-    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = dict) -> None:
-        """native_counts: see NativeCounts."""
+    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = dict, restarts: int = 0) -> None:
+        """native_counts: see NativeCounts. restarts: how often this server's process crashed and was started again."""
         self._repository = repository
         self._native_counts = native_counts
+        self._restarts = restarts
         # One for all pages, because it keeps the values of the last page.
         self._machine = MachineGauges()
 
@@ -154,6 +155,8 @@ class ServerMetrics:
         yield from _hbm(models)
         yield from _tables([(stats, of) for stats, of, _ in known])
         yield from _updates(self._repository)
+        meaning = "Times that the server's process crashed and was started again"
+        yield _family("restarts_total", meaning, [({}, self._restarts)])
         counts = self._native_counts()
         if "http" in counts:
             answered, handed_over = counts["http"]

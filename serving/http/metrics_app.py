@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 class MetricsApp:
     """Implements HttpApplication with one page, /metrics."""
 
-    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = dict) -> None:
-        """native_counts: see NativeCounts."""
+    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = dict, restarts: int = 0) -> None:
+        """native_counts, restarts: see ServerMetrics."""
         self._repository = repository
         self._native_counts = native_counts
+        self._restarts = restarts
         self._calls = ControlCalls(limit=4)
         self._lock = threading.Lock()
         self._metrics: ServerMetrics | None = None
@@ -55,5 +56,5 @@ class MetricsApp:
                 # Imported here, because prometheus_client takes 10 ms to import, which would delay the start.
                 from serving.http.metrics import ServerMetrics
 
-                self._metrics = ServerMetrics(self._repository, self._native_counts)
+                self._metrics = ServerMetrics(self._repository, self._native_counts, self._restarts)
         return self._metrics.page(accept)

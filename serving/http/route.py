@@ -21,7 +21,7 @@ class InferenceRoute:
     is_v1: bool
     #: The routing that the headers ask for.
     routing: Routing = ANYWHERE
-    #: The model that was found when the request was admitted; None where it still has to be found.
+    #: The model that was found when the request was admitted; None until then.
     model: Model | None = None
 
 

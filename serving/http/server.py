@@ -23,7 +23,7 @@ _TLS_SHUTDOWN_S = 3600.0
 
 
 class HttpServer(uvicorn.Server):
-    """Is uvicorn without its signal handlers; ours stop all front ends together."""
+    """Is uvicorn without its signal handlers; ours stop all transports together."""
 
     tls: ServerTls | None = None
 

@@ -37,14 +37,25 @@ class NativeRoutes:
 
     def __init__(self, repository: ModelRepository) -> None:
         """Follows the repository's models from now on, as they come and go."""
-        #: For the servers.
-        self.native = Paths()
+        self._native: Paths | None = Paths()
         self._keys = itertools.count()
         self._endpoints: weakref.WeakValueDictionary[int, Endpoint] = weakref.WeakValueDictionary()
         self._models: weakref.WeakKeyDictionary[Endpoint, Model | None] = weakref.WeakKeyDictionary()
         self._paths: dict[str, frozenset[str]] = {}
         self._publishing = threading.Lock()
         repository.watch_routes(self._publish)
+
+    @property
+    def native(self) -> Paths:
+        """Returns the paths, for the servers. It must not be closed."""
+        assert self._native is not None
+        return self._native
+
+    def close(self) -> None:
+        """Follows the models no more, and lets go of what native code has of them. The servers must have ended."""
+        with self._publishing:
+            self._native = None
+            self._models.clear()
 
     def record_missed(self, server: Server) -> None:
         """Counts the requests that a server could not answer."""
@@ -58,6 +69,8 @@ class NativeRoutes:
         """Replaces the paths of a model. Called on the threads of updates."""
         base = f"/v2/models/{name}"
         with self._publishing:
+            if self._native is None:
+                return
             paths: dict[str, tuple[Model, Model | None, float]] = {}
             for version, endpoint in routes.by_version.items():
                 model = self._model(endpoint)

@@ -28,18 +28,11 @@ class RegionPart:
 
 
 class Regions(Protocol):
-    """Gives access to the regions that clients have registered. Not thread-safe: one event loop uses it."""
-
-    @property
-    def is_stale(self) -> bool:
-        """Returns whether the regions changed since `refresh`; then call it before parts are read or written."""
+    """Gives access to the regions that clients have registered."""
 
     @property
     def is_empty(self) -> bool:
-        """Returns whether there were no regions at the last `refresh`."""
-
-    async def refresh(self) -> None:
-        """Takes over what was registered and unregistered since the last call."""
+        """Returns whether there are no regions."""
 
     @property
     def max_read(self) -> int:

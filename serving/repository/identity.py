@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,14 +41,14 @@ class IdentityModel:
     """Answers with its inputs, on whatever event loop asks. See serving.control.models.Model."""
 
     def __init__(
-        self, signature: ModelSignature, version: int, delay_s: float, count: Callable[[int, int], Awaitable[None]]
+        self, signature: ModelSignature, version: int, delay_s: float, count: Callable[[int, int], None]
     ) -> None:
         """delay_s: how long every answer waits, for tests of timeouts.
 
-        count: called with the rows and nanoseconds of each request; raises when the model is not there any more.
+        count: called with the rows and nanoseconds of each request.
         """
         self.signature = signature
-        self.delay_s = delay_s
+        self._delay_s = delay_s
         self._count = count
         self._snapshot = IdentitySnapshot(version)
 
@@ -61,9 +61,9 @@ class IdentityModel:
         started_ns = time.monotonic_ns()
         outputs = _echo(self.signature, tensors)
         rows = outputs[0].shape[0] if self.signature.max_batch_size else 1
-        await self._count(rows, time.monotonic_ns() - started_ns)
-        if self.delay_s:
-            await asyncio.sleep(self.delay_s)
+        self._count(rows, time.monotonic_ns() - started_ns)
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
         return IdentityAnswer(outputs, self._snapshot)
 
     def check_load(self) -> None:

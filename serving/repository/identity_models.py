@@ -56,13 +56,10 @@ class IdentityEndpoint(IdentityModel):
         """Always 0, see Endpoint: nothing waits."""
         return 0
 
-    def note(self, rows: int, took_ns: int) -> None:
+    def _note(self, rows: int, took_ns: int) -> None:
         """Counts a request as a batch of its own."""
         self.statistics.executed(rows=rows, queue_ns=[0], input_ns=0, infer_ns=took_ns, output_ns=0)
         self.statistics.finished(took_ns)
-
-    async def _note(self, rows: int, took_ns: int) -> None:
-        self.note(rows, took_ns)
 
 
 class IdentityModels:

@@ -12,8 +12,8 @@ import re
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -39,34 +39,6 @@ class RegionName:
     #: The region is `byte_size` bytes of the segment from `offset` on.
     offset: int
     byte_size: int
-    #: Number of the registration; the same name and key may mean another segment the next time.
-    number: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentPlace:
-    """The place of an open segment: a descriptor in a process. The segment may have no name any more."""
-
-    pid: int
-    fd: int
-    #: Device and inode of the segment.
-    device: int
-    inode: int
-
-    @classmethod
-    def of(cls, fd: int) -> SegmentPlace:
-        """Returns the place of a descriptor of this process."""
-        found = os.fstat(fd)
-        return cls(os.getpid(), fd, found.st_dev, found.st_ino)
-
-    def open(self) -> int:
-        """Opens a descriptor of its own. Raises OSError; FileNotFoundError also when another file is there by now."""
-        fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
-        found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) != (self.device, self.inode):
-            os.close(fd)
-            raise FileNotFoundError("the segment is closed")
-        return fd
 
 
 class _OpenRegion:
@@ -112,41 +84,25 @@ class _Buffer(bytearray):
         self.on_gone()
 
 
-class OpenRegions:
-    """The regions of one process by name. Thread-safe.
+class SharedRegions:
+    """The regions that are registered, by name. Thread-safe. See serving.protocol.regions.Regions."""
 
-    max_read: bytes that the inputs of one request may have together. max_held: bytes of all requests under way.
-    """
+    def __init__(self, max_read: int, max_held: int = sys.maxsize, *, prefixes: Sequence[str] = ()) -> None:
+        """max_read: bytes that the inputs of one request may have together. max_held: bytes of all requests under way.
 
-    def __init__(self, max_read: int, max_held: int = sys.maxsize) -> None:
+        prefixes: beginnings of the names of segments that may be registered.
+        """
         self.max_read = max_read
         self._held = _Held(max_held)
+        self._prefixes = tuple(prefixes) if FOLDER.is_dir() else ()
+        self._lock = threading.Lock()
         # Replaced as a whole, so that a request reads it without a lock.
         self._open: Mapping[str, _OpenRegion] = {}
-
-    @property
-    def names(self) -> list[RegionName]:
-        """The registered regions."""
-        return [region.said for region in self._open.values()]
 
     @property
     def is_empty(self) -> bool:
         """See Regions."""
         return not self._open
-
-    @property
-    def places(self) -> list[tuple[RegionName, SegmentPlace]]:
-        """The registered regions, each with the place where our other processes find it while it is registered."""
-        return [(region.said, SegmentPlace.of(region.fd)) for region in self._open.values()]
-
-    def put(self, said: RegionName, fd: int) -> None:
-        """Adds a region. fd: its segment, closed with the region."""
-        self._open = {**self._open, said.name: _OpenRegion(said, fd)}
-
-    def drop(self, names: Iterable[str]) -> None:
-        """Removes regions; whatever uses one keeps it."""
-        gone = set(names)
-        self._open = {name: region for name, region in self._open.items() if name not in gone}
 
     def read(self, part: RegionPart) -> memoryview:
         """See Regions."""
@@ -208,42 +164,6 @@ class OpenRegions:
             )
         return region
 
-
-class SharedRegions(OpenRegions):
-    """The register of a server; see serving.protocol.regions.Regions."""
-
-    def __init__(self, max_read: int, max_held: int = sys.maxsize, *, prefixes: Sequence[str] = ()) -> None:
-        """prefixes: beginnings of the names of segments that may be registered."""
-        super().__init__(max_read, max_held)
-        #: Grows with every change.
-        self.generation = 0
-        self._prefixes = tuple(prefixes) if FOLDER.is_dir() else ()
-        self._lock = threading.Lock()
-        self._listeners: list[Callable[[int], None]] = []
-
-    @property
-    def is_stale(self) -> bool:
-        """Always False, see Regions: the regions are registered here."""
-        return False
-
-    async def refresh(self) -> None:
-        """See Regions."""
-
-    def listen(self, on_change: Callable[[int], None]) -> Callable[[], None]:
-        """Calls `on_change` with the generation after every change, before the change's caller is answered.
-
-        Returns a function that ends that.
-        """
-        with self._lock:
-            self._listeners.append(on_change)
-            on_change(self.generation)
-
-        def end() -> None:
-            with self._lock:
-                self._listeners = [listener for listener in self._listeners if listener is not on_change]
-
-        return end
-
     def register(self, said: RegionName) -> None:
         """Registers a region. Raises InvalidInput, AlreadyExists, Unsupported, Overloaded."""
         if not self._prefixes:
@@ -254,32 +174,23 @@ class SharedRegions(OpenRegions):
         if not said.name or len(said.name) > _MAX_NAME:
             raise InvalidInput(f"a region's name has 1 to {_MAX_NAME} characters", field="name")
         with self._lock:
-            if any(known.name == said.name for known in self.names):
+            if said.name in self._open:
                 raise AlreadyExists(f"shared memory region {said.name[:100]!r} already in manager; unregister it first")
-            if len(self.names) >= MAX_REGIONS:
+            if len(self._open) >= MAX_REGIONS:
                 raise Overloaded(f"{MAX_REGIONS} shared memory regions are registered already; unregister some")
-            self.put(replace(said, number=self.generation + 1), _open(said, self._prefixes))
-            self._changed()
+            self._open = {**self._open, said.name: _OpenRegion(said, _open(said, self._prefixes))}
 
     def unregister(self, name: str = "") -> None:
         """Forgets a region, or all without a name. An unknown name is no error, as in Triton."""
         with self._lock:
-            gone = [known.name for known in self.names if name in ("", known.name)]
-            if gone:
-                self.drop(gone)
-                self._changed()
+            self._open = {known: region for known, region in self._open.items() if name not in ("", known)}
 
     def status(self, name: str = "") -> list[RegionName]:
         """Returns the region of that name, or all without a name. Raises NotFound."""
-        found = [known for known in self.names if not name or known.name == name]
+        found = [region.said for known, region in self._open.items() if name in ("", known)]
         if name and not found:
             raise NotFound(f"Unable to find system shared memory region: {name[:100]!r}")
         return found
-
-    def _changed(self) -> None:
-        self.generation += 1
-        for listener in self._listeners:
-            listener(self.generation)
 
 
 def _failed(part: RegionPart, error: OSError) -> Unavailable:

@@ -35,15 +35,11 @@ def refuse_forwarded(sign: str) -> None:
 class ForwardedRegions:
     """Regions of a request that was forwarded: there are regions, and none of them is for it. See Regions."""
 
-    is_stale = False
     is_empty = False
 
     def __init__(self, sign: str, max_read: int) -> None:
         self._sign = sign
         self.max_read = max_read
-
-    async def refresh(self) -> None:
-        """See Regions."""
 
     def check(self, part: RegionPart) -> None:
         """Raises Forbidden."""

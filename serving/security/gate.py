@@ -36,15 +36,11 @@ class Admission:
 class Gate:
     """Checks every call. Not thread-safe: one event loop uses it."""
 
-    def __init__(self, config: ServerConfig, own_digest: str = "", *, processes: int = 1) -> None:
-        """Reads the access file.
-
-        own_digest: that of the server's own token. processes: number of processes that share the clients. Raises
-        ConfigError.
-        """
+    def __init__(self, config: ServerConfig, own_digest: str = "") -> None:
+        """Reads the access file. own_digest: that of the server's own token. Raises ConfigError."""
         self._access = Access(config.access_file, own_digest, open_admin=config.open_admin)
         self._audit = AuditLog(config.audit_log)
-        self._rates = Rates(processes)
+        self._rates = Rates()
         self._rate = config.max_requests_per_second
         self._asks_certificates = config.tls_client_ca is not None
         # Then nothing needs to be looked up: every caller may do all but control.

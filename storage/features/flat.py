@@ -1,4 +1,4 @@
-"""Encodes columns as bytes: a request's raw inputs pass through shared memory and are joined without being decoded.
+"""Encodes columns as bytes, so that those of several requests are joined without being decoded.
 
 A layout says for each column which input it is and in what form; the bytes hold the arrays of the columns one after the
 other. A plain column has one array of values with as many rows as the request. When all columns are plain, nothing is
@@ -100,9 +100,7 @@ class FlatColumns(Mapping[str, Column]):
 
     def __getitem__(self, name: str) -> Column:
         if self._made is None:
-            # Offsets are checked before they are used, and another process could change its memory in between.
-            data = self.data if self.layout.is_plain else self.data.copy()
-            self._made = _restore(self.layout, data, self.batch)
+            self._made = _restore(self.layout, self.data, self.batch)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:

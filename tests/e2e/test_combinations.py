@@ -36,10 +36,8 @@ def model_name(batching: str, sessions: int, runner: str) -> str:
     return f"din_{batching}_{sessions}_{runner}"
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["in one process", "a front end apart"])
-def asked(
-    request: pytest.FixtureRequest, models: dict[str, Served], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module")
+def asked(models: dict[str, Served], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Starts a server of the model under a separate name for each combination."""
     place = tmp_path_factory.mktemp("combinations")
     for batching, sessions, runner in itertools.product(BATCHING, SESSIONS, RUNNERS):
@@ -49,7 +47,7 @@ def asked(
             f'backend: "emberline"\n{BATCHING[batching]}\ninstance_group [{{ kind: KIND_CPU count: {sessions} }}]\n'
             f'parameters {{ key: "runners" value {{ string_value: "{runner}" }} }}\n'
         )
-    with ServerProcess(place / "models", place / "store", place / "log", frontends=request.param) as server:
+    with ServerProcess(place / "models", place / "store", place / "log") as server:
         yield server
 
 

@@ -85,7 +85,7 @@ def write_days(folder: Path, days: list[str], unit: str, rows: int = 600) -> Pat
 def check_every_way(model: str, run_folder: Path, models: Path, data: Path, place: Path, within: float) -> None:
     """Asserts that every way of scoring `data` gives the trainer's scores.
 
-    The ways are predict, the three front ends, the load test and score.
+    The ways are predict, the three transports, the load test and score.
     """
     expected = load_trained(run_folder).predict(data).reshape(-1)
     with ServerProcess(models, place / "store", place / "server.log") as server:

@@ -107,7 +107,7 @@ def test_pages_damaged_below_a_running_server_are_no_answer_until_another_store_
     place: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    with ServerProcess(place / "models", store, tmp_path / "server.log", frontends=1) as server:
+    with ServerProcess(place / "models", store, tmp_path / "server.log") as server:
         want = ask(server, "whole")[1]
         for path in files_of_rows(store / "whole_tenth"):
             with path.open("r+b") as file:  # in place: the server has it open

@@ -2,7 +2,7 @@
 
     python -m tests.external.foreign_clients
 
-A line a client, with and without front ends. Those that are not on this machine are skipped with the reason; the
+A line a client. Those that are not on this machine are skipped with the reason; the
 packages of the probe come from npm. Exit code 0 when none failed, 1 when one did, 2 when all were skipped.
 """
 
@@ -94,17 +94,16 @@ def main() -> int:
         folder = Path(name)
         write_identity(folder / "models", "echo", {"A": ("FP32", [4])}, max_batch=64)
         (folder / "node").mkdir()
-        for frontends in (0, 2):
-            with ServerProcess(folder / "models", folder / "store", folder / "log", frontends=frontends) as server:
-                for client, calls in CLIENTS.items():
-                    try:
-                        calls(server, folder / "node")
-                        words.append("passed")
-                    except SkippedError as error:
-                        words.append(f"skipped: {error}")
-                    except Exception as error:
-                        words.append(f"FAILED: {type(error).__name__} {error}")
-                    print(f"{frontends} front ends, {client:<20} {words[-1]}", flush=True)
+        with ServerProcess(folder / "models", folder / "store", folder / "log") as server:
+            for client, calls in CLIENTS.items():
+                try:
+                    calls(server, folder / "node")
+                    words.append("passed")
+                except SkippedError as error:
+                    words.append(f"skipped: {error}")
+                except Exception as error:
+                    words.append(f"FAILED: {type(error).__name__} {error}")
+                print(f"{client:<20} {words[-1]}", flush=True)
     if any(word.startswith("FAILED") for word in words):
         return 1
     return 0 if "passed" in words else 2

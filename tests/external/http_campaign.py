@@ -166,7 +166,7 @@ def fault(case: Case, found: Outcome) -> str:
     return ""
 
 
-def run(count: int, seed: int, frontends: int) -> tuple[list[Case], dict[str, list[Outcome]]]:
+def run(count: int, seed: int) -> tuple[list[Case], dict[str, list[Outcome]]]:
     """Returns the outcomes of all cases, by server. Raises PeerMissingError."""
     python = install()
     every = list(cases(count, seed))
@@ -174,7 +174,7 @@ def run(count: int, seed: int, frontends: int) -> tuple[list[Case], dict[str, li
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(32) as threads:
         folder = Path(name)
         write_identity(folder / "models", "echo", {"A": ("FP32", [4])}, max_batch=64)
-        with ServerProcess(folder / "models", folder / "store", folder / "log", frontends=frontends) as server:
+        with ServerProcess(folder / "models", folder / "store", folder / "log") as server:
             outcomes[OURS] = list(threads.map(lambda case: ask(server.http_port, case), every))
         for who, arguments in PEERS.items():
             with peer(python, arguments, folder) as port:
@@ -223,11 +223,10 @@ def main() -> int:
     )
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=SEED, help=f"of what is drawn; default: {SEED}")
-    parser.add_argument("--frontends", type=int, default=0, help="of our server; default: 0")
     parser.add_argument("--csv", type=Path, help="a file for every case with the outcomes")
     options = parser.parse_args()
     try:
-        every, outcomes = run(options.requests, options.seed, options.frontends)
+        every, outcomes = run(options.requests, options.seed)
     except PeerMissingError as error:
         print(f"skipped: the peers could not be had: {error}", file=sys.stderr)
         return 2

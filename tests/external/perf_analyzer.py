@@ -63,22 +63,20 @@ def main() -> None:
         write_identity(place / "models", "strings", {"A": ("BYTES", [4])}, max_batch=64)
         data = place / "data.json"
         save_input_data(data, world.request(128))
-        with gpu_metrics() as url:
-            for frontends in (0, 2):
-                with serving(place, frontends) as server:
-                    for transport, port in (("http", server.http_port), ("grpc", server.grpc_port)):
-                        for model, options in runs(transport, data, url):
-                            word = _run(port, transport, model, options)
-                            failed += word != "passed"
-                            said = " ".join(word for word in options if word not in (str(data), "--input-data"))
-                            print(f"{frontends} front ends, {transport}, {model}: {said}: {word}", flush=True)
+        with gpu_metrics() as url, serving(place) as server:
+            for transport, port in (("http", server.http_port), ("grpc", server.grpc_port)):
+                for model, options in runs(transport, data, url):
+                    word = _run(port, transport, model, options)
+                    failed += word != "passed"
+                    said = " ".join(word for word in options if word not in (str(data), "--input-data"))
+                    print(f"{transport}, {model}: {said}: {word}", flush=True)
     sys.exit(1 if failed else 0)
 
 
-def serving(place: Path, frontends: int) -> ServerProcess:
+def serving(place: Path) -> ServerProcess:
     """Starts a server that allows the segments of perf_analyzer."""
     allowed = [word for prefix in PREFIXES for word in ("--shared-memory", prefix)]
-    return ServerProcess(place / "models", place / "store", place / "log", frontends=frontends, arguments=allowed)
+    return ServerProcess(place / "models", place / "store", place / "log", arguments=allowed)
 
 
 def runs(transport: str, data: Path, metrics_url: str) -> Iterator[tuple[str, tuple[str, ...]]]:

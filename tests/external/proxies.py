@@ -316,7 +316,7 @@ def upgrades_of_haproxy(http: int, direct: int) -> None:
 
 
 def main() -> int:
-    """Runs all checks, with and without front ends."""
+    """Runs all checks."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.external.proxies",
         description=__doc__,
@@ -333,27 +333,21 @@ def main() -> int:
         models = Path(name, "models")
         write_identity(models, "echo", {"A": ("FP32", [4])}, max_batch=64)
         write_identity(models, "wide", {"A": ("FP32", [4096])}, max_batch=64)
-        for frontends in (0, 2):
-            for proxy in (check_nginx, check_haproxy):
-                folder = Path(name, f"{proxy.__name__}-{frontends}")
-                folder.mkdir()
-                arguments = ["--shared-memory", "echo-"]
-                with ServerProcess(
-                    models,
-                    folder / "store",
-                    folder / "log",
-                    frontends=frontends,
-                    open_admin=True,
-                    arguments=arguments,
-                ) as server:
-                    for what, check in proxy(server, folder):
-                        try:
-                            check()
-                            word = "passed"
-                        except Exception as error:
-                            failed += 1
-                            word = f"FAILED: {type(error).__name__} {str(error)[:300]}"
-                        print(f"{frontends} front ends, {what:<55} {word}", flush=True)
+        for proxy in (check_nginx, check_haproxy):
+            folder = Path(name, proxy.__name__)
+            folder.mkdir()
+            arguments = ["--shared-memory", "echo-"]
+            with ServerProcess(
+                models, folder / "store", folder / "log", open_admin=True, arguments=arguments
+            ) as server:
+                for what, check in proxy(server, folder):
+                    try:
+                        check()
+                        word = "passed"
+                    except Exception as error:
+                        failed += 1
+                        word = f"FAILED: {type(error).__name__} {str(error)[:300]}"
+                    print(f"{what:<55} {word}", flush=True)
     return int(failed > 0)
 
 

@@ -87,16 +87,12 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line of a fuzzer.
-
-    frontends: number of front ends of the server under test.
-    """
+    """The command line of a fuzzer."""
 
     seconds: float
     inputs: int
     seed: int
     replay: Path | None
-    frontends: int
     rest: argparse.Namespace
 
 
@@ -107,9 +103,6 @@ def read_options(parser: argparse.ArgumentParser | None = None, arguments: Seque
     parser.add_argument("--inputs", type=int, default=0, help="how many inputs, instead of how long")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="another one by default; it is printed")
     parser.add_argument("--replay", type=Path, help="run one saved input only")
-    parser.add_argument(
-        "--frontends", type=int, default=0, help="processes that speak HTTP and gRPC; 0: none of their own"
-    )
     found = parser.parse_args(arguments)
     print(f"seed {found.seed}", flush=True)
-    return Options(found.seconds, found.inputs, found.seed, found.replay, found.frontends, found)
+    return Options(found.seconds, found.inputs, found.seed, found.replay, found)

@@ -77,7 +77,7 @@ def main() -> int:
     """Runs the command line."""
     options = read_options()
     campaign = Campaign("native", options.seconds, options.inputs, options.seed)
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Served(Path(folder), options.frontends) as served:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Served(Path(folder)) as served:
         if options.replay is not None:
             print("\n".join(replay(served, options.replay.read_bytes())))
             return 0

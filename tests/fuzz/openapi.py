@@ -142,7 +142,7 @@ def main() -> int:
     if options.replay is not None:
         replay(options.replay.read_bytes())
         return 0
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Served(Path(folder), options.frontends) as served:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Served(Path(folder)) as served:
         run_served(campaign, served, run)
     return campaign.finish()
 

@@ -43,12 +43,8 @@ class Served:
     published: the model behind `ranker` and `spare`, for right answers.
     """
 
-    def __init__(self, folder: Path, frontends: int = 0) -> None:
-        """Starts the server.
-
-        folder: an empty folder for models, store and log.
-        frontends: number of processes that speak HTTP and gRPC; 0 for none.
-        """
+    def __init__(self, folder: Path) -> None:
+        """Starts the server. folder: an empty folder for models, store and log."""
         folder.mkdir(parents=True, exist_ok=True)
         self.published = Published(3)
         make_repository(self.published, folder / "repository")
@@ -58,7 +54,6 @@ class Served:
             folder / "repository",
             folder / "store",
             self.log,
-            frontends=frontends,
             open_admin=True,
             arguments=["--max-body", "1MiB"],
         )

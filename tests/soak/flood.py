@@ -235,12 +235,12 @@ def holders(http_port: int, grpc_address: str) -> dict[str, Holder]:
 
 
 def memory_mib(process: psutil.Process) -> float:
-    """Returns the memory of a server with its front ends, in MiB."""
+    """Returns the memory of a server with its supervisor, in MiB."""
     every = [process, *process.children(recursive=True)]
     return sum(each.memory_info().rss for each in every) / (1 << 20)
 
 
-def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequence[str] = ()) -> dict[str, Any]:
+def run(seconds: float, rate: float, folder: Path, kinds: Sequence[str] = ()) -> dict[str, Any]:
     """Runs the flood and returns the figures.
 
     seconds: the whole time of flood.
@@ -249,9 +249,9 @@ def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequen
     access = write_access(folder / "access.yaml")
     context = multiprocessing.get_context("spawn")
     flood_s = seconds / ROUNDS
-    options = ("--access-file", str(access), "--frontends", str(frontends))
-    with serve(folder / "models", folder, *options) as server:
+    with serve(folder / "models", folder, "--access-file", str(access)) as server:
         process = psutil.Process(server.process.pid)
+        serving = process.children()
         _wait_until_ready(server.port)
         both = holders(server.port, server.grpc)
         for holder in both.values():
@@ -287,7 +287,7 @@ def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequen
         for holder in both.values():
             holder.ending.set()
             holder.join(30)
-        alive = process.is_running()
+        alive = process.is_running() and process.children() == serving
     return {
         "attacks": dict(attacks),
         "memory_mib": {"before": before, "most": most},
@@ -297,7 +297,6 @@ def run(seconds: float, rate: float, frontends: int, folder: Path, kinds: Sequen
 
 
 def _wait_until_ready(port: int) -> None:
-    """Waits for the engine, since a front end takes requests before its engine does."""
     client = triton_http.InferenceServerClient(f"127.0.0.1:{port}")
     deadline = time.monotonic() + 60
     while not client.is_server_ready():
@@ -347,11 +346,10 @@ def main() -> int:
         "--rate", type=float, default=RATE, help=f"attacks a second, client and kind; default: {RATE:g}"
     )
     parser.add_argument("--only", action="append", default=[], help="a kind of attack, instead of all; several times")
-    parser.add_argument("--frontends", type=int, default=0, help="of the server; default: 0")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = run(options.seconds, options.rate, options.frontends, Path(folder), options.only)
+        found = run(options.seconds, options.rate, Path(folder), options.only)
     if options.json:
         options.json.write_text(json.dumps(found))
     wrong = verdict(found)

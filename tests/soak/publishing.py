@@ -112,7 +112,7 @@ class PublishingSoak:
         every = max(1, total // samples)
         before = self._world.version
         with ServerProcess(self._folder / "models", self._folder / "store", self._folder / "server.log") as server:
-            self.server = Process("server", server.process.pid)
+            self.server = Process("server", server.serving_pid)
             for done in range(total):
                 is_version = (done + 1) * versions // total > done * versions // total
                 body = bodies[done % len(bodies)]

@@ -26,16 +26,14 @@ class ServerProcess:
         store: Path | None,
         log: Path,
         *,
-        frontends: int = 0,
         open_admin: bool = False,
         arguments: Sequence[str] = (),
         ca: Path | None = None,
     ) -> None:
         """Starts the server.
 
-        store: None for the server's default. frontends: processes for its front ends; 0: none. open_admin: everybody is
-        allowed to load, unload and roll back. arguments: more of `emberline serve`. ca: the certificate by which
-        clients verify it, when the arguments enable TLS.
+        store: None for the server's default. open_admin: everybody is allowed to load, unload and roll back. arguments:
+        more of `emberline serve`. ca: the certificate by which clients verify it, when the arguments enable TLS.
         """
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.log = log
@@ -43,7 +41,7 @@ class ServerProcess:
             *(sys.executable, "-m", "emberline", "serve", "--model-repository", str(repository)),
             *([] if store is None else ["--store", str(store)]),
             *("--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)),
-            *("--metrics-port", str(self.metrics_port), "--frontends", str(frontends)),
+            *("--metrics-port", str(self.metrics_port)),
             *(["--open-admin"] if open_admin else []),
             *arguments,
         ]
@@ -55,6 +53,13 @@ class ServerProcess:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def serving_pid(self) -> int:
+        """The process that serves; that of `process` only starts it again when it crashes."""
+        pid = self.process.pid
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(child)
 
     @property
     def url(self) -> str:

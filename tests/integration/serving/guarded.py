@@ -15,7 +15,7 @@ import grpc
 import yaml
 
 from serving.security.tokens import digest_of
-from tests.integration.serving.front_processes import ask, until
+from tests.integration.serving.http_calls import ask, until
 from tests.support.server_process import free_ports
 
 SERVICE = "/inference.GRPCInferenceService"

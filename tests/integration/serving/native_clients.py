@@ -12,7 +12,7 @@ import numpy as np
 from serving import Server
 from serving.protocol.dtypes import WIRE_TYPES
 from tests.integration.serving.conftest import Published
-from tests.integration.serving.front_processes import Reply
+from tests.integration.serving.http_calls import Reply
 
 PATH = "/v2/models/ranker/infer"
 # With it, a request is never an ordinary one; without tokens, the Python path does not look at it.

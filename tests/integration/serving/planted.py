@@ -299,7 +299,7 @@ def columns_of(rows: Sequence[Row], spec: Mapping[str, Any] | None = None) -> di
 
 
 def ask(repository: Any, rows: Sequence[Row], *, version: str = "", routing_key: str = "", **options: Any) -> Any:
-    """Runs one request, past the front ends. Returns the engine's InferenceResult."""
+    """Runs one request, past the transports. Returns the engine's InferenceResult."""
     model = repository.get(NAME, version, routing_key)
     canary = model.takes_canary(routing_key)
     return asyncio.run(model.infer(columns_of(rows), len(rows), canary=canary, **options))

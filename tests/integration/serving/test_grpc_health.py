@@ -25,14 +25,12 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-@pytest.fixture(scope="module", params=[0, 2], ids=["alone", "frontends"])
-def guarded(
-    request: pytest.FixtureRequest, version_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Process]:
+@pytest.fixture(scope="module")
+def guarded(version_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     place = tmp_path_factory.mktemp("health")
     shutil.copytree(version_dir, place / "models" / "ranker" / "1")
     access = write_access(place / "access.yaml")
-    with serve(place / "models", place, "--frontends", str(request.param), "--access-file", str(access)) as process:
+    with serve(place / "models", place, "--access-file", str(access)) as process:
         yield process
 
 

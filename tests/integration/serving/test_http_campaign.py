@@ -10,7 +10,7 @@ import pytest
 from serving import Server, ServerConfig
 from tests.external.http_campaign import ask, fault
 from tests.external.http_cases import CHANGES, Case, cases
-from tests.integration.serving.front_processes import ask as ask_usual
+from tests.integration.serving.http_calls import ask as ask_usual
 from tests.integration.serving.identity_models import write_identity
 
 

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from serving import Server, ServerConfig
-from tests.integration.serving.front_processes import ask, until
+from tests.integration.serving.http_calls import ask, until
 from tests.integration.serving.identity_models import (
     BINARY_ONLY,
     CONFIG_TYPES,
@@ -31,7 +31,6 @@ from tests.integration.serving.identity_models import (
     write_repository,
 )
 from tests.support.examples import examples
-from tests.support.server_process import ServerProcess
 
 DTYPES = list(CONFIG_TYPES)
 
@@ -46,25 +45,18 @@ class Transports:
     repository: Path
 
 
-@pytest.fixture(scope="module", params=[0, 2], ids=["in process", "two front ends"])
-def transports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transports]:
+@pytest.fixture(scope="module")
+def transports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transports]:
     folder = tmp_path_factory.mktemp("identity")
     repository = write_repository(folder / "repository")
-    running: Any
-    if request.param:
-        running = ServerProcess(repository, folder / "store", folder / "log", frontends=request.param)
-    else:
-        ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-        config = ServerConfig(model_repository=repository, store=folder / "store", open_admin=True, **ports)
-        running = Server(config).start()
-    try:
-        with (
-            triton_http.InferenceServerClient(f"127.0.0.1:{running.http_port}") as http,
-            triton_grpc.InferenceServerClient(f"127.0.0.1:{running.grpc_port}") as grpc,
-        ):
-            yield Transports(http, grpc, running.http_port, repository)
-    finally:
-        running.close() if request.param else running.stop()
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    config = ServerConfig(model_repository=repository, store=folder / "store", open_admin=True, **ports)
+    with (
+        Server(config) as running,
+        triton_http.InferenceServerClient(f"127.0.0.1:{running.http_port}") as http,
+        triton_grpc.InferenceServerClient(f"127.0.0.1:{running.grpc_port}") as grpc,
+    ):
+        yield Transports(http, grpc, running.http_port, repository)
 
 
 @dataclass

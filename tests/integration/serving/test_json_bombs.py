@@ -15,7 +15,7 @@ import pytest
 from serving.protocol.json_text import MAX_JSON_BYTES, MAX_JSON_MARKS, parse_json
 from serving.server import Server
 from storage.errors import InvalidInput
-from tests.integration.serving.front_processes import ask
+from tests.integration.serving.http_calls import ask
 
 INFER, PREDICT = "/v2/models/ranker/infer", "/v1/models/ranker:predict"
 BOMBS = {

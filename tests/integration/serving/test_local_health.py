@@ -17,8 +17,8 @@ import pytest
 from serving import Server, local_health
 from storage.errors import Conflict, Unavailable
 from tests.integration.serving.certificates import make_ca, make_certificate
-from tests.integration.serving.front_processes import until
 from tests.integration.serving.guarded import serve
+from tests.integration.serving.http_calls import until
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are Linux's")
@@ -72,9 +72,9 @@ def test_the_images_check_says_what_the_server_is(
 
 
 @pytest.mark.slow
-def test_with_front_ends_it_is_the_engine_that_answers(version_dir: Path, tmp_path: Path) -> None:
+def test_it_is_the_process_that_serves_that_answers(version_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(version_dir.parent, tmp_path / "models" / "ranker")
-    with serve(tmp_path / "models", tmp_path, "--frontends", "1") as process:
+    with serve(tmp_path / "models", tmp_path) as process:
         until(lambda: health_check("Dockerfile", process.port).returncode == 0)
 
 

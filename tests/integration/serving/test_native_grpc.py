@@ -22,7 +22,7 @@ from serving.engine.endpoint import Endpoint
 from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer
 from serving.server import Server
 from tests.integration.serving.conftest import Published
-from tests.integration.serving.front_processes import until
+from tests.integration.serving.http_calls import until
 
 pytestmark = pytest.mark.skipif(not HAS_NATIVE_GRPC, reason="native code was built without nghttp2")
 

@@ -16,7 +16,7 @@ import pytest
 from serving import Server
 from serving.http.native_server import NativeHttpServer
 from tests.integration.serving.conftest import Published
-from tests.integration.serving.front_processes import Reply, ask, until
+from tests.integration.serving.http_calls import Reply, ask, until
 from tests.integration.serving.native_clients import (
     BY_PYTHON,
     LENGTH,

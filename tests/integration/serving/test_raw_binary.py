@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from serving import Server, ServerConfig
-from tests.integration.serving.front_processes import Reply, ask
+from tests.integration.serving.http_calls import Reply, ask
 from tests.integration.serving.identity_models import write_identity
 
 

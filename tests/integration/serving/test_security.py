@@ -22,8 +22,8 @@ from serving import Server
 from serving.grpc.control import SERVICE as DESCRIPTOR
 from serving.http.routes import TABLE
 from serving.security.own_token import own_token_path, read_own_token
-from tests.integration.serving.front_processes import ask, until
 from tests.integration.serving.guarded import bearer, call, lines_of, status, write_access
+from tests.integration.serving.http_calls import ask, until
 
 StatusCode = grpc.StatusCode
 INFER = "/v2/models/ranker/infer"

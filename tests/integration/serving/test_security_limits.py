@@ -15,8 +15,8 @@ from serving import Server
 from serving.grpc import server as grpc_module
 from serving.http import limits as limits_module
 from tests.integration.serving.certificates import make_ca, make_certificate
-from tests.integration.serving.front_processes import until
 from tests.integration.serving.guarded import call, status
+from tests.integration.serving.http_calls import until
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 

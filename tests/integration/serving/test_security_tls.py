@@ -1,4 +1,4 @@
-"""TLS and clients' certificates on every port, in one process and with front ends."""
+"""TLS and clients' certificates on every port."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import ssl
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -30,8 +29,8 @@ from serving.security.tls import ServerTls, common_name
 from storage.errors import ConfigError, Unavailable
 from tests.integration.serving.certificates import Certificate, make_ca, make_certificate
 from tests.integration.serving.conftest import Published
-from tests.integration.serving.front_processes import until
-from tests.integration.serving.guarded import bearer, serve, write_access
+from tests.integration.serving.guarded import bearer, write_access
+from tests.integration.serving.http_calls import until
 
 TOKENS: list[dict[str, Any]] = [
     {"name": "web", "roles": ["predict"]},
@@ -74,22 +73,7 @@ class Ports:
     metrics: int
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        0,
-        pytest.param(
-            2,
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="front ends in processes of their own need Linux"),
-        ),
-    ],
-)
-def frontends(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
 def started(
-    frontends: int,
     world: World,
     version_dir: Path,
     place: Path,
@@ -98,18 +82,12 @@ def started(
 ) -> Iterator[Ports]:
     shutil.copytree(version_dir.parent, place / "models" / "ranker")
     files |= {"tls_certificate": world.server.certificate, "tls_key": world.server.key}
-    if frontends == 0:
-        with start_server(place / "models", place / "store", **files) as server:
-            yield Ports(server.http_port, server.grpc_port, server.metrics_port)
-        return
-    flags = [text for name, path in files.items() for text in (f"--{name.replace('_', '-')}", str(path))]
-    with serve(place / "models", place, "--frontends", str(frontends), *flags) as process:
-        yield Ports(process.port, int(process.grpc.rpartition(":")[2]), process.metrics_port)
+    with start_server(place / "models", place / "store", **files) as server:
+        yield Ports(server.http_port, server.grpc_port, server.metrics_port)
 
 
 @pytest.fixture(scope="module")
 def encrypted(
-    frontends: int,
     world: World,
     version_dir: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -118,12 +96,11 @@ def encrypted(
     """Starts a server with TLS and tokens."""
     place = tmp_path_factory.mktemp("tls")
     access = write_access(place / "access.yaml", TOKENS)
-    yield from started(frontends, world, version_dir, place, start_server, access_file=access)
+    yield from started(world, version_dir, place, start_server, access_file=access)
 
 
 @pytest.fixture(scope="module")
 def mutual(
-    frontends: int,
     world: World,
     version_dir: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -132,9 +109,7 @@ def mutual(
     """Starts a server that asks clients for a certificate."""
     place = tmp_path_factory.mktemp("mtls")
     access = write_access(place / "access.yaml", TOKENS, certificates=CLIENTS)
-    yield from started(
-        frontends, world, version_dir, place, start_server, access_file=access, tls_client_ca=world.ca.certificate
-    )
+    yield from started(world, version_dir, place, start_server, access_file=access, tls_client_ca=world.ca.certificate)
 
 
 def context(world: World, client: Certificate | None = None) -> ssl.SSLContext:

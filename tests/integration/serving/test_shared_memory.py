@@ -1,4 +1,4 @@
-"""Tensors in system shared memory by tritonclient's own functions, with and without front ends."""
+"""Tensors in system shared memory by tritonclient's own functions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException
 
 from serving import Server, ServerConfig
-from tests.integration.serving.front_processes import ask
+from tests.integration.serving.http_calls import ask
 from tests.integration.serving.identity_models import CONFIG_TYPES, WIDTH, random_tensor, same, write_repository
-from tests.support.server_process import ServerProcess
 
 DTYPES = list(CONFIG_TYPES)
 
@@ -49,26 +48,15 @@ class Transports:
         self._segments = []
 
 
-@pytest.fixture(scope="module", params=[0, 2], ids=["in process", "two front ends"])
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transports]:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transports]:
     folder = tmp_path_factory.mktemp("regions")
     repository = write_repository(folder / "repository")
     with ExitStack() as stack:
-        server: Any
-        if request.param:
-            server = ServerProcess(
-                repository,
-                folder / "store",
-                folder / "log",
-                frontends=request.param,
-                arguments=["--shared-memory", "emberline-test-", "--shared-memory", "other-"],
-            )
-            stack.callback(server.close)
-        else:
-            options: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-            options["shared_memory"] = ("emberline-test-", "other-")
-            server = Server(ServerConfig(model_repository=repository, store=folder / "store", **options)).start()
-            stack.callback(server.stop)
+        options: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+        options["shared_memory"] = ("emberline-test-", "other-")
+        server = Server(ServerConfig(model_repository=repository, store=folder / "store", **options)).start()
+        stack.callback(server.stop)
         yield Transports(server, stack)
 
 
@@ -138,7 +126,6 @@ def test_some_tensors_in_memory_and_some_in_the_request(transports: Transports, 
 
 
 def test_a_name_means_what_it_was_registered_for_last(transports: Transports) -> None:
-    """Works whichever front end a request comes to, and although the segment has the same name."""
     for value in range(12):
         handle, key = transports.memory(64)
         shm.set_shared_memory_region(handle, [np.full(4, value, np.int32)])
@@ -150,7 +137,6 @@ def test_a_name_means_what_it_was_registered_for_last(transports: Transports) ->
                 inputs[1].set_data_from_numpy(np.empty(0, object))
                 answer = client.infer("flat", inputs)
                 assert answer.as_numpy("out_A").tolist() == [[value] * 2] * 2
-            # A new connection may come to the other front end.
             body = {
                 "inputs": [
                     {"name": "in_A", "shape": [4, 1], "datatype": "INT32", "parameters": REGION},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.integration.serving.front_processes import ask
 from tests.integration.serving.guarded import SERVICE, Process, bearer, call, serve, write_access
+from tests.integration.serving.http_calls import ask
 
 pytestmark = pytest.mark.slow
 
@@ -38,18 +37,13 @@ HTTP_CALLS = [
 ]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[0, pytest.param(1, marks=pytest.mark.skipif(sys.platform != "linux", reason="front ends need Linux"))],
-)
-def guarded(
-    request: pytest.FixtureRequest, version_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Process]:
+@pytest.fixture(scope="module")
+def guarded(version_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     place = tmp_path_factory.mktemp("unknown")
     for name in ("our-b", "our-a", "secret"):
         shutil.copytree(version_dir, place / "models" / name / "1")
     access = write_access(place / "access.yaml", TOKENS)
-    with serve(place / "models", place, "--frontends", str(request.param), "--access-file", str(access)) as process:
+    with serve(place / "models", place, "--access-file", str(access)) as process:
         yield process
 
 

@@ -23,7 +23,7 @@ from serving.scoring import Scorer, find_as_of, open_source, score_parquet
 from storage import open_version
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec, column_from_numpy
-from tests.integration.serving.front_processes import ask
+from tests.integration.serving.http_calls import ask
 from trainer import EmbeddingBag, EmbeddingTable
 
 DECLARED = ("INT64", "INT32", "UINT64", "BYTES", "FP32", "FP64", "BOOL")

@@ -144,21 +144,6 @@ def test_descriptors_are_closed_and_their_number_is_bounded(regions: SharedRegio
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
-def test_who_listens_learns_of_every_change_before_its_caller(regions: SharedRegions, segment: Path) -> None:
-    heard: list[int] = []
-    end = regions.listen(heard.append)
-    regions.register(RegionName("r", segment.name, 0, 64))
-    assert heard == [0, 1]
-    regions.unregister("another")
-    assert heard == [0, 1], "nothing has changed"
-    assert regions.status()[0].number == 1
-    regions.unregister("r")
-    end()
-    regions.register(RegionName("r", segment.name, 0, 64))
-    assert heard == [0, 1, 2]
-    assert regions.status()[0].number == 3
-
-
 def test_shared_memory_that_is_off_says_how_to_turn_it_on(segment: Path) -> None:
     with pytest.raises(Unsupported, match="--shared-memory"):
         SharedRegions(1 << 20).register(RegionName("r", segment.name, 0, 1))

@@ -55,10 +55,6 @@ def test_a_slow_rate_says_when_to_come_back(clock: Clock) -> None:
     rates.take("a", 0.1)
 
 
-def test_processes_share_a_rate(clock: Clock) -> None:
-    assert sum(granted(Rates(share=4), "a", 100, 100) for _ in range(4)) == 100
-
-
 def test_clients_are_remembered_within_a_bound_and_the_busy_ones_stay(clock: Clock) -> None:
     rates = Rates(max_clients=10)
     for number in range(1000):
