@@ -104,7 +104,7 @@ struct Headers {
       case 13: return !equals(name, "authorization");
       case 14: return !equals(name, "content-length") || set(content_length, value);
       case 15: accepts_encoding = accepts_encoding || equals(name, "accept-encoding"); return true;
-      case 16: return !equals(name, "content-encoding");
+      case 16: return !equals(name, "content-encoding") && !equals(name, "proxy-connection");
       case 17: return !equals(name, "transfer-encoding");
       case 31: return !equals(name, "inference-header-content-length") || set(json_length, value);
       default: break;

@@ -17,11 +17,10 @@ from serving import Server
 from serving.http.native_server import NativeHttpServer
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.front_processes import Reply, ask, until
+from tests.support.binary_requests import LENGTH, PATH, body_of, header, request_bytes, tensors
 
-PATH = "/v2/models/ranker/infer"
 # With it, a request is never an ordinary one; without tokens, the Python path does not look at it.
 BY_PYTHON = {"Authorization": "Bearer none"}
-LENGTH = "Inference-Header-Content-Length"
 
 
 @pytest.fixture
@@ -55,34 +54,6 @@ def client(server: Server) -> Iterator[Client]:
     made = Client(server.http_port)
     yield made
     made.connection.close()
-
-
-def tensors(published: Published, rows: int, seed: int = 1) -> dict[str, np.ndarray]:
-    raw = published.random_rows(rows, seed)
-    return {
-        "user": np.array([row["user"] for row in raw], np.int64),
-        "item": np.array([[row["item"]] for row in raw], np.int64),
-        "price": np.array([row["price"] for row in raw], np.float32),
-    }
-
-
-def header(values: Mapping[str, np.ndarray], **beside: Any) -> dict[str, Any]:
-    names = {"int64": "INT64", "float32": "FP32", "int32": "INT32", "float64": "FP64", "uint64": "UINT64"}
-    inputs = [
-        {
-            "name": name,
-            "shape": list(value.shape),
-            "datatype": names[value.dtype.name],
-            "parameters": {"binary_data_size": value.nbytes},
-        }
-        for name, value in values.items()
-    ]
-    return {"inputs": inputs, "parameters": {"binary_data_output": True}, **beside}
-
-
-def body_of(values: Mapping[str, np.ndarray], **beside: Any) -> tuple[bytes, int]:
-    text = json.dumps(header(values, **beside)).encode()
-    return text + b"".join(value.tobytes() for value in values.values()), len(text)
 
 
 def scores(reply: Reply, rows: int) -> dict[str, np.ndarray]:
@@ -189,20 +160,6 @@ def test_a_connection_whose_requests_are_for_python_stays_there(
     for _ in range(5):
         assert client.post(*body_of(values, parameters={})).status == 200
     assert native.native.passed_on == before
-
-
-def request_bytes(body: bytes, length: int, *, version: str = "1.1", headers: str = "") -> bytes:
-    lengths = f"{LENGTH}: {length}\r\nContent-Length: {len(body)}\r\n"
-    return f"POST {PATH} HTTP/{version}\r\nHost: a\r\n{lengths}{headers}\r\n".encode() + body
-
-
-def answers(end: socket.socket, count: int) -> list[Reply]:
-    found = []
-    for _ in range(count):
-        answer = http.client.HTTPResponse(end, method="POST")
-        answer.begin()
-        found.append(Reply(answer.status, dict(answer.getheaders()), answer.read()))
-    return found
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
