@@ -27,7 +27,7 @@ from tests.integration.serving.conftest import Published
 from tests.support.binary_requests import body_of, request_bytes, tensors
 from tests.support.server_process import ServerProcess
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 10.0
 _QUIET_S = 0.3
 _PAUSE_S = 0.0005
 _MOST_PIECES = 800
