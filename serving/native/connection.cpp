@@ -204,15 +204,16 @@ Server::Step Server::flush(Connection& connection) {
     return did > 0 ? Step::kGoOn : Step::kWait;
   }
   connection.unsent = std::string();  // an idle connection holds no memory
+  if (mailbox_->is_draining.load(std::memory_order_relaxed)) {
+    connection.state = Connection::State::kEnding;
+    drop(connection);
+    connection.is_readable = true;
+  }
   if (connection.state == Connection::State::kEnding) {
     // Closing now would lose the answer for a client that still sends, so it may send on for a while.
     ::shutdown(connection.descriptor, SHUT_WR);
     connection.due_ns = now + options_.linger_ns;
     return Step::kGoOn;
-  }
-  if (mailbox_->is_draining.load(std::memory_order_relaxed)) {
-    finish(connection);
-    return Step::kGone;
   }
   connection.idle_since_ns = now;
   connection.due_ns = now + (connection.buffer.empty() ? options_.keep_alive_ns : options_.body_timeout_ns);

@@ -49,15 +49,72 @@ void find(const char* what, std::uint64_t number, const std::string& input) {
 
 const std::vector<std::string>& tokens() {
   static const std::vector<std::string> all = {
-      "\r\n", "\n", "\r", "\r\n\r\n", std::string(1, '\0'), " ", "\t", ":", ",", ";", "\x80", "\xff", "\x7f", "\x0b",
-      "Transfer-Encoding: chunked\r\n", "Transfer-Encoding : chunked\r\n", "transfer-encoding: identity\r\n",
-      "Content-Length: 0\r\n", "content-length: 7\r\n", "Host: b\r\n", "Connection: close\r\n",
-      "Connection: keep-alive\r\n", "Expect: 100-continue\r\n", "Upgrade: h2c\r\n", "Content-Encoding: gzip\r\n",
-      "Accept-Encoding: gzip\r\n", "Authorization: x\r\n", "Inference-Header-Content-Length: 3\r\n", "Proxy-Connection: close\r\n",
-      " folded\r\n", "HTTP/1.0", "HTTP/1.1", "0\r\n\r\n", "5\r\n", "POST ", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "/infer",
-      "/versions/1", "?a", "#", "%2f", "..", "{", "}", "[", "]", "\"", "\\", "\\u0000", "true", "false", "null", "1e9",
-      "-1", "0", "00", "18446744073709551616", "9223372036854775807", "\"id\":\"", "\"name\":\"a\",", "\"shape\":[1],",
-      "\"binary_data_size\":8", "\"outputs\":[{\"name\":\"s\"}],", "\"datatype\":\"INT64\"", "\"INT32\"", "\"parameters\":{",
+      "\r\n",
+      "\n",
+      "\r",
+      "\r\n\r\n",
+      std::string(1, '\0'),
+      " ",
+      "\t",
+      ":",
+      ",",
+      ";",
+      "\x80",
+      "\xff",
+      "\x7f",
+      "\x0b",
+      "Transfer-Encoding: chunked\r\n",
+      "Transfer-Encoding : chunked\r\n",
+      "transfer-encoding: identity\r\n",
+      "Content-Length: 0\r\n",
+      "content-length: 7\r\n",
+      "Host: b\r\n",
+      "Connection: close\r\n",
+      "Connection: keep-alive\r\n",
+      "Expect: 100-continue\r\n",
+      "Upgrade: h2c\r\n",
+      "Content-Encoding: gzip\r\n",
+      "Accept-Encoding: gzip\r\n",
+      "Authorization: x\r\n",
+      "Inference-Header-Content-Length: 3\r\n",
+      "Proxy-Connection: close\r\n",
+      " folded\r\n",
+      "HTTP/1.0",
+      "HTTP/1.1",
+      "0\r\n\r\n",
+      "5\r\n",
+      "POST ",
+      "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+      "/infer",
+      "/versions/1",
+      "?a",
+      "#",
+      "%2f",
+      "..",
+      "{",
+      "}",
+      "[",
+      "]",
+      "\"",
+      "\\",
+      "\\u0000",
+      "true",
+      "false",
+      "null",
+      "1e9",
+      "-1",
+      "0",
+      "00",
+      "18446744073709551616",
+      "9223372036854775807",
+      "\"id\":\"",
+      "\"name\":\"a\",",
+      "\"shape\":[1],",
+      "\"binary_data_size\":8",
+      "\"outputs\":[{\"name\":\"s\"}],",
+      "\"datatype\":\"INT64\"",
+      "\"INT32\"",
+      "\"parameters\":{",
   };
   return all;
 }
@@ -175,7 +232,8 @@ bool read_slowly(const std::string& bytes, std::int64_t& content_length, std::in
       if (!is_alphanumeric(byte) && !is_one_of(byte, "!#$%&'*+-.^_`|~")) return false;
     }
     for (const char byte : value) {
-      if (byte != '\t' && (static_cast<unsigned char>(byte) < 0x20 || static_cast<unsigned char>(byte) > 0x7e)) return false;
+      if (byte != '\t' && (static_cast<unsigned char>(byte) < 0x20 || static_cast<unsigned char>(byte) > 0x7e))
+        return false;
     }
     for (const char* never : {"te", "expect", "upgrade", "trailer", "authorization", "content-encoding",
                               "transfer-encoding", "proxy-connection"}) {
@@ -394,11 +452,12 @@ void fuzz_server(std::uint64_t inputs, std::uint64_t seed, std::uint64_t clients
   if (!is_quiet) find("connections or requests are left", inputs, "");
   is_over = true;
   adopting.join();
-  std::printf("server: %llu inputs of seed %llu by %llu clients, %lld requests answered, %ld connections adopted, "
-              "%d findings\n",
-              static_cast<unsigned long long>(inputs), static_cast<unsigned long long>(seed),
-              static_cast<unsigned long long>(clients), static_cast<long long>(world.server->answered()),
-              adopted.load(), findings.load());
+  std::printf(
+      "server: %llu inputs of seed %llu by %llu clients, %lld requests answered, %ld connections adopted, "
+      "%d findings\n",
+      static_cast<unsigned long long>(inputs), static_cast<unsigned long long>(seed),
+      static_cast<unsigned long long>(clients), static_cast<long long>(world.server->answered()), adopted.load(),
+      findings.load());
 }
 
 }  // namespace

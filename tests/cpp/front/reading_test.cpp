@@ -85,6 +85,10 @@ TEST(a_head_is_incomplete_until_its_end) {
   for (std::size_t size = 0; size < kHead.size(); ++size) CHECK(state(kHead.substr(0, size)) == HeadState::kIncomplete);
   CHECK(state(kHead + std::string(100, 'x')) == HeadState::kInference);
   CHECK(state("POST /v2/models/m/infer HTTP/1.1\r\nX: " + std::string(20000, 'x')) == HeadState::kOther);
+  // Its end might never come.
+  for (const char* end : {"\n", "\n\n", "\r\r", "\rX", "\r\n\n"}) {
+    CHECK(state(std::string("POST /v2/models/m/infer HTTP/1.1\r\nHost: a") + end) == HeadState::kOther);
+  }
 }
 
 TEST(heads_with_two_meanings_or_further_demands_are_not_taken) {
@@ -98,6 +102,7 @@ TEST(heads_with_two_meanings_or_further_demands_are_not_taken) {
                            "Trailer: x",
                            "TE: trailers",
                            "Content-Encoding: gzip",
+                           "Proxy-Connection: keep-alive",
                            "Connection: close",
                            "Connection: keep-alive, x",
                            "Authorization: Bearer x",

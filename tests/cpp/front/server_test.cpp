@@ -157,6 +157,25 @@ TEST(draining_answers_what_was_begun_and_ends) {
   ::close(idle);
 }
 
+TEST(draining_loses_no_answer_to_a_client_that_still_sends) {
+  const World world(options(), false);
+  const int end = world.connect();
+  send_all(end, request(1));
+  CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
+  world.server->drain();
+  send_all(end, request(2) + request(3));  // the server has not read these when it closes
+  const Batch batch = world.queue->take();
+  CHECK(batch.requests.size() == 1);
+  const RequestBatch joined({std::static_pointer_cast<InferRequest>(batch.requests.at(0))});
+  const float score = 1.0F;
+  joined.respond({reinterpret_cast<const char*>(&score)}, "\"1\"", "{}");
+  CHECK(begins(read_responses(end, 1), "HTTP/1.1 200 "));
+  char piece = 0;
+  CHECK(::recv(end, &piece, 1, 0) == 0);  // an end, not a reset
+  ::close(end);
+  CHECK(within_five_seconds([&] { return world.server->connections() == 0; }));
+}
+
 TEST(many_clients_at_once_that_come_and_go) {
   const World world;
   std::vector<std::thread> clients;

@@ -253,3 +253,34 @@ def test_a_batch_that_cannot_be_answered_is_answered_by_python_one_by_one(
     reply = client.post(*body_of(values))
     assert reply.status in (200, 400)
     assert client.post(*body_of(values), BY_PYTHON) == reply
+
+
+@pytest.mark.slow
+def test_a_connection_with_unsent_answers_is_not_given_back(
+    native: NativeHttpServer, server: Server, published: Published
+) -> None:
+    look = b"GET /v2/models/ranker/config HTTP/1.1\r\nHost: a\r\n\r\n"
+    connections = native._protocol.__self__.server_state.connections  # type: ignore[attr-defined]
+    until(lambda: native.native.connections == 0)
+    with socket.socket() as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        end.settimeout(30)
+        end.connect(("127.0.0.1", server.http_port))
+        end.sendall(look)
+        until(lambda: connections)
+        (protocol,) = connections
+        count = 1
+        # Until what the system buffers is full, and a part of an answer waits in the process.
+        while protocol._transport.get_write_buffer_size() == 0:
+            end.sendall(look * 10)
+            count += 10
+            until(lambda: protocol._completed == count and protocol._active is None)
+        end.sendall(request_bytes(*body_of(tensors(published, 1), id="last")))
+        with end.makefile("rb") as reader:
+            for index in range(count + 1):
+                assert reader.readline() == b"HTTP/1.1 200 OK\r\n", (count, index)
+                length = 0
+                while (line := reader.readline()) != b"\r\n":
+                    length = int(line[15:]) if line.startswith(b"content-length:") else length
+                content = reader.read(length)
+            assert b'"id":"last"' in content
