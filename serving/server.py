@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from serving.gpu.driver import Gpus
 from serving.gpu.gpus import find_gpus
 from serving.grpc.control import LocalGrpcControl
 from serving.grpc.health import HealthCalls
+from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer, upstream_path
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
 from serving.http.control import LocalHttpControl
@@ -29,6 +31,7 @@ from serving.http.protocol import HttpProtocol
 from serving.http.server import http_server
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.local_health import local_health
+from serving.native_path.routes import NativeRoutes
 from serving.ports import allow_connections, listen
 from serving.repository.first_load import FirstLoad, say_hello
 from serving.repository.model_repository import ModelRepository
@@ -64,6 +67,8 @@ class Server:
         self.metrics_port = 0
         #: Answers ordinary inference requests of the HTTP port; None where all of them are for the Python path.
         self.native: NativeHttpServer | None = None
+        #: The same for the gRPC port.
+        self.native_grpc: NativeGrpcServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -135,10 +140,18 @@ class Server:
                 max_message_bytes=config.max_body_bytes,
                 max_connections=config.max_connections,
             )
-            self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
-            control = LocalHttpControl(self.repository)
             # Callers that have to be known, and TLS, are for the Python path alone.
             is_native = tls is None and gate.is_open
+            grpc_socket: socket.socket | None = None
+            upstream = ""
+            if is_native and HAS_NATIVE_GRPC:
+                grpc_socket = stack.enter_context(listen(config.host, config.grpc_port, "grpc_port"))
+                self.grpc_port = grpc_socket.getsockname()[1]
+                upstream = stack.enter_context(upstream_path())
+                grpc.add_insecure_port(f"unix:{upstream}")
+            else:
+                self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
+            control = LocalHttpControl(self.repository)
             http = http_server(
                 HttpApp(models, control, gate),
                 HttpLimits(config),
@@ -163,8 +176,10 @@ class Server:
                     if task.done():
                         task.result()
             if is_native:
-                self.native = native = NativeHttpServer(config, http_socket, http.connection)
-                native.follow(self.repository)
+                routes = NativeRoutes(self.repository)
+                self.native = NativeHttpServer(config, routes, http_socket, http.connection)
+                if grpc_socket is not None:
+                    self.native_grpc = NativeGrpcServer(config, routes, grpc_socket, upstream)
             self._loading.start()
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
             async with local_health(self.http_port, self.repository.is_ready):
@@ -175,15 +190,21 @@ class Server:
             self.repository.stop_loading()
             http.should_exit = metrics.should_exit = True
             health.stop()
-            if self.native is not None:
-                http_socket.close()
-                tasks.append(asyncio.create_task(self.native.drain(config.drain_timeout_s)))
+            for native, bound in ((self.native, http_socket), (self.native_grpc, grpc_socket)):
+                if native is not None and bound is not None:
+                    bound.close()
+                    tasks.append(asyncio.create_task(native.drain(config.drain_timeout_s)))
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
         left = max(0.5, deadline - time.monotonic())
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)
 
-    def _native_counts(self) -> tuple[int, int] | None:
-        return None if self.native is None else self.native.counts
+    def _native_counts(self) -> dict[str, tuple[int, int]]:
+        found = {}
+        for transport, native in (("http", self.native), ("grpc", self.native_grpc)):
+            counts = None if native is None else native.counts
+            if counts is not None:
+                found[transport] = counts
+        return found
 
     def is_loading(self) -> bool:
         """Returns whether models are still being loaded for the first time."""

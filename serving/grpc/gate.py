@@ -13,6 +13,8 @@ from serving.security.forwarded import forwarded_metadata, refuse_forwarded
 from serving.security.gate import Admission, Gate
 from serving.security.needs import INFER, REGIONS
 
+#: The metadata key by which the native server says whose call it passes on; it lets none of a client's through.
+CLIENT_KEY = "emberline-client"
 _MAX_SHOWN_BYTES = 4096
 
 
@@ -27,7 +29,10 @@ class GrpcCaller:
     @property
     def address(self) -> str:
         """See Caller."""
-        return address_of(self._context.peer())
+        peer = self._context.peer()
+        if peer.startswith("unix:"):  # the native server passed it on
+            peer = next((value for key, value in self._context.invocation_metadata() if key == CLIENT_KEY), "")
+        return address_of(peer)
 
     @property
     def certificate(self) -> str:

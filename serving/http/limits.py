@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import resource
 import time
 from typing import Protocol
 
 from serving.config import ServerConfig
 from serving.errors import BodyTooLarge
 from serving.http.turns import Turns
-from storage.errors import InvalidInput, Overloaded
+from serving.native_path.options import spare_descriptors, too_many_bytes, too_many_connections, too_many_of_address
+from storage.errors import Overloaded
 
 KEEP_ALIVE_S = 75.0
 NEVER = float("inf")
 _TICK_S = 0.25
-# Files that are left to stores, and to connections that are refused as too many; a quarter of all files where
-# the process may open few.
-_SPARE_FILES = 256
-
-
-def spare_descriptors() -> int:
-    """Returns the descriptor from which on few files are left: the system assigns the lowest free one."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 2**31 if files == resource.RLIM_INFINITY else files - min(_SPARE_FILES, files // 4)
-
-
-def too_many_of_address(bound: int) -> Overloaded:
-    """Returns the error for an address that has `bound` connections."""
-    return Overloaded(f"this address has {bound} connections already, all at work; try later")
-
-
-def too_many_connections() -> Overloaded:
-    """Returns the error for a connection that is one too many for the port."""
-    return Overloaded("too many connections are open; try later")
-
-
-def too_many_bytes(bound: int) -> Overloaded:
-    """Returns the error for a body that is read while others have `bound` bytes."""
-    return Overloaded(f"requests of {bound} bytes are being read already; try later")
-
-
-def late_body(timeout_s: float) -> InvalidInput:
-    """Returns the error for a request that did not arrive in time."""
-    return InvalidInput(f"the body did not arrive within {timeout_s:g} s", field="body")
 
 
 class Timed(Protocol):

@@ -122,14 +122,15 @@ _OF_UPDATES: _Rows[UpdateCounters] = [
 ]
 
 
-NativeCounts = Callable[[], tuple[int, int] | None]
+#: Returns, for each transport that is served natively, the requests answered and what went to the Python path.
+NativeCounts = Callable[[], dict[str, tuple[int, int]]]
 
 
 class ServerMetrics:
     """Builds the metrics page of a repository. Thread-safe."""
 
-    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = lambda: None) -> None:
-        """native_counts: returns the requests that the native HTTP server answered, and connections handed over."""
+    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = dict) -> None:
+        """native_counts: see NativeCounts."""
         self._repository = repository
         self._native_counts = native_counts
         # One for all pages, because it keeps the values of the last page.
@@ -154,10 +155,14 @@ class ServerMetrics:
         yield from _tables([(stats, of) for stats, of, _ in known])
         yield from _updates(self._repository)
         counts = self._native_counts()
-        if counts is not None:
-            answered, handed_over = counts
+        if "http" in counts:
+            answered, handed_over = counts["http"]
             yield _family("http_native_requests_total", "Requests that native code answered", [({}, answered)])
             yield _family("http_handed_over_total", "Times that a connection was handed to Python", [({}, handed_over)])
+        if "grpc" in counts:
+            answered, passed_on = counts["grpc"]
+            yield _family("grpc_native_requests_total", "Calls that native code answered", [({}, answered)])
+            yield _family("grpc_passed_on_total", "Calls that were passed on to Python", [({}, passed_on)])
         yield from triton_metrics(self._repository.answerers(), self._machine)
 
 

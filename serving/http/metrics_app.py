@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class MetricsApp:
     """Implements HttpApplication with one page, /metrics."""
 
-    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = lambda: None) -> None:
-        """native_counts: see ServerMetrics."""
+    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = dict) -> None:
+        """native_counts: see NativeCounts."""
         self._repository = repository
         self._native_counts = native_counts
         self._calls = ControlCalls(limit=4)

@@ -9,50 +9,22 @@ goes back when its next request looks like an ordinary one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-import logging
 import os
 import socket
-import threading
-import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
-from serving._front import Model, Server, ServerOptions
+from serving._front import HttpServer
 from serving.config import ServerConfig
-from serving.engine.endpoint import Endpoint
-from serving.engine.requests import (
-    RequestCancelled,
-    request_expired,
-)
 from serving.errors import status_of
 from serving.http.exchange import status_line
-from serving.http.limits import (
-    KEEP_ALIVE_S,
-    late_body,
-    spare_descriptors,
-    too_many_bytes,
-    too_many_connections,
-    too_many_of_address,
-)
-from serving.http.native_models import connect_queues, native_model
+from serving.http.limits import KEEP_ALIVE_S
 from serving.http.protocol import LINGER_S, HttpProtocol
-from serving.repository.model_repository import ModelRepository
-from serving.updates.live_model import Routes
-from storage.errors import EmberlineError, Overloaded
-
-logger = logging.getLogger("emberline.serving")
+from serving.native_path.options import server_options
+from serving.native_path.routes import NativeRoutes, NativeServer
+from storage.errors import EmberlineError
 
 _INFER_LINE = (b"POST /v2/models/", b"/infer HTTP/1.1")
-_DRAIN_LOOK_S = 0.01
-# Why a request was not answered, by the native server's numbers.
-_REASONS: tuple[Callable[[], Exception], ...] = (
-    request_expired,
-    RequestCancelled,
-    lambda: Overloaded("refused"),
-)
 
 
 class AdoptedConnection(HttpProtocol):
@@ -103,57 +75,24 @@ def _is_ordinary(data: bytes) -> bool:
     return data.startswith(begin) and data.find(end, 0, data.find(b"\r\n") + 1) > 0
 
 
-class NativeHttpServer:
-    """Accepts the connections of a port, and adopts those that are handed over. For one event loop."""
+class NativeHttpServer(NativeServer[HttpServer]):
+    """Accepts the connections of a port, and adopts those that are handed over. For one event loop.
 
-    def __init__(self, config: ServerConfig, listener: socket.socket, protocol: Callable[..., HttpProtocol]) -> None:
+    The server of the adopted connections ends these when both are drained.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        routes: NativeRoutes,
+        listener: socket.socket,
+        protocol: Callable[..., HttpProtocol],
+    ) -> None:
         """protocol: makes the protocol of a connection, as `HttpServer` does, of the class AdoptedConnection."""
-        #: Whether it takes no further connections.
-        self.is_draining = False
+        options = server_options(config, keep_alive_s=KEEP_ALIVE_S, linger_s=LINGER_S, status=_status_line)
+        super().__init__(routes, lambda wake: HttpServer(options, routes.native, listener.fileno(), wake))
         self._protocol = protocol
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._native: Server | None = Server(_options(config), listener.fileno(), self._wake)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._wake, self._look)
         self._adopting: set[asyncio.Task[Any]] = set()
-        self._keys = itertools.count()
-        self._endpoints: weakref.WeakValueDictionary[int, Endpoint] = weakref.WeakValueDictionary()
-        self._models: weakref.WeakKeyDictionary[Endpoint, Model | None] = weakref.WeakKeyDictionary()
-        self._paths: dict[str, frozenset[str]] = {}
-        self._publishing = threading.Lock()
-
-    @property
-    def native(self) -> Server:
-        """Returns the native server. It must not have ended."""
-        assert self._native is not None
-        return self._native
-
-    @property
-    def counts(self) -> tuple[int, int] | None:
-        """Returns the requests answered and the connections handed over so far; None once it has ended."""
-        native = self._native
-        return None if native is None else (native.answered, native.passed_on)
-
-    def follow(self, repository: ModelRepository) -> None:
-        """Answers requests for the models of a repository from now on, as they come and go."""
-        repository.watch_routes(self._publish)
-
-    async def drain(self, timeout_s: float) -> None:
-        """Accepts no further connections, answers the requests that were begun, and ends.
-
-        The server of the adopted connections ends these.
-        """
-        self.is_draining = True
-        self.native.drain()
-        deadline = time.monotonic() + timeout_s
-        while self.native.connections and time.monotonic() < deadline:
-            await asyncio.sleep(_DRAIN_LOOK_S)
-        self._loop.remove_reader(self._wake)
-        await asyncio.get_running_loop().run_in_executor(None, self.native.stop)
-        for descriptor, *_ in self.native.take_handed_over():
-            os.close(descriptor)
-        os.close(self._wake)
-        self._native = None
 
     def give_back(self, ticket: int, data: bytes) -> None:
         """Lets the native server go on with a connection. data: what was read of its next request."""
@@ -165,50 +104,15 @@ class NativeHttpServer:
         if self._native is not None:
             self._native.closed(ticket)
 
-    def _publish(self, name: str, routes: Routes) -> None:
-        """Replaces the paths of a model. Called on the threads of updates."""
-        with self._publishing:
-            if self._native is not None:
-                self._publish_one(name, routes)
-
-    def _publish_one(self, name: str, routes: Routes) -> None:
-        base = f"/v2/models/{name}"
-        paths: dict[str, Model] = {}
-        for version, endpoint in routes.by_version.items():
-            self._add(paths, f"{base}/versions/{version}/infer", endpoint)
-        if routes.served is not None and routes.canary is None:
-            self._add(paths, f"{base}/infer", routes.served)
-        for path in self._paths.get(name, frozenset()) - paths.keys():
-            self.native.route(path, None)
-        for path, model in paths.items():
-            self.native.route(path, model)
-        self._paths[name] = frozenset(paths)
-
-    def _add(self, paths: dict[str, Model], path: str, endpoint: Endpoint) -> None:
-        if endpoint.history.canary is not None:  # each request has to be sent to one of the arms
-            return
-        if endpoint not in self._models:
-            key = next(self._keys)
-            self._models[endpoint] = model = native_model(endpoint, key)
-            if model is not None:
-                self._endpoints[key] = endpoint
-                connect_queues(endpoint, model)
-        model = self._models[endpoint]
-        if model is not None:
-            paths[path] = model
-
-    def _look(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        for key, is_canary, took_ns, reason in self.native.take_missed():
-            endpoint = self._endpoints.get(key)
-            if endpoint is not None:
-                statistics = endpoint.canary_statistics if is_canary else endpoint.statistics
-                statistics.finished(took_ns, _REASONS[reason]())
-        for descriptor, ticket, data, may_return in self.native.take_handed_over():
+    def _take(self, server: HttpServer) -> None:
+        for descriptor, ticket, data, may_return in server.take_handed_over():
             task = self._loop.create_task(self._adopt(descriptor, ticket, data, may_return))
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
+
+    def _ended(self, server: HttpServer) -> None:
+        for descriptor, *_ in server.take_handed_over():
+            os.close(descriptor)
 
     async def _adopt(self, descriptor: int, ticket: int, data: bytes, may_return: bool) -> None:
         connection = socket.socket(fileno=descriptor)
@@ -219,26 +123,6 @@ class NativeHttpServer:
         except OSError:
             connection.close()
             self.closed(ticket)
-
-
-def _options(config: ServerConfig) -> ServerOptions:
-    options = ServerOptions()
-    options.max_body_bytes = config.max_body_bytes
-    options.max_inflight_bytes = config.max_inflight_bytes
-    options.max_connections = config.max_connections
-    options.connections_per_address = config.connections_per_address
-    options.last_descriptor = spare_descriptors()
-    options.body_timeout_ns = int(config.body_timeout_s * 1e9)
-    options.keep_alive_ns = int(KEEP_ALIVE_S * 1e9)
-    options.linger_ns = int(LINGER_S * 1e9)
-    late, expired = late_body(config.body_timeout_s), request_expired()
-    options.overloaded_status = _status_line(Overloaded(""))
-    options.late_status, options.late = _status_line(late), str(late)
-    options.expired_status, options.expired = _status_line(expired), str(expired)
-    options.too_many_bytes = str(too_many_bytes(config.max_inflight_bytes))
-    options.too_many_connections = str(too_many_connections())
-    options.too_many_of_address = str(too_many_of_address(config.connections_per_address))
-    return options
 
 
 def _status_line(error: EmberlineError) -> str:

@@ -17,9 +17,10 @@ import httptools
 
 from serving.http.exchange import Exchange, begin_exchange, response_head, write_response
 from serving.http.head import MAX_HEADER_BYTES, RequestHead, unreadable
-from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits, late_body
+from serving.http.limits import KEEP_ALIVE_S, NEVER, HttpLimits
 from serving.http.messages import HttpApplication, HttpRequest, HttpResponse, error_response
 from serving.http.unread import PIECES_AT_ONCE, StopParsing, Unread
+from serving.native_path.options import late_body
 from serving.security.principals import NOBODY, Connection
 from serving.security.rates import client_of
 from serving.security.tls import common_name

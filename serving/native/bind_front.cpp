@@ -11,9 +11,11 @@
 #include <tuple>
 #include <utility>
 
+#include "mailbox.h"
 #include "model.h"
 #include "queue.h"
-#include "server.h"
+
+void bind_servers(nanobind::module_& m);  // in bind_servers.cpp
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -112,8 +114,7 @@ nb::object block(const RequestBatch& batch) {
 
 using Output = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
-void respond(const RequestBatch& batch, const std::vector<Output>& outputs, const std::string& version,
-             const std::string& parameters) {
+void respond(const RequestBatch& batch, const std::vector<Output>& outputs, const AnswerHead& head) {
   const auto& wanted = batch.requests().front()->model->outputs();
   if (outputs.size() != wanted.size()) throw nb::value_error("one array an output is expected");
   std::vector<const char*> addresses;
@@ -125,7 +126,7 @@ void respond(const RequestBatch& batch, const std::vector<Output>& outputs, cons
     addresses.push_back(static_cast<const char*>(outputs[i].data()));
   }
   const nb::gil_scoped_release release;
-  batch.respond(addresses, version, parameters);
+  batch.respond(addresses, head);
 }
 
 std::vector<std::int64_t> arrivals(const RequestBatch& batch) {
@@ -150,6 +151,15 @@ nb::bytes layout(const RequestBatch& batch) {
 NB_MODULE(_front, m) {
   nb::class_<RequestBatch> batch(m, "RequestBatch");  // others' signatures name it
   nb::class_<Ticket>(m, "Ticket").def(nb::init<>());
+  nb::class_<AnswerHead>(m, "AnswerHead")
+      .def(
+          "__init__",
+          [](AnswerHead* self, std::string version, std::string parameters, std::string plain_version,
+             const nb::bytes& fields) {
+            new (self) AnswerHead{std::move(version), std::move(parameters), std::move(plain_version),
+                                  std::string(fields.c_str(), fields.size())};
+          },
+          "version"_a, "parameters"_a, "plain_version"_a, "parameter_fields"_a);
 
   nb::class_<Queue>(m, "Queue")
       .def(
@@ -202,9 +212,9 @@ NB_MODULE(_front, m) {
       .def_prop_ro("arrivals_ns", &arrivals)
       .def_prop_ro("layout", &layout)
       .def("block", &block, nb::sig("def block(self) -> numpy.typing.NDArray[numpy.uint8]"))
-      .def("respond", &respond, "outputs"_a, "version"_a, "parameters"_a,
+      .def("respond", &respond, "outputs"_a, "head"_a,
            nb::sig("def respond(self, outputs: collections.abc.Sequence[numpy.typing.NDArray[typing.Any]], "
-                   "version: str, parameters: str) -> None"))
+                   "head: AnswerHead) -> None"))
       .def("hand_over", &RequestBatch::hand_over)
       .def("expire", &RequestBatch::expire);
 
@@ -213,19 +223,24 @@ NB_MODULE(_front, m) {
           "__init__",
           [](Model* self, std::int64_t key,
              const std::vector<std::tuple<std::string, int, int, std::int64_t, bool>>& inputs,
-             const std::vector<std::tuple<std::string, std::string, std::string, std::int64_t>>& outputs,
-             std::int64_t max_rows, std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays) {
+             const std::vector<std::tuple<std::string, std::string, std::string, std::int64_t, std::string,
+                                          std::vector<std::int64_t>>>& outputs,
+             std::int64_t max_rows, std::string name, std::string model_json, std::size_t level,
+             std::int64_t timeout_ns, bool delays) {
             std::vector<ModelInput> takes;
-            for (const auto& [name, place, dtypes, width, is_required] : inputs) {
+            for (const auto& [input, place, dtypes, width, is_required] : inputs) {
               takes.push_back(
-                  {name, static_cast<std::uint16_t>(place), static_cast<std::uint8_t>(dtypes), width, is_required});
+                  {input, static_cast<std::uint16_t>(place), static_cast<std::uint8_t>(dtypes), width, is_required});
             }
             std::vector<ModelOutput> gives;
-            for (const auto& [name, before, after, bytes] : outputs) gives.push_back({name, before, after, bytes});
-            new (self) Model(key, std::move(takes), std::move(gives), max_rows, std::move(model_json), level,
-                             timeout_ns, delays);
+            for (const auto& [output, before, after, bytes, dtype, dims] : outputs) {
+              gives.push_back({output, before, after, bytes, dtype, dims});
+            }
+            new (self) Model(key, std::move(takes), std::move(gives), max_rows, std::move(name), std::move(model_json),
+                             level, timeout_ns, delays);
           },
-          "key"_a, "inputs"_a, "outputs"_a, "max_rows"_a, "model_json"_a, "level"_a, "timeout_ns"_a, "delays"_a)
+          "key"_a, "inputs"_a, "outputs"_a, "max_rows"_a, "name"_a, "model_json"_a, "level"_a, "timeout_ns"_a,
+          "delays"_a)
       .def(
           "set_queues",
           [](Model& self, std::vector<std::shared_ptr<Queue>> queues) {
@@ -233,62 +248,5 @@ NB_MODULE(_front, m) {
           },
           "queues"_a);
 
-  nb::class_<ServerOptions>(m, "ServerOptions")
-      .def(nb::init<>())
-      .def_rw("max_body_bytes", &ServerOptions::max_body_bytes)
-      .def_rw("max_inflight_bytes", &ServerOptions::max_inflight_bytes)
-      .def_rw("max_connections", &ServerOptions::max_connections)
-      .def_rw("connections_per_address", &ServerOptions::connections_per_address)
-      .def_rw("last_descriptor", &ServerOptions::last_descriptor)
-      .def_rw("body_timeout_ns", &ServerOptions::body_timeout_ns)
-      .def_rw("keep_alive_ns", &ServerOptions::keep_alive_ns)
-      .def_rw("linger_ns", &ServerOptions::linger_ns)
-      .def_rw("overloaded_status", &ServerOptions::overloaded_status)
-      .def_rw("late_status", &ServerOptions::late_status)
-      .def_rw("expired_status", &ServerOptions::expired_status)
-      .def_rw("late", &ServerOptions::late)
-      .def_rw("expired", &ServerOptions::expired)
-      .def_rw("too_many_bytes", &ServerOptions::too_many_bytes)
-      .def_rw("too_many_connections", &ServerOptions::too_many_connections)
-      .def_rw("too_many_of_address", &ServerOptions::too_many_of_address);
-
-  nb::class_<Server>(m, "Server")
-      .def(nb::init<ServerOptions, int, int>(), "options"_a, "listener"_a, "wake_python"_a)
-      .def(
-          "route", [](Server& self, const std::string& path, std::shared_ptr<Model> model) { self.route(path, model); },
-          "path"_a, "model"_a.none())
-      .def(
-          "take_handed_over",
-          [](Server& self) {
-            nb::list found;
-            for (const HandedOver& each : self.take_handed_over()) {
-              found.append(nb::make_tuple(each.descriptor, each.ticket, nb::bytes(each.bytes.data(), each.bytes.size()),
-                                          each.may_return));
-            }
-            return found;
-          },
-          nb::sig("def take_handed_over(self) -> list[tuple[int, int, bytes, bool]]"))
-      .def(
-          "take_missed",
-          [](Server& self) {
-            nb::list found;
-            for (const Missed& each : self.take_missed()) {
-              found.append(nb::make_tuple(each.model->key(), each.canary, each.took_ns, static_cast<int>(each.why)));
-            }
-            return found;
-          },
-          nb::sig("def take_missed(self) -> list[tuple[int, bool, int, int]]"))
-      .def(
-          "give_back",
-          [](Server& self, std::uint64_t ticket, const nb::bytes& bytes) {
-            self.give_back(ticket, std::string(bytes.c_str(), bytes.size()));
-          },
-          "ticket"_a, "bytes"_a)
-      .def("closed", &Server::closed, "ticket"_a)
-      .def("drain", &Server::drain)
-      .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("connections", &Server::connections)
-      .def_prop_ro("in_flight", &Server::in_flight)
-      .def_prop_ro("answered", &Server::answered)
-      .def_prop_ro("passed_on", &Server::passed_on);
+  bind_servers(m);
 }

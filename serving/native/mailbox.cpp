@@ -11,6 +11,8 @@
 #include <iterator>
 #include <system_error>
 
+#include "grpc_message.h"
+
 namespace emberline::front {
 
 Mailbox::Mailbox() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -40,6 +42,20 @@ void Mailbox::wake() {
   // It cannot fail but by being full, which wakes as well.
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
 }
+
+namespace {
+
+using Posts = std::vector<std::pair<Mailbox*, std::vector<Mailbox::Letter>>>;
+
+// The letters for the server of a request; a batch has requests of one or two servers.
+std::vector<Mailbox::Letter>& letters_for(Posts& posts, const InferRequest& request) {
+  for (auto& [mailbox, letters] : posts) {
+    if (mailbox == request.mailbox.get()) return letters;
+  }
+  return posts.emplace_back(request.mailbox.get(), std::vector<Mailbox::Letter>()).second;
+}
+
+}  // namespace
 
 bool have_same_layout(const InferRequest& a, const InferRequest& b) {
   return a.model == b.model &&
@@ -71,20 +87,22 @@ void RequestBatch::join(char* out) const {
   }
 }
 
-void RequestBatch::respond(const std::vector<const char*>& outputs, std::string_view version,
-                           std::string_view parameters) const {
+void RequestBatch::respond(const std::vector<const char*>& outputs, const AnswerHead& head) const {
   const std::string date = date_line();
-  std::vector<Mailbox::Letter> letters;
-  letters.reserve(requests_.size());
+  Posts posts;
   std::vector<const char*> rows = outputs;
   for (const auto& request : requests_) {
-    Mailbox::Letter& letter =
-        letters.emplace_back(Mailbox::Letter{Mailbox::Letter::Kind::kRespond, request->ticket, "", nullptr});
-    request->model->write(letter.bytes, *request, rows, version, parameters, date,
-                          request->mailbox->is_draining.load());
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += request->model->outputs()[i].row_bytes * request->rows;
+    Mailbox::Letter letter{Mailbox::Letter::Kind::kRespond, request->ticket, "", nullptr, request->stream};
+    const Model& model = *request->model;
+    if (request->encoding == Encoding::kHttp) {
+      model.write(letter.bytes, *request, rows, head, date, request->mailbox->is_draining.load());
+    } else {
+      write_message(letter.bytes, *request, rows, head);
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += model.outputs()[i].row_bytes * request->rows;
+    letters_for(posts, *request).push_back(std::move(letter));
   }
-  requests_.front()->mailbox->post(std::move(letters));
+  for (auto& [mailbox, letters] : posts) mailbox->post(std::move(letters));
 }
 
 void RequestBatch::hand_over() const { post(Mailbox::Letter::Kind::kHandOver); }
@@ -92,9 +110,11 @@ void RequestBatch::hand_over() const { post(Mailbox::Letter::Kind::kHandOver); }
 void RequestBatch::expire() const { post(Mailbox::Letter::Kind::kExpire); }
 
 void RequestBatch::post(Mailbox::Letter::Kind kind) const {
-  std::vector<Mailbox::Letter> letters;
-  for (const auto& request : requests_) letters.push_back({kind, request->ticket, "", request});
-  requests_.front()->mailbox->post(std::move(letters));
+  Posts posts;
+  for (const auto& request : requests_) {
+    letters_for(posts, *request).push_back({kind, request->ticket, "", request, request->stream});
+  }
+  for (auto& [mailbox, letters] : posts) mailbox->post(std::move(letters));
 }
 
 std::string date_line() {

@@ -22,6 +22,7 @@ class Mailbox {
     std::uint64_t ticket = 0;
     std::string bytes;
     std::shared_ptr<InferRequest> request;
+    std::int32_t stream = 0;
   };
 
   // Raises std::system_error.
@@ -56,7 +57,7 @@ class RequestBatch {
   // Writes one column after the other, each of all requests; out has `bytes` bytes.
   void join(char* out) const;
   // Sends the responses. outputs: for each output of the model the first byte of the batch's rows; they are copied.
-  void respond(const std::vector<const char*>& outputs, std::string_view version, std::string_view parameters) const;
+  void respond(const std::vector<const char*>& outputs, const AnswerHead& head) const;
   // Has the Python path answer each request from its beginning.
   void hand_over() const;
   // Says that the requests waited for too long.

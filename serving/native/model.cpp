@@ -12,6 +12,7 @@ namespace emberline::front {
 namespace {
 
 constexpr std::size_t kLongestId = 1024;
+constexpr std::size_t kMostDims = 2;
 
 void append_number(std::string& out, std::int64_t value) {
   char digits[24];
@@ -51,19 +52,13 @@ bool set_once(std::optional<T>& place, std::optional<T> value) {
 
 }  // namespace
 
-struct Model::Tensor {
-  std::size_t input = 0;
-  std::uint8_t dtype = 0;
-  std::int64_t rows = 0;
-  std::int64_t bytes = 0;
-};
-
 Model::Model(std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs, std::int64_t max_rows,
-             std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays)
+             std::string name, std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays)
     : key_(key),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       max_rows_(max_rows),
+      name_(std::move(name)),
       model_json_(std::move(model_json)),
       level_(level),
       timeout_ns_(timeout_ns),
@@ -91,7 +86,7 @@ bool Model::read(InferRequest& request, std::size_t body, std::int64_t json_leng
   std::optional<std::string_view> id;
   std::optional<bool> has_inputs, has_outputs, has_parameters;
   bool all_binary = false, needs_all_binary = false;
-  std::vector<Tensor> tensors;
+  std::vector<TensorPart> tensors;
   const bool is_read = read_object(scan, [&](std::string_view key) {
     if (key == "id") return set_once(id, scan.string());
     if (key == "inputs") return set_once<bool>(has_inputs, true) && read_inputs(scan, tensors);
@@ -107,17 +102,17 @@ bool Model::read(InferRequest& request, std::size_t body, std::int64_t json_leng
   });
   if (!is_read || !scan.is_end() || !has_inputs || (id && id->size() > kLongestId)) return false;
   if ((request.outputs.empty() || needs_all_binary) && !all_binary) return false;
-  if (request.outputs.empty()) {
-    for (std::size_t i = 0; i < outputs_.size(); ++i) request.outputs.push_back(static_cast<std::uint16_t>(i));
-  }
   if (id) request.id = *id;
-  if (!place_tensors(request, tensors, body + static_cast<std::size_t>(json_length))) return false;
-  request.level = level_;
-  if (timeout_ns_ != 0) (delays_ ? request.delay_at_ns : request.deadline_ns) = request.arrived_ns + timeout_ns_;
-  return true;
+  // The tensors' bytes follow the JSON in the same order.
+  std::size_t at = body + static_cast<std::size_t>(json_length);
+  for (TensorPart& tensor : tensors) {
+    tensor.offset = at;
+    at += tensor.size;
+  }
+  return at == request.bytes.size() && complete(request, tensors);
 }
 
-bool Model::read_inputs(JsonScan& scan, std::vector<Tensor>& tensors) const {
+bool Model::read_inputs(JsonScan& scan, std::vector<TensorPart>& tensors) const {
   tensors.reserve(inputs_.size());
   return read_array(scan, [&] {
     if (tensors.size() == inputs_.size()) return false;
@@ -125,19 +120,19 @@ bool Model::read_inputs(JsonScan& scan, std::vector<Tensor>& tensors) const {
   });
 }
 
-bool Model::read_tensor(JsonScan& scan, Tensor& tensor) const {
+bool Model::read_tensor(JsonScan& scan, TensorPart& tensor) const {
   std::optional<std::string_view> name, dtype;
-  std::optional<std::int64_t> rows, size;
-  std::int64_t rank = 0, width = 1;
+  std::optional<std::int64_t> size;
+  std::optional<bool> has_shape;
+  std::vector<std::int64_t> shape;
   const bool is_read = read_object(scan, [&](std::string_view key) {
     if (key == "name") return set_once(name, scan.string());
     if (key == "datatype") return set_once(dtype, scan.string());
     if (key == "shape") {
-      return rank == 0 && read_array(scan, [&] {
+      return set_once<bool>(has_shape, true) && read_array(scan, [&] {
                const auto found = scan.number();
-               if (!found || ++rank > 2) return false;
-               if (rank == 1) rows = found;
-               if (rank == 2) width = *found;
+               if (!found || shape.size() == kMostDims) return false;
+               shape.push_back(*found);
                return true;
              });
     }
@@ -145,19 +140,7 @@ bool Model::read_tensor(JsonScan& scan, Tensor& tensor) const {
              return parameter == "binary_data_size" && set_once(size, scan.number());
            });
   });
-  if (!is_read || !name || !dtype || !rows || !size) return false;
-  const auto place = input_places_.find(*name);
-  if (place == input_places_.end()) return false;
-  const ModelInput& input = inputs_[place->second];
-  const auto* const wire = std::find(std::begin(kWireNames), std::end(kWireNames), *dtype);
-  if (wire == std::end(kWireNames)) return false;
-  tensor.dtype = static_cast<std::uint8_t>(wire - std::begin(kWireNames));
-  if ((input.takes >> tensor.dtype & 1) == 0 || width != input.width || (rank == 1 && input.width != 1)) return false;
-  if (*rows < 1 || *rows > max_rows_ || *size != *rows * width * kWireBytes[tensor.dtype]) return false;
-  tensor.input = place->second;
-  tensor.rows = *rows;
-  tensor.bytes = *size;
-  return true;
+  return is_read && name && dtype && size && describe(tensor, *name, *dtype, shape, *size);
 }
 
 bool Model::read_outputs(JsonScan& scan, InferRequest& request, bool& needs_all_binary) const {
@@ -172,36 +155,59 @@ bool Model::read_outputs(JsonScan& scan, InferRequest& request, bool& needs_all_
     });
     if (!is_read || !name || !binary.value_or(true)) return false;
     needs_all_binary = needs_all_binary || !binary;
-    const auto place = output_places_.find(*name);
-    if (place == output_places_.end()) return false;
-    const auto position = static_cast<std::uint16_t>(place->second);
-    if (std::find(request.outputs.begin(), request.outputs.end(), position) != request.outputs.end()) return false;
-    request.outputs.push_back(position);
-    return true;
+    return ask_for(request, *name);
   });
 }
 
-// Finds the tensors' bytes, which follow the JSON in the same order.
-bool Model::place_tensors(InferRequest& request, const std::vector<Tensor>& tensors, std::size_t at) const {
+bool Model::describe(TensorPart& tensor, std::string_view name, std::string_view dtype,
+                     const std::vector<std::int64_t>& shape, std::int64_t size) const {
+  const auto place = input_places_.find(name);
+  if (place == input_places_.end() || shape.empty() || shape.size() > kMostDims) return false;
+  const ModelInput& input = inputs_[place->second];
+  const auto* const wire = std::find(std::begin(kWireNames), std::end(kWireNames), dtype);
+  if (wire == std::end(kWireNames)) return false;
+  tensor.input = place->second;
+  tensor.dtype = static_cast<std::uint8_t>(wire - std::begin(kWireNames));
+  const std::int64_t width = shape.size() == 1 ? 1 : shape[1];
+  if ((input.takes >> tensor.dtype & 1) == 0 || width != input.width) return false;
+  tensor.rows = shape[0];
+  if (tensor.rows < 1 || tensor.rows > max_rows_) return false;
+  tensor.size = static_cast<std::size_t>(tensor.rows * width * kWireBytes[tensor.dtype]);
+  return size >= 0 && static_cast<std::size_t>(size) == tensor.size;
+}
+
+bool Model::ask_for(InferRequest& request, std::string_view output) const {
+  const auto place = output_places_.find(output);
+  if (place == output_places_.end()) return false;
+  const auto position = static_cast<std::uint16_t>(place->second);
+  if (std::find(request.outputs.begin(), request.outputs.end(), position) != request.outputs.end()) return false;
+  request.outputs.push_back(position);
+  return true;
+}
+
+bool Model::complete(InferRequest& request, const std::vector<TensorPart>& tensors) const {
   if (tensors.empty()) return false;
   request.rows = tensors.front().rows;
   std::size_t required = 0;
   request.columns.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) {
-    const auto bytes = static_cast<std::size_t>(tensor.bytes);
-    if (tensor.rows != request.rows || bytes > request.bytes.size() - at) return false;
-    request.columns.push_back({inputs_[tensor.input].place, tensor.dtype, at, bytes});
+  for (const TensorPart& tensor : tensors) {
+    if (tensor.rows != request.rows) return false;
+    request.columns.push_back({inputs_[tensor.input].place, tensor.dtype, tensor.offset, tensor.size});
     required += inputs_[tensor.input].is_required;
-    at += bytes;
   }
-  if (at != request.bytes.size() || required != required_) return false;
+  if (required != required_) return false;
   const auto before = [](const ColumnPart& a, const ColumnPart& b) { return a.place < b.place; };
   if (!std::is_sorted(request.columns.begin(), request.columns.end(), before)) {
     std::sort(request.columns.begin(), request.columns.end(), before);
   }
-  return std::adjacent_find(request.columns.begin(), request.columns.end(),
-                            [](const ColumnPart& a, const ColumnPart& b) { return a.place == b.place; }) ==
-         request.columns.end();
+  const auto same = [](const ColumnPart& a, const ColumnPart& b) { return a.place == b.place; };
+  if (std::adjacent_find(request.columns.begin(), request.columns.end(), same) != request.columns.end()) return false;
+  if (request.outputs.empty()) {
+    for (std::size_t i = 0; i < outputs_.size(); ++i) request.outputs.push_back(static_cast<std::uint16_t>(i));
+  }
+  request.level = level_;
+  if (timeout_ns_ != 0) (delays_ ? request.delay_at_ns : request.deadline_ns) = request.arrived_ns + timeout_ns_;
+  return true;
 }
 
 std::size_t Model::answer_bytes(const InferRequest& request) const {
@@ -215,13 +221,13 @@ std::size_t Model::answer_bytes(const InferRequest& request) const {
 }
 
 void Model::write(std::string& out, const InferRequest& request, const std::vector<const char*>& outputs,
-                  std::string_view version, std::string_view parameters, std::string_view date, bool closes) const {
+                  const AnswerHead& head, std::string_view date, bool closes) const {
   std::string json;
   json.reserve(answer_bytes(request));
   json += '{';
   if (!request.id.empty()) json.append("\"id\":\"").append(request.id).append("\",");
-  json.append("\"model_name\":").append(model_json_).append(",\"model_version\":").append(version);
-  json.append(",\"parameters\":").append(parameters).append(",\"outputs\":[");
+  json.append("\"model_name\":").append(model_json_).append(",\"model_version\":").append(head.version);
+  json.append(",\"parameters\":").append(head.parameters).append(",\"outputs\":[");
   std::int64_t bytes = 0;
   for (const std::uint16_t output : request.outputs) {
     const ModelOutput& entry = outputs_[output];

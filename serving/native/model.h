@@ -34,6 +34,9 @@ struct ModelOutput {
   // JSON before and after the number of rows, and the end after the number of bytes.
   std::string before_rows, after_rows;
   std::int64_t row_bytes = 0;
+  std::string dtype;
+  // The shape of one row.
+  std::vector<std::int64_t> dims;
 };
 
 // One column of a request: an array of rows * width values.
@@ -44,8 +47,22 @@ struct ColumnPart {
   std::size_t size = 0;
 };
 
+// An input's tensor as a request describes it.
+struct TensorPart {
+  // Its position among those that requests may hold.
+  std::size_t input = 0;
+  std::uint8_t dtype = 0;
+  std::int64_t rows = 0;
+  // Its bytes among those of the request.
+  std::size_t offset = 0;
+  std::size_t size = 0;
+};
+
 class Mailbox;
 class Model;
+
+// How an answer is written.
+enum class Encoding : std::uint8_t { kHttp, kGrpc, kGrpcStream };
 
 // A request that was read here, with its bytes. Views into them are offsets, so that it can be moved.
 struct InferRequest : Waiting {
@@ -53,6 +70,9 @@ struct InferRequest : Waiting {
   // Where its answer goes, and the connection that it came by.
   std::shared_ptr<Mailbox> mailbox;
   std::uint64_t ticket = 0;
+  // The call within the connection, where there may be several at a time; or 0.
+  std::int32_t stream = 0;
+  Encoding encoding = Encoding::kHttp;
   // Head and body, as they came.
   std::string bytes;
   std::vector<ColumnPart> columns;
@@ -66,41 +86,60 @@ struct Queues {
   std::vector<std::shared_ptr<Queue>> all;
 };
 
+// What the answers of a batch have in common: version and parameters, for each encoding.
+struct AnswerHead {
+  // The version as JSON, and the parameters as JSON.
+  std::string version, parameters;
+  // The version as it is, and the parameters as fields of a ModelInferResponse.
+  std::string plain_version, parameter_fields;
+};
+
 // Immutable but for its queues. Thread-safe.
 class Model {
  public:
   // key: names the model for Python. inputs: those that requests may hold here, each of one plain tensor.
-  // model_json: the model's name as a JSON string.
+  // model_json: the name as a JSON string.
   // timeout_ns: the most that a request may wait, 0 for no limit. delays: such a request is delayed instead.
   Model(std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs, std::int64_t max_rows,
-        std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays);
+        std::string name, std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays);
 
-  // Reads the body of a request, whose bytes, ticket and arrival are set; false for one that is not plain.
+  // Reads the body of an HTTP request, whose bytes and arrival are set; false for one that is not plain.
   bool read(InferRequest& request, std::size_t body, std::int64_t json_length) const;
   // Bytes of an answer without its head, at most.
   std::size_t answer_bytes(const InferRequest& request) const;
-  // Appends the whole response to a request.
-  // outputs: the first byte of each output's rows of this request. version: as a JSON string. parameters: as JSON.
+  // Appends the whole HTTP response to a request.
+  // outputs: the first byte of each output's rows of this request.
   void write(std::string& out, const InferRequest& request, const std::vector<const char*>& outputs,
-             std::string_view version, std::string_view parameters, std::string_view date, bool closes) const;
+             const AnswerHead& head, std::string_view date, bool closes) const;
+
+  // For requests of any encoding.
+
+  // Describes a tensor of one plain value a row and column; false where it is not what the input takes.
+  bool describe(TensorPart& tensor, std::string_view name, std::string_view dtype,
+                const std::vector<std::int64_t>& shape, std::int64_t size) const;
+  // Adds an output that is asked for; false where there is none of that name, or it was asked for already.
+  bool ask_for(InferRequest& request, std::string_view output) const;
+  // Makes columns of the tensors, and completes the request, whose arrival is set; false where they are not those of
+  // one request.
+  bool complete(InferRequest& request, const std::vector<TensorPart>& tensors) const;
 
   void set_queues(std::shared_ptr<const Queues> queues);
   std::shared_ptr<const Queues> queues() const;
   std::int64_t key() const { return key_; }
+  std::size_t most_inputs() const { return inputs_.size(); }
+  const std::string& name() const { return name_; }
   const std::vector<ModelOutput>& outputs() const { return outputs_; }
 
  private:
-  struct Tensor;
-  bool read_inputs(class JsonScan& scan, std::vector<Tensor>& tensors) const;
-  bool read_tensor(JsonScan& scan, Tensor& tensor) const;
+  bool read_inputs(class JsonScan& scan, std::vector<TensorPart>& tensors) const;
+  bool read_tensor(JsonScan& scan, TensorPart& tensor) const;
   bool read_outputs(JsonScan& scan, InferRequest& request, bool& needs_all_binary) const;
-  bool place_tensors(InferRequest& request, const std::vector<Tensor>& tensors, std::size_t at) const;
 
   const std::int64_t key_;
   const std::vector<ModelInput> inputs_;
   const std::vector<ModelOutput> outputs_;
   const std::int64_t max_rows_;
-  const std::string model_json_;
+  const std::string name_, model_json_;
   const std::size_t level_;
   const std::int64_t timeout_ns_;
   const bool delays_;

@@ -13,8 +13,6 @@
 #include <system_error>
 #include <utility>
 
-#include "connection.h"
-
 namespace emberline::front {
 
 namespace {
@@ -24,7 +22,8 @@ constexpr std::int64_t kTickNs = 250'000'000;
 constexpr std::int64_t kDeadlineTickNs = 2'000'000;
 constexpr std::size_t kReadBytes = 256 << 10;
 constexpr int kAcceptedAtOnce = 64;
-constexpr std::uint64_t kListenerTicket = 0;
+// Keys of epoll: a ticket and one bit, or one of these.
+constexpr std::uint64_t kListenerKey = 0, kMailboxKey = 1;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -54,8 +53,26 @@ std::string client_of(const sockaddr_storage& peer) {
 
 }  // namespace
 
-Server::Server(ServerOptions options, int listener, int wake_python)
-    : options_(std::move(options)), wake_python_(wake_python), listener_(::fcntl(listener, F_DUPFD_CLOEXEC, 0)) {
+void Routes::set(const std::string& path, std::shared_ptr<const Model> model) {
+  const std::lock_guard lock(mutex_);
+  if (model == nullptr) {
+    models_.erase(path);
+  } else {
+    models_[path] = std::move(model);
+  }
+}
+
+std::shared_ptr<const Model> Routes::find(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = models_.find(path);
+  return found == models_.end() ? nullptr : found->second;
+}
+
+Server::Server(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python)
+    : options_(std::move(options)),
+      routes_(std::move(routes)),
+      wake_python_(wake_python),
+      listener_(::fcntl(listener, F_DUPFD_CLOEXEC, 0)) {
   if (listener_ < 0) fail("listener");
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) fail("epoll");
@@ -63,10 +80,13 @@ Server::Server(ServerOptions options, int listener, int wake_python)
   for (const int descriptor : {listener_, mailbox_->descriptor()}) {
     epoll_event event{};
     event.events = EPOLLIN;
-    event.data.u64 = descriptor == listener_ ? kListenerTicket : UINT64_MAX;
+    event.data.u64 = descriptor == listener_ ? kListenerKey : kMailboxKey;
     if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) fail("epoll_ctl");
   }
   scratch_.resize(kReadBytes);
+}
+
+void Server::start() {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -77,9 +97,7 @@ void Server::stop() {
 }
 
 Server::~Server() {
-  stop();
   for (auto& [ticket, connection] : connections_) ::close(connection->descriptor);
-  for (const HandedOver& each : handed_over_) ::close(each.descriptor);
   for (const int descriptor : {epoll_, listener_}) {
     if (descriptor >= 0) ::close(descriptor);
   }
@@ -87,39 +105,19 @@ Server::~Server() {
 
 // From any thread.
 
-void Server::route(const std::string& path, std::shared_ptr<const Model> model) {
-  const std::lock_guard lock(mutex_);
-  if (model == nullptr) {
-    routes_.erase(path);
-  } else {
-    routes_[path] = std::move(model);
-  }
-}
-
-std::vector<HandedOver> Server::take_handed_over() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(handed_over_, {});
-}
-
 std::vector<Missed> Server::take_missed() {
   const std::lock_guard lock(mutex_);
   return std::exchange(missed_, {});
 }
-
-void Server::give_back(std::uint64_t ticket, std::string bytes) {
-  std::vector<Mailbox::Letter> letters;
-  letters.push_back({Mailbox::Letter::Kind::kGiveBack, ticket, std::move(bytes), nullptr});
-  mailbox_->post(std::move(letters));
-}
-
-void Server::closed(std::uint64_t ticket) { mailbox_->post({{Mailbox::Letter::Kind::kClosed, ticket, "", nullptr}}); }
 
 void Server::drain() {
   mailbox_->is_draining.store(true);
   mailbox_->wake();
 }
 
-void Server::wake_python() { write_event(wake_python_); }
+// On the thread.
+
+void Server::wake_python() const { write_event(wake_python_); }
 
 void Server::missed(const InferRequest& request, Missed::Why why) {
   bool was_empty = false;
@@ -131,37 +129,11 @@ void Server::missed(const InferRequest& request, Missed::Why why) {
   if (was_empty) wake_python();
 }
 
-// On the thread.
-
 void Server::run() {
   epoll_event events[256];
   while (!is_stopping_.load(std::memory_order_relaxed)) {
     const int count = ::epoll_wait(epoll_, events, 256, timeout_ms(now_ns()));
-    for (int i = 0; i < count; ++i) {
-      const std::uint64_t ticket = events[i].data.u64;
-      if (ticket == kListenerTicket) {
-        accept_all();
-        continue;
-      }
-      if (ticket == UINT64_MAX) {
-        read_event(mailbox_->descriptor());
-        continue;
-      }
-      Connection* connection = find(ticket);
-      if (connection == nullptr) continue;
-      const std::uint32_t what = events[i].events;
-      if ((what & (EPOLLERR | EPOLLHUP)) != 0) {
-        finish(*connection);
-        continue;
-      }
-      connection->is_half_closed = connection->is_half_closed || (what & EPOLLRDHUP) != 0;
-      connection->is_readable = connection->is_readable || (what & (EPOLLIN | EPOLLRDHUP)) != 0;
-      if (connection->state == Connection::State::kWaiting && connection->is_half_closed) {
-        finish(*connection);
-      } else {
-        work(*connection);
-      }
-    }
+    for (int i = 0; i < count; ++i) on_event(events[i].data.u64, events[i].events);
     for (std::size_t left = unfinished_.size(); left > 0; --left) {
       Connection* connection = find(unfinished_.front());
       unfinished_.pop_front();
@@ -171,11 +143,21 @@ void Server::run() {
     const std::int64_t now = now_ns();
     if (!deadlines_.empty() && now >= next_deadlines_ns_) check_deadlines(now);
     if (now >= next_tick_ns_) tick(now);
-    if (mailbox_->is_draining.load(std::memory_order_relaxed) && listener_ >= 0) {
+    if (is_draining() && listener_ >= 0) {
       ::close(listener_);
       listener_ = -1;
       tick(now);
     }
+  }
+}
+
+void Server::on_event(std::uint64_t key, std::uint32_t events) {
+  if (key == kListenerKey) {
+    accept_all();
+  } else if (key == kMailboxKey) {
+    read_event(mailbox_->descriptor());
+  } else if (Connection* connection = find(key >> 1); connection != nullptr) {
+    on_events(*connection, events, (key & 1) != 0);
   }
 }
 
@@ -204,7 +186,7 @@ void Server::accept_all() {
     }
     const int one = 1;
     ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    auto made = std::make_unique<Connection>();
+    std::unique_ptr<Connection> made = make_connection();
     Connection& connection = *made;
     connection.ticket = next_ticket_++;
     connection.descriptor = descriptor;
@@ -218,12 +200,9 @@ void Server::accept_all() {
     ++by_address_[connection.address];
     connections_.emplace(connection.ticket, std::move(made));
     open_.fetch_add(1, std::memory_order_relaxed);
-    watch(connection, EPOLL_CTL_ADD);
-    if (!has_room) {
-      refuse(connection, options_.overloaded_status,
-             of_address ? options_.too_many_of_address : options_.too_many_connections, true);
-      work(connection);
-    }
+    watch(connection, descriptor, EPOLL_CTL_ADD);
+    const std::string& why = of_address ? options_.too_many_of_address : options_.too_many_connections;
+    begin(connection, has_room ? nullptr : &why);
   }
 }
 
@@ -232,7 +211,7 @@ void Server::listen_for(bool is_wanted) {
   is_listening_ = is_wanted;
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = kListenerTicket;
+  event.data.u64 = kListenerKey;
   ::epoll_ctl(epoll_, is_wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listener_, &event);
 }
 
@@ -240,10 +219,7 @@ void Server::listen_for(bool is_wanted) {
 bool Server::make_room(const std::string& address, bool of_address) {
   std::vector<Connection*> idle;
   for (const auto& [ticket, connection] : connections_) {
-    if (connection->state == Connection::State::kReading && connection->unsent.empty() && connection->wanted == 0 &&
-        (!of_address || connection->address == address)) {
-      idle.push_back(connection.get());
-    }
+    if (is_idle(*connection) && (!of_address || connection->address == address)) idle.push_back(connection.get());
   }
   if (idle.empty()) return false;
   const std::int64_t bound = of_address ? options_.connections_per_address : options_.max_connections;
@@ -254,11 +230,11 @@ bool Server::make_room(const std::string& address, bool of_address) {
   return true;
 }
 
-void Server::watch(Connection& connection, std::uint32_t operation) {
+void Server::watch(const Connection& connection, int descriptor, int operation, bool as_second) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = connection.ticket;
-  ::epoll_ctl(epoll_, static_cast<int>(operation), connection.descriptor, &event);
+  event.data.u64 = connection.ticket << 1 | static_cast<std::uint64_t>(as_second);
+  ::epoll_ctl(epoll_, operation, descriptor, &event);
 }
 
 void Server::read_mail(Mailbox::Letter& letter) {
@@ -268,33 +244,11 @@ void Server::read_mail(Mailbox::Letter& letter) {
   if (is_answer) in_flight_.fetch_sub(1, std::memory_order_relaxed);
   if (letter.kind == Mailbox::Letter::Kind::kExpire) missed(*letter.request, Missed::Why::kExpired);
   Connection* connection = find(letter.ticket);
-  if (connection == nullptr) return;
-  switch (letter.kind) {
-    case Mailbox::Letter::Kind::kRespond:
-      answered_.fetch_add(1, std::memory_order_relaxed);
-      release(*connection);
-      connection->unsent = std::move(letter.bytes);
-      work(*connection);
-      break;
-    case Mailbox::Letter::Kind::kExpire:
-      refuse(*connection, options_.expired_status, options_.expired, false);
-      work(*connection);
-      break;
-    case Mailbox::Letter::Kind::kHandOver:
-      release(*connection);
-      ++connection->declined;
-      if (pass_on(*connection, letter.request->bytes + connection->buffer) == Step::kGoOn) work(*connection);
-      break;
-    case Mailbox::Letter::Kind::kGiveBack:
-      connection->state = Connection::State::kReading;
-      connection->is_readable = true;
-      connection->due_ns = now_ns() + options_.body_timeout_ns;
-      watch(*connection, EPOLL_CTL_ADD);
-      if (hold(*connection, letter.bytes.size())) connection->buffer = std::move(letter.bytes);
-      work(*connection);
-      break;
-    case Mailbox::Letter::Kind::kClosed: finish(*connection); break;
-  }
+  if (connection != nullptr) read_letter(*connection, letter);
+}
+
+void Server::remember_deadline(const std::shared_ptr<InferRequest>& request) {
+  if (request->deadline_ns != 0) deadlines_.push_back(request);
 }
 
 void Server::check_deadlines(std::int64_t now) {
@@ -304,37 +258,28 @@ void Server::check_deadlines(std::int64_t now) {
     deadlines_.pop_front();
     const auto request = entry.lock();
     Connection* connection = request == nullptr ? nullptr : find(request->ticket);
-    if (connection == nullptr || connection->request != request) continue;
-    if (request->deadline_ns > now) {
-      deadlines_.push_back(entry);
-    } else if (connection->queue->discard(connection->request.get())) {
-      in_flight_.fetch_sub(1, std::memory_order_relaxed);
-      missed(*connection->request, Missed::Why::kExpired);
-      refuse(*connection, options_.expired_status, options_.expired, false);
-      work(*connection);
-    }  // else a session has it, and answers it
+    if (connection != nullptr && expire(*connection, request, now)) deadlines_.push_back(entry);
   }
 }
 
 void Server::tick(std::int64_t now) {
   next_tick_ns_ = now + kTickNs;
   if (!is_listening_) listen_for(true);
-  const bool drains = mailbox_->is_draining.load(std::memory_order_relaxed);
+  const bool drains = is_draining();
   std::vector<std::uint64_t> due;
   for (const auto& [ticket, connection] : connections_) {
-    const bool is_idle =
-        connection->state == Connection::State::kReading && connection->buffer.empty() && connection->unsent.empty();
-    if (connection->due_ns <= now || (drains && is_idle)) due.push_back(ticket);
+    if (is_due(*connection, now, drains)) due.push_back(ticket);
   }
-  for (const std::uint64_t ticket : due) {
-    Connection& connection = *find(ticket);
-    if (connection.state == Connection::State::kReading && !connection.buffer.empty() && connection.unsent.empty()) {
-      refuse(connection, options_.late_status, options_.late, true);
-      work(connection);
-    } else {
-      finish(connection);
-    }
-  }
+  for (const std::uint64_t ticket : due) on_due(*find(ticket));
+}
+
+void Server::finish(Connection& connection) {
+  on_finish(connection);
+  ::close(connection.descriptor);
+  const auto count = by_address_.find(connection.address);
+  if (count != by_address_.end() && --count->second == 0) by_address_.erase(count);
+  open_.fetch_sub(1, std::memory_order_relaxed);
+  connections_.erase(connection.ticket);
 }
 
 }  // namespace emberline::front

@@ -1,6 +1,6 @@
-// Serves HTTP connections on a thread of its own, without Python: ordinary inference requests are read, queued and
-// answered here. A connection with any other request is handed to the Python path, as a descriptor and the bytes that
-// were read, and may come back when its next request is an ordinary one again.
+// A server of one port, on a thread of its own, without Python: it accepts connections, keeps their number within
+// bounds, has them worked on when they can go on, and ends those that have waited for too long. What a connection
+// speaks is for the classes derived from it.
 //
 // A connection belongs to the thread; other threads name it by a ticket, which is never used twice.
 #pragma once
@@ -21,6 +21,8 @@
 
 namespace emberline::front {
 
+constexpr std::int64_t kNever = INT64_MAX;
+
 struct ServerOptions {
   std::int64_t max_body_bytes = 0;
   std::int64_t max_inflight_bytes = 0;
@@ -32,22 +34,25 @@ struct ServerOptions {
   std::int64_t keep_alive_ns = 0;
   // How long a client whose connection is about to end may go on sending.
   std::int64_t linger_ns = 0;
-  // Status lines of responses, such as "HTTP/1.1 503 Service Unavailable\r\n".
+  // What the protocol sends for errors: a status line of HTTP, such as "HTTP/1.1 503 Service Unavailable\r\n", or a
+  // code of gRPC.
   std::string overloaded_status, late_status, expired_status;
   // Texts of the errors for a request that did not arrive, that waited too long, and for too much that is read at once
   // or too many connections.
   std::string late, expired, too_many_bytes, too_many_connections, too_many_of_address;
 };
 
-// A connection that the Python path is to serve from here on.
-struct HandedOver {
-  // The caller closes it. The connection ends when the ticket is reported as closed.
-  int descriptor = -1;
-  std::uint64_t ticket = 0;
-  // What was read of it, from the beginning of a request.
-  std::string bytes;
-  // Whether its requests may be ordinary ones again.
-  bool may_return = true;
+// The models that are answered, by path: /v2/models/NAME/infer or /v2/models/NAME/versions/NUMBER/infer. Thread-safe.
+class Routes {
+ public:
+  // Answers a path from now on by a model; null: the path is no longer answered natively.
+  void set(const std::string& path, std::shared_ptr<const Model> model);
+  // Returns null for a path that is not answered natively.
+  std::shared_ptr<const Model> find(const std::string& path) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, std::shared_ptr<const Model>> models_;
 };
 
 // What happened to requests that no session answered, by model.
@@ -60,22 +65,12 @@ struct Missed {
 
 class Server {
  public:
-  // listener: a listening socket, which stays the caller's. wake_python: an eventfd that is written when
-  // `take_handed_over` or `take_missed` has something. Raises std::system_error.
-  Server(ServerOptions options, int listener, int wake_python);
-  ~Server();
+  virtual ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Answers a path from now on by a model; null: the path is no longer answered here.
-  void route(const std::string& path, std::shared_ptr<const Model> model);
-  std::vector<HandedOver> take_handed_over();
   std::vector<Missed> take_missed();
-  // Takes a connection back, with the bytes that the Python path has read of its next request.
-  void give_back(std::uint64_t ticket, std::string bytes);
-  // Ends a connection that was handed over.
-  void closed(std::uint64_t ticket);
-  // Accepts no more connections, and ends each when its request is answered.
+  // Accepts no more connections, and ends each when its requests are answered.
   void drain();
   // Ends all connections and the thread.
   void stop();
@@ -83,14 +78,75 @@ class Server {
   std::int64_t connections() const { return open_.load(std::memory_order_relaxed); }
   // Requests that a session or its queue has.
   std::int64_t in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
-  // Requests that were answered here, and connections that were handed over, since the start.
+  // Requests that were answered here, and connections or calls that the Python path was given, since the start.
   std::int64_t answered() const { return answered_.load(std::memory_order_relaxed); }
   std::int64_t passed_on() const { return passed_on_.load(std::memory_order_relaxed); }
 
- private:
-  struct Connection;
+ protected:
+  struct Connection {
+    virtual ~Connection() = default;
 
+    std::uint64_t ticket = 0;
+    int descriptor = -1;
+    std::string address;
+    // When it has waited for too long, and since when it has been idle.
+    std::int64_t due_ns = kNever, idle_since_ns = 0;
+  };
+  using Connections = std::unordered_map<std::uint64_t, std::unique_ptr<Connection>>;
+
+  // listener: a listening socket, which stays the caller's. wake_python: an eventfd that is written when Python has
+  // something to take. Raises std::system_error.
+  Server(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python);
+  // Starts the thread; the last step of a derived class's constructor, as `stop` is the first of its destructor.
+  void start();
+
+  // The steps that a protocol has, all on the thread. A connection may be gone when one returns.
+
+  virtual std::unique_ptr<Connection> make_connection() = 0;
+  // Begins a connection. refusal: null, or why there is no room for it.
+  virtual void begin(Connection& connection, const std::string* refusal) = 0;
+  // Takes what epoll says of a descriptor. of_second: of the one that was watched as the second.
+  virtual void on_events(Connection& connection, std::uint32_t events, bool of_second) = 0;
+  // Goes on with a connection that gave others their turn.
+  virtual void work(Connection& connection) = 0;
+  // Takes a letter for a connection.
+  virtual void read_letter(Connection& connection, Mailbox::Letter& letter) = 0;
+  // Ends a request whose deadline has passed, unless a session has it; returns whether it is to be looked at again.
+  virtual bool expire(Connection& connection, const std::shared_ptr<InferRequest>& request, std::int64_t now) = 0;
+  // Whether it could be ended without loss for its client.
+  virtual bool is_idle(const Connection& connection) const = 0;
+  // Looks at a connection every quarter of a second, and when draining begins. Must not end it: returns whether
+  // `on_due` is to be called for it.
+  virtual bool is_due(const Connection& connection, std::int64_t now, bool drains) const = 0;
+  virtual void on_due(Connection& connection) = 0;
+  // Lets go of what a connection holds, before it is closed.
+  virtual void on_finish(Connection& connection) = 0;
+
+  void finish(Connection& connection);
+  // Asks epoll for events of a descriptor, edge by edge. operation: EPOLL_CTL_ADD, or EPOLL_CTL_DEL.
+  void watch(const Connection& connection, int descriptor, int operation, bool as_second = false);
+  Connection* find(std::uint64_t ticket);
+  // Remembers a connection that can go on; others have their turn first.
+  void resume_later(const Connection& connection) { unfinished_.push_back(connection.ticket); }
+  void remember_deadline(const std::shared_ptr<InferRequest>& request);
+  void missed(const InferRequest& request, Missed::Why why);
+  void wake_python() const;
+  bool is_draining() const { return mailbox_->is_draining.load(std::memory_order_relaxed); }
+
+  const ServerOptions options_;
+  const std::shared_ptr<const Routes> routes_;
+  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  std::atomic<std::int64_t> open_{0}, in_flight_{0}, answered_{0}, passed_on_{0};
+  mutable std::mutex mutex_;
+
+  // The thread's own.
+  Connections connections_;
+  std::int64_t held_ = 0;
+  std::string scratch_;
+
+ private:
   void run();
+  void on_event(std::uint64_t key, std::uint32_t events);
   void accept_all();
   void listen_for(bool is_wanted);
   bool make_room(const std::string& address, bool of_address);
@@ -99,50 +155,18 @@ class Server {
   void check_deadlines(std::int64_t now);
   int timeout_ms(std::int64_t now) const;
 
-  // What follows a step: the next one, or waiting; or the connection has ended.
-  enum class Step { kGoOn, kWait, kGone };
-
-  void work(Connection& connection);
-  Step read_some(Connection& connection);
-  Step advance(Connection& connection);
-  Step begin_request(Connection& connection, const struct InferHead& head, std::shared_ptr<const Model> model);
-  Step flush(Connection& connection);
-  Step pass_on(Connection& connection, std::string bytes);
-  void refuse(Connection& connection, std::string_view status, std::string_view text, bool ends);
-  void finish(Connection& connection);
-
-  bool hold(Connection& connection, std::size_t bytes);
-  void release(Connection& connection);
-  void drop(Connection& connection);
-  void watch(Connection& connection, std::uint32_t events);
-  Connection* find(std::uint64_t ticket);
-  void missed(const InferRequest& request, Missed::Why why);
-  void wake_python();
-
-  const ServerOptions options_;
   const int wake_python_;
-  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   int epoll_ = -1, listener_ = -1;
   std::atomic<bool> is_stopping_{false};
-  std::atomic<std::int64_t> open_{0}, in_flight_{0}, answered_{0}, passed_on_{0};
-
-  mutable std::mutex mutex_;
-  std::vector<HandedOver> handed_over_;
   std::vector<Missed> missed_;
-  std::unordered_map<std::string, std::shared_ptr<const Model>> routes_;
-
-  // The thread's own.
-  std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::map<std::string, std::int64_t> by_address_;
   std::uint64_t next_ticket_ = 1;
-  std::int64_t held_ = 0;
   std::int64_t next_tick_ns_ = 0;
   // Requests that have a deadline.
   std::deque<std::weak_ptr<InferRequest>> deadlines_;
   std::int64_t next_deadlines_ns_ = 0;
   // Connections that can go on.
   std::deque<std::uint64_t> unfinished_;
-  std::string scratch_;
   bool is_listening_ = true;
   std::thread thread_;
 };

@@ -127,6 +127,13 @@ def encode_proto_response(
     return response
 
 
+def parameter_fields(parameters: dict[str, Any]) -> bytes:
+    """Returns the parameters of a response as they stand in a serialized ModelInferResponse."""
+    response = service_pb2.ModelInferResponse()
+    _fill_parameters(response.parameters, parameters)
+    return bytes(response.SerializeToString())
+
+
 def _fill_parameters(message: Any, parameters: dict[str, Any]) -> None:
     for key, value in parameters.items():
         if type(value) is int:

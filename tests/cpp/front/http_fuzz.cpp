@@ -379,7 +379,7 @@ void adopt_all(const World& world, const std::atomic<bool>& is_over, std::uint64
         world.server->give_back(each.ticket, choice % 2 == 0 ? request(1) : "POST /v2/mod");
       }
     }
-    if (random() % 8 == 0) world.server->route(kPath + std::to_string(random() % 4), world.model);
+    if (random() % 8 == 0) world.routes->set(kPath + std::to_string(random() % 4), world.model);
   }
 }
 

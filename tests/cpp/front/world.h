@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "check.h"
-#include "server.h"
+#include "http_server.h"
 
 namespace front_world {
 
@@ -87,8 +87,8 @@ class World {
         timeout_ns, false);
     made->set_queues(std::make_shared<Queues>(Queues{{queue}}));
     model = made;
-    server = std::make_unique<Server>(given, listener_, wake_);
-    server->route(kPath, model);
+    routes->set(kPath, model);
+    server = std::make_unique<HttpServer>(given, routes, listener_, wake_);
     if (answers) session_ = std::thread([this] { answer_all(); });
   }
 
@@ -112,7 +112,8 @@ class World {
 
   std::shared_ptr<Queue> queue;
   std::shared_ptr<const Model> model;
-  std::unique_ptr<Server> server;
+  std::shared_ptr<Routes> routes = std::make_shared<Routes>();
+  std::unique_ptr<HttpServer> server;
 
  private:
   void answer_all() const {

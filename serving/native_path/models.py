@@ -1,4 +1,4 @@
-"""Describes models to the native HTTP server, and answers what it has read of their requests."""
+"""Describes models to the native servers of HTTP and gRPC, and answers what these have read of their requests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from serving._front import Model, RequestBatch
+from serving._front import AnswerHead, Model, RequestBatch
 from serving.control.models import answer_parameters
 from serving.engine.batcher import RequestQueue
 from serving.engine.endpoint import Endpoint
 from serving.engine.requests import Answer, InferenceResult, JoinedRequest, QueuedRequest
 from serving.protocol.dtypes import WIRE_TYPES, accepts
 from serving.protocol.json_text import dump_json
+from serving.protocol.proto_tensors import parameter_fields
 from storage.features.flat import FlatColumn, FlatColumns, Layout
 
 logger = logging.getLogger("emberline.serving")
@@ -67,8 +68,11 @@ class NativeSink:
             batch.hand_over()
 
     def _respond(self, request: QueuedRequest, batch: RequestBatch, answer: InferenceResult) -> None:
-        version, parameters = dump_json(str(answer.snapshot.version)), dump_json(answer_parameters(answer))
-        batch.respond(answer.outputs, version.decode(), parameters.decode())
+        version, parameters = str(answer.snapshot.version), answer_parameters(answer)
+        head = AnswerHead(
+            dump_json(version).decode(), dump_json(parameters).decode(), version, parameter_fields(parameters)
+        )
+        batch.respond(answer.outputs, head)
         endpoint = self._endpoint()
         if endpoint is not None:
             now_ns = time.monotonic_ns()
@@ -93,7 +97,8 @@ def native_model(endpoint: Endpoint, key: int) -> Model | None:
     for output, row_bytes in zip(signature.outputs, signature.output_row_bytes, strict=True):
         begin = dump_json({"name": output.name, "datatype": output.dtype, "shape": []}).decode()
         dims = "".join(f",{size}" for size in output.dims)
-        outputs.append((output.name, begin[:-2], f'{dims}],"parameters":{{"binary_data_size":', row_bytes))
+        after = f'{dims}],"parameters":{{"binary_data_size":'
+        outputs.append((output.name, begin[:-2], after, row_bytes, output.dtype, list(output.dims)))
     settings = endpoint.queue_settings
     level = settings.level_of(0)
     return Model(
@@ -101,6 +106,7 @@ def native_model(endpoint: Endpoint, key: int) -> Model | None:
         inputs,
         outputs,
         signature.max_batch_size,
+        signature.model,
         dump_json(signature.model).decode(),
         level,
         settings.levels[level].timeout_us * 1000,

@@ -1,13 +1,11 @@
 // A connection of a server. Only the server's thread uses it.
 #pragma once
 
-#include "server.h"
+#include "http_server.h"
 
 namespace emberline::front {
 
-constexpr std::int64_t kNever = INT64_MAX;
-
-struct Server::Connection {
+struct HttpServer::HttpConnection : Server::Connection {
   enum class State {
     kReading,  // a request arrives, or the next one is awaited
     kWaiting,  // the request is in a queue, or a session has it
@@ -15,17 +13,12 @@ struct Server::Connection {
     kEnding,   // the last response is being sent; what still arrives is dropped
   };
 
-  std::uint64_t ticket = 0;
-  int descriptor = -1;
-  std::string address;
   State state = State::kReading;
   // Bytes that were read and belong to no request yet.
   std::string buffer;
   // Bytes of the response that are not sent yet.
   std::string unsent;
   std::size_t held = 0;
-  // When it has waited for too long, and since when it has been idle.
-  std::int64_t due_ns = kNever, idle_since_ns = 0;
   // There may be bytes to read; the client has ended its side.
   bool is_readable = false, is_half_closed = false;
   // Bytes that the request in the buffer has, where its head is complete; whether it cannot be read before more arrive.

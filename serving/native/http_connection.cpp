@@ -1,5 +1,5 @@
 // The steps of a connection: it reads a request, waits for its answer, and sends it.
-#include "connection.h"
+#include "http_connection.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -45,7 +45,7 @@ std::string escaped(std::string_view text) {
 
 }  // namespace
 
-bool Server::hold(Connection& connection, std::size_t bytes) {
+bool HttpServer::hold(HttpConnection& connection, std::size_t bytes) {
   if (held_ + static_cast<std::int64_t>(bytes) > options_.max_inflight_bytes) {
     refuse(connection, options_.overloaded_status, options_.too_many_bytes, true);
     return false;
@@ -56,35 +56,35 @@ bool Server::hold(Connection& connection, std::size_t bytes) {
 }
 
 // Stops counting what the request held; bytes after it stay counted.
-void Server::release(Connection& connection) {
+void HttpServer::release(HttpConnection& connection) {
   const std::size_t left = connection.buffer.size();
   held_ -= static_cast<std::int64_t>(connection.held - std::min(connection.held, left));
   connection.held = std::min(connection.held, left);
   connection.request.reset();
   connection.queue.reset();
-  if (connection.state == Connection::State::kWaiting) connection.state = Connection::State::kReading;
+  if (connection.state == HttpConnection::State::kWaiting) connection.state = HttpConnection::State::kReading;
 }
 
 // Goes on with a connection until it has to wait: for the client, or for a session. It may be gone then.
-void Server::work(Connection& connection) {
-  const std::uint64_t ticket = connection.ticket;
+void HttpServer::work(Connection& given) {
+  HttpConnection& connection = of(given);
   for (int step = 0; step < kStepsAtOnce; ++step) {
     Step next = Step::kWait;
     if (!connection.unsent.empty()) {
       next = flush(connection);
-    } else if (connection.state == Connection::State::kReading && !connection.buffer.empty() &&
+    } else if (connection.state == HttpConnection::State::kReading && !connection.buffer.empty() &&
                !connection.needs_more) {
       next = advance(connection);
-    } else if (connection.is_readable &&
-               (connection.state == Connection::State::kReading || connection.state == Connection::State::kEnding)) {
+    } else if (connection.is_readable && (connection.state == HttpConnection::State::kReading ||
+                                          connection.state == HttpConnection::State::kEnding)) {
       next = read_some(connection);
     }
     if (next != Step::kGoOn) return;
   }
-  unfinished_.push_back(ticket);  // others have their turn first
+  resume_later(connection);
 }
 
-Server::Step Server::read_some(Connection& connection) {
+HttpServer::Step HttpServer::read_some(HttpConnection& connection) {
   const ssize_t got = ::recv(connection.descriptor, scratch_.data(), scratch_.size(), 0);
   if (got < 0 && errno == EINTR) return Step::kGoOn;
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -98,7 +98,7 @@ Server::Step Server::read_some(Connection& connection) {
   const auto size = static_cast<std::size_t>(got);
   // A short read has emptied the socket, unless its end follows.
   if (size < scratch_.size() && !connection.is_half_closed) connection.is_readable = false;
-  if (connection.state == Connection::State::kEnding) return Step::kGoOn;
+  if (connection.state == HttpConnection::State::kEnding) return Step::kGoOn;
   if (!hold(connection, size)) return Step::kGoOn;
   if (connection.buffer.empty()) connection.due_ns = now_ns() + options_.body_timeout_ns;
   connection.buffer.append(scratch_.data(), size);
@@ -107,16 +107,14 @@ Server::Step Server::read_some(Connection& connection) {
 }
 
 // Takes the next request of what was read, when all of it is here.
-Server::Step Server::advance(Connection& connection) {
+HttpServer::Step HttpServer::advance(HttpConnection& connection) {
   InferHead head;
   const HeadState state = read_head(connection.buffer, head);
   connection.needs_more = state == HeadState::kIncomplete;
   if (state == HeadState::kIncomplete) return Step::kGoOn;
   std::shared_ptr<const Model> model;
   if (state == HeadState::kInference && head.content_length <= options_.max_body_bytes) {
-    const std::lock_guard lock(mutex_);
-    const auto found = routes_.find(std::string(head.path));
-    if (found != routes_.end()) model = found->second;
+    model = routes_->find(std::string(head.path));
   }
   if (model == nullptr) return pass_on(connection, std::move(connection.buffer));
   connection.wanted = head.size + static_cast<std::size_t>(head.content_length);
@@ -126,7 +124,8 @@ Server::Step Server::advance(Connection& connection) {
   return begin_request(connection, head, std::move(model));
 }
 
-Server::Step Server::begin_request(Connection& connection, const InferHead& head, std::shared_ptr<const Model> model) {
+HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const InferHead& head,
+                                           std::shared_ptr<const Model> model) {
   const std::size_t body = head.size, whole = body + static_cast<std::size_t>(head.content_length);
   const std::int64_t json_length = head.json_length;
   const bool accepts_encoding = head.accepts_encoding;
@@ -157,31 +156,31 @@ Server::Step Server::begin_request(Connection& connection, const InferHead& head
   }
   in_flight_.fetch_add(1, std::memory_order_relaxed);
   connection.queue = queue;
-  connection.state = Connection::State::kWaiting;
+  connection.state = HttpConnection::State::kWaiting;
   connection.due_ns = kNever;
-  if (request->deadline_ns != 0) deadlines_.push_back(request);
+  remember_deadline(request);
   connection.request = std::move(request);
   return Step::kWait;
 }
 
 // Lets a response with an error be sent instead of the request's. ends: it is the last one of the connection.
-void Server::refuse(Connection& connection, std::string_view status, std::string_view text, bool ends) {
+void HttpServer::refuse(HttpConnection& connection, std::string_view status, std::string_view text, bool ends) {
   release(connection);
   const std::string content = "{\"error\":\"" + escaped(text) + "\"}";
   std::string response(status);
   response.append(date_line()).append("content-length: ").append(std::to_string(content.size()));
   response.append("\r\ncontent-type: application/json\r\n");
-  if (ends || mailbox_->is_draining.load(std::memory_order_relaxed)) response.append("connection: close\r\n");
+  if (ends || is_draining()) response.append("connection: close\r\n");
   response.append("\r\n").append(content);
   connection.unsent = std::move(response);
   if (!ends) return;
-  connection.state = Connection::State::kEnding;
+  connection.state = HttpConnection::State::kEnding;
   drop(connection);
   connection.is_readable = true;
 }
 
 // Drops the bytes that were read.
-void Server::drop(Connection& connection) {
+void HttpServer::drop(HttpConnection& connection) {
   held_ -= static_cast<std::int64_t>(connection.held);
   connection.held = 0;
   connection.buffer.clear();
@@ -189,7 +188,7 @@ void Server::drop(Connection& connection) {
   connection.needs_more = false;
 }
 
-Server::Step Server::flush(Connection& connection) {
+HttpServer::Step HttpServer::flush(HttpConnection& connection) {
   const ssize_t did = ::send(connection.descriptor, connection.unsent.data(), connection.unsent.size(), MSG_NOSIGNAL);
   if (did < 0 && errno == EINTR) return Step::kGoOn;
   if (did < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -204,12 +203,12 @@ Server::Step Server::flush(Connection& connection) {
     return did > 0 ? Step::kGoOn : Step::kWait;
   }
   connection.unsent = std::string();  // an idle connection holds no memory
-  if (mailbox_->is_draining.load(std::memory_order_relaxed)) {
-    connection.state = Connection::State::kEnding;
+  if (is_draining()) {
+    connection.state = HttpConnection::State::kEnding;
     drop(connection);
     connection.is_readable = true;
   }
-  if (connection.state == Connection::State::kEnding) {
+  if (connection.state == HttpConnection::State::kEnding) {
     // Closing now would lose the answer for a client that still sends, so it may send on for a while.
     ::shutdown(connection.descriptor, SHUT_WR);
     connection.due_ns = now + options_.linger_ns;
@@ -221,7 +220,7 @@ Server::Step Server::flush(Connection& connection) {
 }
 
 // Hands the connection to the Python path, with the bytes from the beginning of a request on.
-Server::Step Server::pass_on(Connection& connection, std::string bytes) {
+HttpServer::Step HttpServer::pass_on(HttpConnection& connection, std::string bytes) {
   const int copy = ::fcntl(connection.descriptor, F_DUPFD_CLOEXEC, 0);
   if (copy < 0 || copy >= options_.last_descriptor) {
     if (copy >= 0) ::close(copy);
@@ -231,9 +230,9 @@ Server::Step Server::pass_on(Connection& connection, std::string bytes) {
   release(connection);
   drop(connection);
   passed_on_.fetch_add(1, std::memory_order_relaxed);
-  connection.state = Connection::State::kAway;
+  connection.state = HttpConnection::State::kAway;
   connection.due_ns = kNever;
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, connection.descriptor, nullptr);
+  watch(connection, connection.descriptor, EPOLL_CTL_DEL);
   bool was_empty = false;
   {
     const std::lock_guard lock(mutex_);
@@ -242,20 +241,6 @@ Server::Step Server::pass_on(Connection& connection, std::string bytes) {
   }
   if (was_empty) wake_python();
   return Step::kWait;
-}
-
-// Ends a connection at once, and its request where no session has it.
-void Server::finish(Connection& connection) {
-  if (connection.request != nullptr && connection.queue->discard(connection.request.get())) {
-    in_flight_.fetch_sub(1, std::memory_order_relaxed);
-    missed(*connection.request, Missed::Why::kCancelled);
-  }
-  held_ -= static_cast<std::int64_t>(connection.held);
-  ::close(connection.descriptor);
-  const auto count = by_address_.find(connection.address);
-  if (count != by_address_.end() && --count->second == 0) by_address_.erase(count);
-  open_.fetch_sub(1, std::memory_order_relaxed);
-  connections_.erase(connection.ticket);
 }
 
 }  // namespace emberline::front

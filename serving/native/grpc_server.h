@@ -1,0 +1,71 @@
+// Serves gRPC without Python: plain ModelInfer calls are read, queued and answered here. Every other call, good or bad,
+// is passed on, as it came, to the gRPC server of the Python path, which listens on a local socket; its response is
+// passed back as it comes. So there is one place that judges calls, and clients have one connection for all of them.
+//
+// HTTP/2 is nghttp2's.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "server.h"
+
+namespace emberline::front {
+
+class GrpcServer : public Server {
+ public:
+  // See Server. upstream: path of the local socket that the Python path's server listens on.
+  GrpcServer(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python,
+             std::string upstream);
+  ~GrpcServer() override;
+
+ private:
+  struct Call;
+  struct Forward;
+  struct GrpcConnection;
+  // The callbacks of nghttp2.
+  struct ClientSide;
+  struct UpstreamSide;
+  static GrpcConnection& of(Connection& connection);
+  static const GrpcConnection& of(const Connection& connection);
+
+  std::unique_ptr<Connection> make_connection() override;
+  void begin(Connection& connection, const std::string* refusal) override;
+  void on_events(Connection& connection, std::uint32_t events, bool of_second) override;
+  void work(Connection& connection) override;
+  void read_letter(Connection& connection, Mailbox::Letter& letter) override;
+  bool expire(Connection& connection, const std::shared_ptr<InferRequest>& request, std::int64_t now) override;
+  bool is_idle(const Connection& connection) const override;
+  bool is_due(const Connection& connection, std::int64_t now, bool drains) const override;
+  void on_due(Connection& connection) override;
+  void on_finish(Connection& connection) override;
+
+  // Steps of a connection: each returns whether it did something.
+  void settle(GrpcConnection& connection, bool moved) const;
+  bool read_client(GrpcConnection& connection);
+  bool write_client(GrpcConnection& connection);
+  bool read_upstream(GrpcConnection& connection);
+  bool write_upstream(GrpcConnection& connection);
+  bool open_upstream(GrpcConnection& connection);
+  void end_upstream(GrpcConnection& connection);
+
+  // Steps of a call.
+  void on_head(Call& call);
+  void on_data(Call& call, std::string_view bytes);
+  void on_client_end(Call& call);
+  void on_closed(Call& call);
+  void answer(Call& call);
+  void respond(Call& call, std::string bytes);
+  void refuse(Call& call, std::string_view code, std::string_view text);
+  void forward(Call& call, std::string bytes);
+  // Settles that bytes of a call have gone to the Python path.
+  void passed(Forward& forward, std::size_t bytes);
+  // Parts a call from what it is on the Python path. cancels: that is still under way.
+  void end_forward(Forward& forward, bool cancels);
+  bool hold(Call& call, std::size_t bytes);
+  void release(Call& call, std::size_t bytes);
+
+  const std::string upstream_;
+};
+
+}  // namespace emberline::front
