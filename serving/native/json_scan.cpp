@@ -34,11 +34,12 @@ std::optional<std::string_view> JsonScan::string() {
 
 std::optional<std::int64_t> JsonScan::number() {
   skip_space();
+  const auto is_digit = [&] { return at_ != end_ && *at_ >= '0' && *at_ <= '9'; };
   const char* begin = at_;
   std::int64_t value = 0;
-  while (at_ != end_ && *at_ >= '0' && *at_ <= '9' && at_ - begin <= kMostDigits) value = value * 10 + (*at_++ - '0');
+  while (is_digit() && at_ - begin < kMostDigits) value = value * 10 + (*at_++ - '0');
   const auto digits = at_ - begin;
-  if (digits == 0 || digits > kMostDigits || (digits > 1 && *begin == '0')) return std::nullopt;
+  if (digits == 0 || is_digit() || (digits > 1 && *begin == '0')) return std::nullopt;
   if (at_ != end_ && std::strchr(".eE+-", *at_) != nullptr && *at_ != '\0') return std::nullopt;
   return value;
 }

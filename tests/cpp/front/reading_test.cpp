@@ -63,6 +63,11 @@ TEST(plain_json_is_read) {
 }
 
 TEST(json_that_readers_may_read_differently_is_not_taken) {
+  CHECK(JsonScan("999999999999999999").number() == 999'999'999'999'999'999);
+  // Under the undefined behaviour sanitizer, no number may overflow on the way.
+  for (const char* text : {"9999999999999999999", "99999999999999999999", "999999999999999999a9"}) {
+    CHECK(JsonScan(text).number().has_value() == (text[18] == 'a'));
+  }
   for (const char* text : {"01", "-1", "1.0", "1e3", "1234567890123456789", "", "x", "+1", "1-"}) {
     CHECK(!JsonScan(text).number());
   }

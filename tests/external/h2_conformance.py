@@ -1,0 +1,158 @@
+"""Sends the frames of tests/external/h2_vectors.py to the gRPC port, and floods of frames after them.
+
+    python -m tests.external.h2_conformance               # natively, as built
+    python -m tests.external.h2_conformance --aio         # the Python path's server, grpc.aio, alone
+
+Each vector is sent around two calls: one that native code answers, and one that is passed on. Where the connection
+goes on, another call on it has to be answered with OK. Exit code 0 when all outcomes are allowed, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from tests.external import h2_frames as h2
+from tests.external.h2_peer import Peer
+from tests.external.h2_vectors import ANSWERED, IGNORED, REFUSED, Call, Vector, vectors
+from tests.integration.serving.conftest import Published
+from tests.support.binary_requests import tensors
+from tests.support.server_process import ServerProcess
+
+_PROOF = 101
+
+
+def unary(path: str, message: bytes) -> Call:
+    """Returns a unary call of gRPC."""
+    fields = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path.encode()),
+        (b":authority", b"localhost"),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    ]
+    return Call(fields, b"\0" + struct.pack(">I", len(message)) + message)
+
+
+def infer_call(published: Published) -> Call:
+    """Returns a call that native code answers."""
+    request = service_pb2.ModelInferRequest(model_name="ranker")
+    names = {"int64": "INT64", "float32": "FP32"}
+    for name, values in tensors(published, 1).items():
+        request.inputs.add(name=name, datatype=names[values.dtype.name], shape=np.shape(values))
+        request.raw_input_contents.append(values.tobytes())
+    return unary("/inference.GRPCInferenceService/ModelInfer", request.SerializeToString())
+
+
+def live_call() -> Call:
+    """Returns a call that is passed on."""
+    return unary("/inference.GRPCInferenceService/ServerLive", b"")
+
+
+def outcome(port: int, vector: Vector, proof: Call) -> str:
+    """Sends a vector and returns what came of it; see tests/external/h2_vectors.py."""
+    with Peer(port, vector.begin) as peer:
+        peer.send(vector.data)
+        try:
+            peer.settle()
+            begun = [number for number in (1, 5) if number in _streams_of(vector.data)]
+            if IGNORED not in vector.outcomes and not peer.goaway:
+                for number in begun:
+                    peer.wait_for(number)
+            if peer.goaway and not peer.has_ended:
+                peer.wait_for(_PROOF)  # it has to end
+        except TimeoutError:
+            return f"nothing within {_seconds():g} s; GOAWAY {peer.goaway or 'did not come'}"
+        if peer.has_ended:
+            return f"connection {peer.goaway}" if peer.goaway else "connection"
+        found = IGNORED
+        for stream in peer.streams.values():
+            if stream.reset and not stream.is_ended:
+                found = f"stream {stream.reset}"
+            elif stream.is_ended:
+                found = ANSWERED if stream.is_ok else REFUSED
+        peer.send(proof.sent(_PROOF) + h2.window_update(_PROOF, 1 << 20))
+        try:
+            answered = peer.wait_for(_PROOF)
+        except TimeoutError:
+            return f"{found}, but a further call is not answered"
+        if peer.has_ended and peer.goaway == "NO_ERROR":
+            return f"{found}, then ended"
+        if not answered.is_ok:
+            return f"{found}, but a further call is answered with {answered.fields}, reset {answered.reset!r}"
+        return found
+
+
+def _seconds() -> float:
+    from tests.external.h2_peer import TIMEOUT_S
+
+    return TIMEOUT_S
+
+
+def _streams_of(data: bytes) -> set[int]:
+    """Returns the streams of the frames in bytes, as far as they are frames."""
+    found, at = set(), 0
+    while at + 9 <= len(data):
+        found.add(int.from_bytes(data[at + 5 : at + 9]) & 0x7FFFFFFF)
+        at += 9 + int.from_bytes(data[at : at + 3])
+    return found
+
+
+def is_allowed(vector: Vector, found: str) -> bool:
+    """Returns whether an outcome is among those of a vector. A connection may end without saying why."""
+    ends = any(each.startswith("connection") for each in vector.outcomes)
+    return found in vector.outcomes or (found == "connection" and ends)
+
+
+def findings(port: int, calls: dict[str, Call], threads: int = 8) -> Iterator[tuple[str, Vector, str]]:
+    """Sends all vectors; yields the call, the vector and the outcome of each, in their order."""
+    with ThreadPoolExecutor(threads) as pool:
+        for name, call in calls.items():
+            every = vectors(call)
+            for vector, found in zip(every, pool.map(lambda each: outcome(port, each, call), every), strict=True):
+                yield name, vector, found
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.external.h2_conformance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--all", action="store_true", help="print every outcome")
+    parser.add_argument("--frontends", type=int, default=0, help="1: the Python path alone")
+    options = parser.parse_args()
+    published = Published(3)
+    wrong = count = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        published.publish(folder / "models" / "ranker")
+        with ServerProcess(folder / "models", folder / "store", folder / "log", frontends=options.frontends) as server:
+            calls = {"ModelInfer": infer_call(published), "ServerLive": live_call()}
+            for call, vector, found in findings(server.grpc_port, calls):
+                count += 1
+                bad = not is_allowed(vector, found)
+                wrong += bad
+                if bad or options.all:
+                    mark = "FINDING" if bad else "allowed"
+                    wanted = ", ".join(sorted(vector.outcomes))
+                    print(f"{mark} {call}: {vector.name}: {found}; RFC 9113 {vector.section}: {wanted}", flush=True)
+            print(
+                f"{count} outcomes, {wrong} findings; native: {server.metrics().get('emberline_grpc_native_requests_total')}"
+            )
+            print((folder / "log").read_text()[-1500:])
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
