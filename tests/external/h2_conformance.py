@@ -10,24 +10,31 @@ goes on, another call on it has to be answered with OK. Exit code 0 when all out
 from __future__ import annotations
 
 import argparse
+import contextlib
+import socket
 import struct
 import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 from tritonclient.grpc import service_pb2
 
 from tests.external import h2_frames as h2
-from tests.external.h2_peer import Peer
+from tests.external.h2_floods import FLOODS, Flood
+from tests.external.h2_peer import TIMEOUT_S, Peer
 from tests.external.h2_vectors import ANSWERED, IGNORED, REFUSED, Call, Vector, vectors
 from tests.integration.serving.conftest import Published
 from tests.support.binary_requests import tensors
 from tests.support.server_process import ServerProcess
 
 _PROOF = 101
+# Connections of one flood, how long one may hold the attacker up, and by how much memory may grow for all.
+_FLOOD_CONNECTIONS, _FLOOD_S, _FLOOD_MIB = 4, 3.0, 100
 
 
 def unary(path: str, message: bytes) -> Call:
@@ -71,7 +78,7 @@ def outcome(port: int, vector: Vector, proof: Call) -> str:
             if peer.goaway and not peer.has_ended:
                 peer.wait_for(_PROOF)  # it has to end
         except TimeoutError:
-            return f"nothing within {_seconds():g} s; GOAWAY {peer.goaway or 'did not come'}"
+            return f"nothing within {TIMEOUT_S:g} s; GOAWAY {peer.goaway or 'did not come'}"
         if peer.has_ended:
             return f"connection {peer.goaway}" if peer.goaway else "connection"
         found = IGNORED
@@ -92,12 +99,6 @@ def outcome(port: int, vector: Vector, proof: Call) -> str:
         return found
 
 
-def _seconds() -> float:
-    from tests.external.h2_peer import TIMEOUT_S
-
-    return TIMEOUT_S
-
-
 def _streams_of(data: bytes) -> set[int]:
     """Returns the streams of the frames in bytes, as far as they are frames."""
     found, at = set(), 0
@@ -113,13 +114,49 @@ def is_allowed(vector: Vector, found: str) -> bool:
     return found in vector.outcomes or (found == "connection" and ends)
 
 
-def findings(port: int, calls: dict[str, Call], threads: int = 8) -> Iterator[tuple[str, Vector, str]]:
+def findings(port: int, calls: dict[str, Call], threads: int = 8, only: str = "") -> Iterator[tuple[str, Vector, str]]:
     """Sends all vectors; yields the call, the vector and the outcome of each, in their order."""
     with ThreadPoolExecutor(threads) as pool:
         for name, call in calls.items():
-            every = vectors(call)
-            for vector, found in zip(every, pool.map(lambda each: outcome(port, each, call), every), strict=True):
+            every = [vector for vector in vectors(call) if only in vector.name]
+            outcomes = pool.map(partial(outcome, port, proof=call), every)
+            for vector, found in zip(every, outcomes, strict=True):
                 yield name, vector, found
+
+
+def flood(server: ServerProcess, attack: Flood, call: Call) -> tuple[str, float]:
+    """Floods a server on some connections, which then stay a moment.
+
+    Returns what was wrong, and by how many MiB the server's memory was larger than before.
+    """
+    before = _memory_mib(server)
+    wrong = ""
+    with contextlib.ExitStack() as ends:
+        for _ in range(_FLOOD_CONNECTIONS):
+            end = ends.enter_context(socket.create_connection(("127.0.0.1", server.grpc_port), timeout=_FLOOD_S))
+            # Nothing is read: what the server has to say waits there.
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                end.sendall(h2.PREFACE + h2.settings())
+                for piece in attack.frames(call):
+                    end.sendall(piece)
+        larger = _memory_mib(server) - before
+        with Peer(server.grpc_port, h2.PREFACE + h2.settings()) as peer:
+            peer.send(call.sent())
+            try:
+                if not (found := peer.wait_for(1)).is_ok:
+                    wrong = f"a call beside it is answered with {found}"
+            except TimeoutError:
+                wrong = "a call beside it is not answered"
+    if server.process.poll() is not None:
+        wrong = f"the server has ended with {server.process.returncode}"
+    if larger > _FLOOD_MIB:
+        wrong = wrong or f"memory grew by more than {_FLOOD_MIB} MiB"
+    return wrong, larger
+
+
+def _memory_mib(server: ServerProcess) -> float:
+    own = psutil.Process(server.process.pid)
+    return sum(each.memory_info().rss for each in [own, *own.children(recursive=True)]) / (1 << 20)
 
 
 def main() -> int:
@@ -130,6 +167,8 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--all", action="store_true", help="print every outcome")
+    parser.add_argument("--floods", action="store_true", help="send the floods too")
+    parser.add_argument("--only", default="", help="vectors whose name has this in it")
     parser.add_argument("--frontends", type=int, default=0, help="1: the Python path alone")
     options = parser.parse_args()
     published = Published(3)
@@ -139,7 +178,7 @@ def main() -> int:
         published.publish(folder / "models" / "ranker")
         with ServerProcess(folder / "models", folder / "store", folder / "log", frontends=options.frontends) as server:
             calls = {"ModelInfer": infer_call(published), "ServerLive": live_call()}
-            for call, vector, found in findings(server.grpc_port, calls):
+            for call, vector, found in findings(server.grpc_port, calls, only=options.only):
                 count += 1
                 bad = not is_allowed(vector, found)
                 wrong += bad
@@ -147,10 +186,19 @@ def main() -> int:
                     mark = "FINDING" if bad else "allowed"
                     wanted = ", ".join(sorted(vector.outcomes))
                     print(f"{mark} {call}: {vector.name}: {found}; RFC 9113 {vector.section}: {wanted}", flush=True)
+            for name, call in calls.items():
+                for attack in FLOODS if options.floods else ():
+                    why, larger = flood(server, attack, call)
+                    wrong += bool(why)
+                    count += 1
+                    print(
+                        f"{'FINDING' if why else 'stood'} flood, {name}: {attack.name}: {larger:+.0f} MiB {why}",
+                        flush=True,
+                    )
             print(
-                f"{count} outcomes, {wrong} findings; native: {server.metrics().get('emberline_grpc_native_requests_total')}"
+                f"{count} outcomes, {wrong} findings; native code answered "
+                f"{server.metrics().get('emberline_grpc_native_requests_total', 0):g} calls"
             )
-            print((folder / "log").read_text()[-1500:])
     return int(wrong > 0)
 
 

@@ -6,7 +6,8 @@ A vector is sent behind the preface and settings, unless it replaces these. What
 - "stream CODE": it resets stream 1 and goes on. A server may always treat this as an error of the connection (5.4.1);
 - "answered": the call on stream 1 is answered with OK, and the connection goes on;
 - "refused": it is answered with another status, of HTTP or of gRPC, and the connection goes on;
-- "ignored": nothing comes of it, and the connection goes on.
+- "ignored": nothing comes of it, and the connection goes on;
+- "answered, then ended": the server ends the connection without an error when the call is answered.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from tests.external.h2_frames import (
     window_update,
 )
 
-ANSWERED, REFUSED, IGNORED = "answered", "refused", "ignored"
+ANSWERED, REFUSED, IGNORED, ENDED = "answered", "refused", "ignored", "answered, then ended"
 
 
 def connection(*codes: str) -> frozenset[str]:
@@ -216,7 +217,7 @@ def _controls(call: Call) -> Iterator[Vector]:
     yield Vector(
         "GOAWAY with a text behind a call",
         call.sent() + frame(GOAWAY, 0, 0, bytes(8) + b"bye"),
-        OK | connection("NO_ERROR"),
+        OK | connection("NO_ERROR") | {ENDED},
         "6.8",
     )
     yield Vector(
@@ -380,7 +381,9 @@ def _fields(call: Call) -> Iterator[Vector]:
     yield Vector(":status in a request", call.of([(b":status", b"200"), *call.fields]), MALFORMED, "8.3")
     # Only a server that has said so takes extended CONNECT.
     yield Vector(":protocol", call.of([(b":protocol", b"websocket"), *call.fields]), MALFORMED, "8441 4")
-    yield Vector("another method", call.of([(b":method", b"GET"), *call.without(b":method")]), MALFORMED, "8.3.1")
+    # gRPC has POST alone; its C core resets the stream as if the mistake were its own.
+    get = call.of([(b":method", b"GET"), *call.without(b":method")])
+    yield Vector("another method", get, MALFORMED | stream("INTERNAL_ERROR"), "8.3.1")
     yield Vector("CONNECT", call.of([(b":method", b"CONNECT"), *call.without(b":method")]), MALFORMED, "8.5")
     size = len(call.message)
     yield Vector("the right content-length", call.with_fields((b"content-length", b"%d" % size)), OK, "8.1.1")
