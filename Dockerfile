@@ -1,6 +1,6 @@
 # A server image without a GPU:  docker build -t emberline . && docker run -p 8000:8000 -p 8001:8001 -p 8002:8002 -v $PWD/model_repo:/models emberline
 FROM python:3.11-slim-bookworm AS build
-RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends g++ libnghttp2-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml CMakeLists.txt constraints.txt README.md LICENSE ./
 COPY emberline emberline
@@ -12,6 +12,7 @@ COPY cuda cuda
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim-bookworm
+RUN apt-get update && apt-get install -y --no-install-recommends libnghttp2-14 && rm -rf /var/lib/apt/lists/*
 # PyTorch's CPU index holds a build a tenth of the size: --build-arg TORCH_ARGS="--index-url <that index>".
 ARG TORCH_ARGS=
 COPY constraints.txt /tmp/constraints.txt

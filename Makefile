@@ -13,6 +13,7 @@ FUZZ_SECONDS ?= 600
 NATIVE := $(shell find storage/native serving/native benchmarks/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
 SAMPLE ?= 40
 READY  := $(VENV)/.ready
+NGHTTP2 := $(VENV)/nghttp2/.ready
 # What clang-format keeps in shape.
 FORMATTED := $(shell find storage/native serving/native benchmarks cuda tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 FUZZERS := $(VENV)/.fuzzers
@@ -27,6 +28,7 @@ TESTS  ?= tests
 PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export EMBERLINE_NGHTTP2 := $(abspath $(VENV)/nghttp2/usr)
 
 .PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
@@ -38,7 +40,18 @@ setup: $(READY)  ## a virtual environment in .venv with everything that is neede
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(READY): $(VENV)/bin/python pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+# gRPC is served natively with nghttp2. Where that is not installed, Debian's package is unpacked beside; elsewhere gRPC
+# is served by Python.
+$(NGHTTP2): $(VENV)/bin/python
+	@mkdir -p $(@D)
+	@echo '#include <nghttp2/nghttp2.h>' | $(CXX) -E -x c++ - > /dev/null 2>&1 || ( cd $(@D) && \
+	  packages="libnghttp2-dev libnghttp2-14" && \
+	  ( apt-get download -qq $$packages || ( apt-get update -qq && apt-get download -qq $$packages ) ) && \
+	  for each in *.deb; do dpkg -x $$each . || exit 1; done ) > /dev/null 2>&1 || \
+	  echo "nghttp2 is not here (Debian and Ubuntu: libnghttp2-dev), so gRPC will be served by Python"
+	@touch $@
+
+$(READY): $(NGHTTP2) pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 

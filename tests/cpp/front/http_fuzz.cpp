@@ -15,10 +15,10 @@
 #include <random>
 #include <set>
 
+#include "http_client.h"
 #include "http_head.h"
-#include "world.h"
 
-using namespace front_world;
+using namespace emberline::front;
 
 namespace {
 
@@ -344,7 +344,7 @@ const char* read_one(const std::string& bytes, const Model& model, std::int64_t&
 }
 
 void fuzz_readers(std::uint64_t inputs, std::uint64_t seed) {
-  const Model model(1, {{"a", 0, 1, 1, true}}, {{"s", "", "", 4}}, 16, "\"m\"", 0, 0, false);
+  const Model model(1, {{"a", 0, 1, 1, true}}, {{"s", "", "", 4, "FP32", {1}}}, 16, "m", "\"m\"", 0, 0, false);
   Random random;
   std::int64_t heads = 0, bodies = 0;
   for (std::uint64_t number = 0; number < inputs && findings < 10; ++number) {
@@ -359,7 +359,8 @@ void fuzz_readers(std::uint64_t inputs, std::uint64_t seed) {
 // The server.
 
 // Stands in for the Python path: ends a connection, answers and ends it, or answers and gives it back.
-void adopt_all(const World& world, const std::atomic<bool>& is_over, std::uint64_t seed, std::atomic<long>& adopted) {
+void adopt_all(const HttpWorld& world, const std::atomic<bool>& is_over, std::uint64_t seed,
+               std::atomic<long>& adopted) {
   Random random(seed);
   pollfd ready{world.wake(), POLLIN, 0};
   while (!is_over) {
@@ -398,7 +399,7 @@ bool ends_within_ten_seconds(int end) {
   return false;
 }
 
-void send_inputs(const World& world, std::uint64_t first, std::uint64_t last, std::uint64_t seed) {
+void send_inputs(const HttpWorld& world, std::uint64_t first, std::uint64_t last, std::uint64_t seed) {
   Random random;
   for (std::uint64_t number = first; number < last && findings < 10; ++number) {
     const std::string bytes = input(seed, number, random);
@@ -437,7 +438,10 @@ void fuzz_server(std::uint64_t inputs, std::uint64_t seed, std::uint64_t clients
   std::atomic<bool> is_over{false};
   std::atomic<long> adopted{0};
   // Connections of a Unix socket leave no ports behind.
-  const World world(wide, true, 0, 1000, AF_UNIX);
+  char folder[] = "/tmp/emberline-fuzz-XXXXXX";
+  if (::mkdtemp(folder) == nullptr) std::abort();
+  const std::string path = std::string(folder) + "/socket";
+  const HttpWorld world({.server = wide, .local = path});
   std::thread adopting([&] { adopt_all(world, is_over, seed, adopted); });
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < clients; ++i) {
@@ -452,6 +456,8 @@ void fuzz_server(std::uint64_t inputs, std::uint64_t seed, std::uint64_t clients
   if (!is_quiet) find("connections or requests are left", inputs, "");
   is_over = true;
   adopting.join();
+  ::unlink(path.c_str());
+  ::rmdir(folder);
   std::printf(
       "server: %llu inputs of seed %llu by %llu clients, %lld requests answered, %ld connections adopted, "
       "%d findings\n",

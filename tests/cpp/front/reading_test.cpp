@@ -3,6 +3,7 @@
 #include <random>
 
 #include "check.h"
+#include "grpc_message.h"
 #include "http_head.h"
 #include "json_scan.h"
 #include "model.h"
@@ -29,8 +30,8 @@ std::string with(const std::string& before, const std::string& after) {
 
 Model model() {
   return Model(1, {{"a", 0, 0b111, 1, true}, {"b", 2, 0b01000, 2, true}, {"c", 5, 0b111, 1, false}},
-               {{"s", "{\"name\":\"s\",\"shape\":[", "],\"parameters\":{\"binary_data_size\":", 4}}, 8, "\"m\"", 0, 0,
-               false);
+               {{"s", "{\"name\":\"s\",\"shape\":[", "],\"parameters\":{\"binary_data_size\":", 4, "FP32", {}}}, 8, "m",
+               "\"m\"", 0, 0, false);
 }
 
 constexpr const char* kJson =
@@ -233,7 +234,7 @@ TEST(an_answer_is_written_as_it_was_asked_for) {
   reads(kJson, 32, &request);
   std::string out;
   const float scores[] = {1.0F, 2.0F};
-  made.write(out, request, {reinterpret_cast<const char*>(scores)}, "\"3\"", "{}", "date: x\r\n", true);
+  made.write(out, request, {reinterpret_cast<const char*>(scores)}, {"\"3\"", "{}", "3", ""}, "date: x\r\n", true);
   const std::string json = R"({"id":"x","model_name":"m","model_version":"3","parameters":{},)"
                            R"("outputs":[{"name":"s","shape":[2],"parameters":{"binary_data_size":8}}]})";
   CHECK(out == "HTTP/1.1 200 OK\r\ndate: x\r\ncontent-length: " + std::to_string(json.size() + 8) +

@@ -104,14 +104,20 @@ def test_a_client_that_does_not_read_is_ended(small: Server) -> None:
 
 
 def test_grpc_takes_so_many_connections_and_no_more(small: Server) -> None:
+    """Those that are at work stay, and one more is refused; one that is idle gives way."""
     address = f"127.0.0.1:{small.grpc_port}"
     own = [("grpc.use_local_subchannel_pool", 1)]
     channels = [grpc.insecure_channel(address, options=own) for _ in range(8)]
+    watches = [
+        channel.unary_stream("/grpc.health.v1.Health/Watch", response_deserializer=bytes)(b"") for channel in channels
+    ]
     try:
-        for channel in channels:
-            channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=30)
+        for watch in watches:
+            next(watch)
         assert call(address, "ServerLive")[0] is grpc.StatusCode.UNAVAILABLE
         channels[0].unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=30)
+        watches[0].cancel()
+        until(lambda: call(address, "ServerLive")[0] is grpc.StatusCode.OK)
     finally:
         for channel in channels:
             channel.close()

@@ -1,7 +1,16 @@
 // A server with real sockets, and a session that answers from its queue. Run under the sanitizers too.
-#include "world.h"
+#include "http_server.h"
 
-using namespace front_world;
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "check.h"
+#include "http_client.h"
+
+using namespace emberline::front;
 
 namespace {
 
@@ -9,19 +18,10 @@ bool begins(const std::string& text, const std::string& beginning) {
   return text.substr(0, beginning.size()) == beginning;
 }
 
-template <class Holds>
-bool within_five_seconds(const Holds& holds) {
-  for (int i = 0; i < 5000; ++i) {
-    if (holds()) return true;
-    ::usleep(1000);
-  }
-  return false;
-}
-
 }  // namespace
 
 TEST(requests_are_answered_in_their_order_also_ahead_and_in_pieces) {
-  const World world;
+  const HttpWorld world;
   const int end = world.connect();
   std::string all;
   for (std::int64_t value = 0; value < 50; ++value) all += request(1 + value % 16, "", value);
@@ -47,7 +47,7 @@ TEST(requests_are_answered_in_their_order_also_ahead_and_in_pieces) {
 }
 
 TEST(other_requests_are_handed_over_with_their_bytes_and_come_back) {
-  const World world;
+  const HttpWorld world;
   const int end = world.connect();
   const std::string other = "GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n";
   send_all(end, other + request(1));
@@ -63,7 +63,7 @@ TEST(other_requests_are_handed_over_with_their_bytes_and_come_back) {
 }
 
 TEST(a_connection_that_python_closed_is_closed) {
-  const World world;
+  const HttpWorld world;
   const int end = world.connect();
   send_all(end, "GET / HTTP/1.1\r\n\r\n");
   std::vector<HandedOver> found;
@@ -75,7 +75,7 @@ TEST(a_connection_that_python_closed_is_closed) {
 }
 
 TEST(a_full_queue_refuses_and_the_connection_goes_on) {
-  const World world(options(), false, 0, 1);
+  const HttpWorld world({.answers = false, .max_waiting = 1});
   const int first = world.connect(), second = world.connect();
   send_all(first, request(1));
   CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
@@ -93,7 +93,7 @@ TEST(a_full_queue_refuses_and_the_connection_goes_on) {
 }
 
 TEST(a_request_that_waits_too_long_expires) {
-  const World world(options(), false, 20'000'000);
+  const HttpWorld world({.answers = false, .timeout_ns = 20'000'000});
   const int end = world.connect();
   send_all(end, request(1));
   CHECK(begins(read_responses(end, 1), "HTTP/1.1 504 "));
@@ -104,7 +104,7 @@ TEST(a_request_that_waits_too_long_expires) {
 }
 
 TEST(a_request_that_does_not_arrive_is_refused_and_ends) {
-  const World world;
+  const HttpWorld world;
   const int end = world.connect();
   send_all(end, request(1).substr(0, 150));
   const std::string got = read_responses(end, 2);
@@ -116,7 +116,7 @@ TEST(connections_and_bytes_are_bounded) {
   ServerOptions few = options();
   few.max_connections = 2;
   few.max_inflight_bytes = 600;
-  const World world(few, false);
+  const HttpWorld world({.server = few, .answers = false});
   const int first = world.connect(), second = world.connect();
   send_all(first, request(1));
   CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
@@ -131,12 +131,12 @@ TEST(connections_and_bytes_are_bounded) {
 TEST(no_connection_is_handed_over_when_few_files_are_left) {
   ServerOptions few = options();
   {
-    const World before;  // it opens the same files as the next one
+    const HttpWorld before;  // it opens the same files as the next one
     const int lowest = ::dup(0);
     ::close(lowest);
     few.last_descriptor = lowest + 2;  // behind a client's and the server's end of one connection
   }
-  const World world(few);
+  const HttpWorld world({.server = few});
   const int end = world.connect();
   send_all(end, "GET / HTTP/1.1\r\n\r\n");
   CHECK(begins(read_responses(end, 1), "HTTP/1.1 503 "));
@@ -145,7 +145,7 @@ TEST(no_connection_is_handed_over_when_few_files_are_left) {
 }
 
 TEST(draining_answers_what_was_begun_and_ends) {
-  const World world;
+  const HttpWorld world;
   const int busy = world.connect(), idle = world.connect();
   send_all(busy, request(2));
   CHECK(begins(read_responses(busy, 1), "HTTP/1.1 200 "));
@@ -158,7 +158,7 @@ TEST(draining_answers_what_was_begun_and_ends) {
 }
 
 TEST(draining_loses_no_answer_to_a_client_that_still_sends) {
-  const World world(options(), false);
+  const HttpWorld world({.answers = false});
   const int end = world.connect();
   send_all(end, request(1));
   CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
@@ -168,7 +168,7 @@ TEST(draining_loses_no_answer_to_a_client_that_still_sends) {
   CHECK(batch.requests.size() == 1);
   const RequestBatch joined({std::static_pointer_cast<InferRequest>(batch.requests.at(0))});
   const float score = 1.0F;
-  joined.respond({reinterpret_cast<const char*>(&score)}, "\"1\"", "{}");
+  joined.respond({reinterpret_cast<const char*>(&score)}, {"\"1\"", "{}", "1", ""});
   CHECK(begins(read_responses(end, 1), "HTTP/1.1 200 "));
   char piece = 0;
   CHECK(::recv(end, &piece, 1, 0) == 0);  // an end, not a reset
@@ -177,7 +177,7 @@ TEST(draining_loses_no_answer_to_a_client_that_still_sends) {
 }
 
 TEST(many_clients_at_once_that_come_and_go) {
-  const World world;
+  const HttpWorld world;
   std::vector<std::thread> clients;
   for (int i = 0; i < 4; ++i) {
     clients.emplace_back([&world, i] {

@@ -1,0 +1,355 @@
+"""The native gRPC server: what it answers is what the Python path answers, and what it does not take goes there."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.grpc import service_pb2
+
+from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer
+from serving.server import Server
+from tests.integration.serving.conftest import Published
+from tests.integration.serving.front_processes import until
+
+pytestmark = pytest.mark.skipif(not HAS_NATIVE_GRPC, reason="native code was built without nghttp2")
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+# With it, a call is never a plain one; without tokens, the Python path does not look at it.
+BY_PYTHON = (("authorization", "Bearer none"),)
+WIRES = {"int64": "INT64", "float32": "FP32", "int32": "INT32", "float64": "FP64", "uint64": "UINT64"}
+# Status, its text, and the message.
+Answer = tuple[grpc.StatusCode, str, bytes]
+
+
+@pytest.fixture
+def native(server: Server) -> NativeGrpcServer:
+    assert server.native_grpc is not None
+    return server.native_grpc
+
+
+@pytest.fixture
+def channel(server: Server) -> Iterator[grpc.Channel]:
+    with own_channel(server) as made:
+        yield made
+
+
+def own_channel(server: Server) -> grpc.Channel:
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    return grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options)
+
+
+def call(
+    channel: grpc.Channel, data: bytes, metadata: Sequence[tuple[str, str]] = (), method: str = INFER, **further: Any
+) -> Answer:
+    further.setdefault("timeout", 30)
+    try:
+        return grpc.StatusCode.OK, "", channel.unary_unary(method)(data, metadata=metadata, **further)
+    except grpc.RpcError as error:
+        return error.code(), error.details() or "", b""
+
+
+def tensors(published: Published, rows: int, seed: int = 1) -> dict[str, np.ndarray]:
+    raw = published.random_rows(rows, seed)
+    return {
+        "user": np.array([row["user"] for row in raw], np.int64),
+        "item": np.array([[row["item"]] for row in raw], np.int64),
+        "price": np.array([row["price"] for row in raw], np.float32),
+    }
+
+
+def message(values: dict[str, np.ndarray], **beside: Any) -> Any:
+    made = service_pb2.ModelInferRequest(model_name="ranker", **beside)
+    for name, value in values.items():
+        made.inputs.add(name=name, datatype=WIRES[value.dtype.name], shape=value.shape)
+        made.raw_input_contents.append(value.tobytes())
+    return made
+
+
+def bytes_of(values: dict[str, np.ndarray], **beside: Any) -> bytes:
+    return bytes(message(values, **beside).SerializeToString())
+
+
+def scores(answer: Answer, rows: int) -> dict[str, np.ndarray]:
+    assert answer[0] is grpc.StatusCode.OK, answer
+    response = service_pb2.ModelInferResponse.FromString(answer[2])
+    found = {}
+    for entry, content in zip(response.outputs, response.raw_output_contents, strict=True):
+        assert list(entry.shape) == [rows, 1]
+        found[entry.name] = np.frombuffer(content, np.float32).reshape(rows, 1)
+    return found
+
+
+def test_a_plain_call_is_answered_without_the_python_path(
+    native: NativeGrpcServer, channel: grpc.Channel, published: Published
+) -> None:
+    plain = [{**row, "history": None, "tags": []} for row in published.random_rows(7, 5)]
+    before = native.native.answered, native.native.passed_on
+    answer = call(channel, bytes_of(tensors(published, 7, 5)))
+    assert (native.native.answered, native.native.passed_on) == (before[0] + 1, before[1])
+    expected = published.score(plain)
+    for name, values in scores(answer, 7).items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-5)
+
+
+def variants(published: Published) -> list[bytes]:
+    """Returns plain and less plain forms of the same request."""
+    values = tensors(published, 3)
+    made = [message(values), message(values, id="call-17"), message(values, model_version="1")]
+    made.append(message(dict(reversed(values.items()))))
+    made.append(message({**values, "user": values["user"].reshape(3, 1), "item": values["item"].reshape(3)}))
+    made.append(message({**values, "item": values["item"].astype(np.int32)}))
+    made.append(message({**values, "user": values["user"].astype(np.uint64)}))
+    made.append(message({**values, "price": values["price"].astype(np.float64)}))
+    for wanted in (["like"], ["like", "score"], ["like", "like"], ["nobody"], [""]):
+        each = message(values)
+        for name in wanted:
+            each.outputs.add(name=name)
+        made.append(each)
+    each = message(values)
+    each.outputs.add(name="like").parameters["classification"].int64_param = 1
+    made.append(each)
+    for key, value in (("priority", 1), ("timeout", 1_000_000), ("unknown", 1)):
+        each = message(values)
+        each.parameters[key].int64_param = value
+        made.append(each)
+    each = service_pb2.ModelInferRequest(model_name="ranker")
+    each.inputs.add(name="user", datatype="INT64", shape=[3]).contents.int64_contents.extend(map(int, values["user"]))
+    each.inputs.add(name="item", datatype="INT64", shape=[3]).contents.int64_contents.extend(range(3))
+    each.inputs.add(name="price", datatype="FP32", shape=[3, 2]).contents.fp32_contents.extend([0.5] * 6)
+    made.append(each)
+    each = message(values)
+    each.inputs[0].contents.int64_contents.extend([1, 2, 3])
+    made.append(each)
+    for name in ("", "nobody", "ranker/versions/1", "ränker", "ranker\x00"):
+        each = message(values)
+        each.model_name = name
+        made.append(each)
+    made.append(message(values, model_version="17"))
+    made.append(message(values, model_version="one"))
+    made.append(message(values, id="ü"))
+    made.append(message(values, id="x" * 2000))
+    made.append(message({name: value for name, value in values.items() if name != "item"}))
+    made.append(message({**values, "nobody": values["user"]}))
+    made.append(message({**values, "price": values["price"][:2]}))
+    made.append(message({**values, "price": np.full((3, 2), np.inf, np.float32)}))
+    made.append(message({**values, "price": np.full((3, 2), 3e38, np.float32)}))
+    made.append(message({name: value[:0] for name, value in values.items()}))
+    made.append(message({name: np.repeat(value, 40, axis=0) for name, value in values.items()}))
+    for shape in ([-3], [3, 1, 1], [], [1 << 62]):
+        each = message(values)
+        del each.inputs[0].shape[:]
+        each.inputs[0].shape.extend(shape)
+        made.append(each)
+    for change in (lambda raw: raw.pop(), lambda raw: raw.append(b""), lambda raw: raw.insert(0, b"12345678" * 3)):
+        each = message(values)
+        change(each.raw_input_contents)
+        made.append(each)
+    return [bytes(each.SerializeToString()) for each in made]
+
+
+def test_every_form_of_a_call_gets_the_answer_of_the_python_path(channel: grpc.Channel, published: Published) -> None:
+    for data in variants(published):
+        answer = call(channel, data)
+        assert answer == call(channel, data, BY_PYTHON), service_pb2.ModelInferRequest.FromString(data)
+
+
+def test_damaged_calls_get_the_answer_of_the_python_path(channel: grpc.Channel, published: Published) -> None:
+    rng = random.Random(11)
+    messages = variants(published)[:13]
+    for _ in range(400):
+        damaged = bytearray(rng.choice(messages))
+        for _ in range(rng.randint(1, 3)):
+            choice = rng.random()
+            place = rng.randrange(len(damaged))
+            if choice < 0.6:
+                damaged[place] = rng.randrange(256)
+            elif choice < 0.8:
+                del damaged[place]
+            else:
+                damaged.insert(place, rng.randrange(256))
+        answer, by_python = call(channel, bytes(damaged)), call(channel, bytes(damaged), BY_PYTHON)
+        assert answer == by_python, bytes(damaged)
+
+
+def test_an_unpacked_shape_and_fields_in_any_order_are_read(
+    native: NativeGrpcServer, channel: grpc.Channel, published: Published
+) -> None:
+    values = tensors(published, 1)
+    fields = [b"\x0a\x06ranker"]
+    for name, value in values.items():
+        shape = b"".join(b"\x18" + bytes([size]) for size in value.shape)
+        dtype = WIRES[value.dtype.name].encode()
+        entry = b"\x12" + bytes([len(dtype)]) + dtype + shape + b"\x0a" + bytes([len(name)]) + name.encode()
+        fields.append(b"\x2a" + bytes([len(entry)]) + entry)
+        fields.append(b"\x3a" + bytes([value.nbytes]) + value.tobytes())
+    before = native.native.answered
+    answer = call(channel, b"".join(reversed(fields[1:3])) + b"".join([fields[0], *fields[3:]]))
+    assert native.native.answered == before + 1
+    assert answer == call(channel, bytes_of(values), BY_PYTHON)
+
+
+def test_calls_of_many_threads_on_one_connection_get_their_own_answers(server: Server, published: Published) -> None:
+    expected = {
+        seed: published.score([{**row, "history": None, "tags": []} for row in published.random_rows(3, seed)])
+        for seed in range(20)
+    }
+    with own_channel(server) as channel, ThreadPoolExecutor(16) as pool:
+
+        def ask(index: int) -> None:
+            seed = index % 20
+            metadata = BY_PYTHON if index % 3 == 0 else ()
+            answer = call(channel, bytes_of(tensors(published, 3, seed), id=f"r{index}"), metadata)
+            assert service_pb2.ModelInferResponse.FromString(answer[2]).id == f"r{index}"
+            for name, values in scores(answer, 3).items():
+                np.testing.assert_allclose(values, expected[seed][name], atol=1e-5)
+
+        for done in [pool.submit(ask, index) for index in range(600)]:
+            done.result()
+
+
+def test_a_compressed_call_is_answered_by_the_python_path(
+    native: NativeGrpcServer, channel: grpc.Channel, published: Published
+) -> None:
+    before = native.native.passed_on
+    answer = call(channel, bytes_of(tensors(published, 30)), compression=grpc.Compression.Gzip)
+    assert native.native.passed_on == before + 1
+    assert answer == call(channel, bytes_of(tensors(published, 30)))
+
+
+def test_a_message_that_is_too_long_is_refused_as_by_the_python_path(
+    server: Server, channel: grpc.Channel, published: Published
+) -> None:
+    data = bytes_of(tensors(published, 1), id="x" * (server.config.max_body_bytes + 1))
+    answer = call(channel, data)
+    assert answer[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert answer == call(channel, data, BY_PYTHON)
+
+
+def test_unknown_calls_are_unimplemented(channel: grpc.Channel) -> None:
+    for method in ("/inference.GRPCInferenceService/Nothing", "/nobody/ModelInfer", "/", "/ModelInfer"):
+        assert call(channel, b"", method=method)[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_calls_that_answer_with_a_stream_are_passed_on(channel: grpc.Channel) -> None:
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    watch.cancel()
+
+
+def test_a_stream_of_requests_is_answered_in_order(channel: grpc.Channel, published: Published) -> None:
+    count = 200
+    requests = [message(tensors(published, 1 + index % 7, index), id=f"r{index}") for index in range(count)]
+    requests[50].inputs[0].name = "nobody"
+    requests[60].parameters["priority"].int64_param = 1
+    answers = channel.stream_stream(
+        STREAM,
+        service_pb2.ModelInferRequest.SerializeToString,
+        service_pb2.ModelStreamInferResponse.FromString,
+    )(iter(requests), timeout=60)
+    found = list(answers)
+    assert [each.infer_response.id for each in found] == [f"r{index}" for index in range(count)]
+    assert [index for index, each in enumerate(found) if each.error_message] == [50]
+
+
+@pytest.mark.parametrize("metadata", [(), BY_PYTHON])
+def test_a_call_that_waits_past_its_deadline_is_ended(
+    server: Server, channel: grpc.Channel, published: Published, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    group = server.repository.get("ranker").group
+    statistics = server.repository.get("ranker").statistics
+    before = statistics.stages["fail"].count
+    for queue in group._queues:
+        queue.native.pause()
+    try:
+        answer = call(channel, bytes_of(tensors(published, 1)), metadata, timeout=0.2)
+        assert answer[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+        until(lambda: statistics.stages["fail"].count == before + 1)
+        until(lambda: sum(len(queue) for queue in group._queues) == 0)
+    finally:
+        for queue in group._queues:
+            queue.native.resume()
+
+
+@pytest.mark.parametrize("metadata", [(), BY_PYTHON])
+def test_a_caller_that_gives_up_frees_its_place(
+    server: Server, channel: grpc.Channel, published: Published, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    group = server.repository.get("ranker").group
+    for queue in group._queues:
+        queue.native.pause()
+    try:
+        calls = [
+            channel.unary_unary(INFER).future(bytes_of(tensors(published, 1)), metadata=metadata) for _ in range(20)
+        ]
+        until(lambda: sum(len(queue) for queue in group._queues) == 20)
+        for each in calls:
+            each.cancel()
+        until(lambda: sum(len(queue) for queue in group._queues) == 0)
+    finally:
+        for queue in group._queues:
+            queue.native.resume()
+
+
+def test_a_client_that_leaves_frees_its_place(native: NativeGrpcServer, server: Server, published: Published) -> None:
+    before = native.native.connections
+    for metadata in ((), BY_PYTHON):
+        with own_channel(server) as channel:
+            calls = [
+                channel.unary_unary(INFER).future(bytes_of(tensors(published, 1)), metadata=metadata) for _ in range(50)
+            ]
+            calls[0].result()
+    until(lambda: native.native.in_flight == 0 and native.native.connections <= before)
+
+
+def test_answers_are_counted(server: Server, channel: grpc.Channel, published: Published) -> None:
+    statistics = server.repository.get("ranker").statistics
+    before, rows = statistics.stages["success"].count, statistics.inference_count
+    assert call(channel, bytes_of(tensors(published, 2)))[0] is grpc.StatusCode.OK
+    until(lambda: statistics.stages["success"].count == before + 1)
+    assert statistics.inference_count == rows + 2
+
+
+def test_the_audit_log_has_the_address_of_a_caller_that_was_passed_on(
+    start_server: Callable[..., Server], repository: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "audit.jsonl"
+    server = start_server(repository, tmp_path / "store", audit_log=log)
+    data = service_pb2.RepositoryModelUnloadRequest(model_name="ranker").SerializeToString()
+    with own_channel(server) as channel:
+        metadata = (("emberline-client", "ipv4:9.9.9.9:9"),)  # clients have no say in it
+        call(channel, data, metadata, method="/inference.GRPCInferenceService/RepositoryModelUnload")
+    until(log.exists)
+    assert {json.loads(line)["address"] for line in log.read_text().splitlines()} == {"127.0.0.1"}
+
+
+def test_calls_that_were_begun_are_answered_when_the_server_stops(
+    start_server: Callable[..., Server], repository: Path, tmp_path: Path, published: Published
+) -> None:
+    server = start_server(repository, tmp_path / "store")
+    queue = server.repository.get("ranker").group._queues[0]
+    with own_channel(server) as channel:
+        queue.native.pause()
+        calls = [
+            channel.unary_unary(INFER).future(bytes_of(tensors(published, 1)), metadata=metadata, timeout=30)
+            for metadata in ((), BY_PYTHON) * 5
+        ]
+        until(lambda: len(queue) == 10)
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        time.sleep(0.3)  # it has begun to stop
+        queue.native.resume()
+        for each in calls:
+            assert each.result()
+        stopping.join()
