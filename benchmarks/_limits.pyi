@@ -2,6 +2,8 @@
 Measures what this machine can do at best, for benchmarks. The core is benchmarks/native/limits.
 """
 
+from collections.abc import Sequence
+
 import numpy
 import numpy.typing
 
@@ -74,4 +76,14 @@ def random_reads(
     Reads `count` random blocks of a file with O_DIRECT, `depth` under way: reads a second, and by which engine.
 
     engine: io_uring, threads, or empty for the best that works. Raises OSError, ValueError.
+    """
+
+def open_load(
+    port: int, requests: Sequence[bytes], *, rate: float, seconds: float, connections: int
+) -> list[tuple[float, float, int]]:
+    """
+    Sends whole HTTP requests, in turn, at a fixed rate: for each when it was sent, in seconds from the start, its
+    latency in ms, and its status.
+
+    rate: a second; 0 for as many as the connections take, each one request at a time. Raises RuntimeError.
     """

@@ -1,8 +1,4 @@
-// The steps of a call: its request arrives, waits for its answer or is passed on, and is answered.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
+// The steps of a call: its messages arrive and become requests, or it is passed on, and its response is sent.
 #include <algorithm>
 #include <utility>
 
@@ -17,6 +13,8 @@ namespace {
 constexpr std::size_t kPrefixBytes = 5;
 // A longer message's memory is only taken as it arrives.
 constexpr std::size_t kReservedBytes = 1 << 20;
+// Requests of a stream that are answered at a time; the next is read when the first of them is answered.
+constexpr std::size_t kMostSlots = 64;
 
 std::size_t message_bytes(std::string_view prefix) {
   std::size_t size = 0;
@@ -41,22 +39,6 @@ std::string percent_encoded(std::string_view text) {
   return out;
 }
 
-// The other end of a connection, as gRPC writes it, such as ipv4:127.0.0.1:5000.
-std::string peer_of(int descriptor) {
-  sockaddr_storage peer{};
-  socklen_t size = sizeof peer;
-  if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return "";
-  char text[INET6_ADDRSTRLEN] = "";
-  if (peer.ss_family == AF_INET) {
-    const auto& address = reinterpret_cast<const sockaddr_in&>(peer);
-    ::inet_ntop(AF_INET, &address.sin_addr, text, sizeof text);
-    return "ipv4:" + std::string(text) + ":" + std::to_string(ntohs(address.sin_port));
-  }
-  const auto& address = reinterpret_cast<const sockaddr_in6&>(peer);
-  ::inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof text);
-  return "ipv6:[" + std::string(text) + "]:" + std::to_string(ntohs(address.sin6_port));
-}
-
 HeaderList response_head() {
   HeaderList head;
   head.add(":status", "200");
@@ -73,9 +55,9 @@ bool GrpcServer::hold(Call& call, std::size_t bytes) {
   return true;
 }
 
-void GrpcServer::release(Call& call, std::size_t bytes) {
-  const std::size_t released = std::min(bytes, call.held);
-  call.held -= released;
+void GrpcServer::release(std::size_t& held, std::size_t bytes) {
+  const std::size_t released = std::min(bytes, held);
+  held -= released;
   held_ -= static_cast<std::int64_t>(released);
 }
 
@@ -97,17 +79,9 @@ void GrpcServer::on_data(Call& call, std::string_view bytes) {
     UpstreamSide::resume(*call.forward);
     return;
   }
-  nghttp2_session_consume(session, call.id, bytes.size());
   call.body.append(bytes);
-  if (call.body.size() < kPrefixBytes) return;
-  const std::size_t size = message_bytes(call.body);
-  const bool is_plain = call.body[0] == 0 && size <= static_cast<std::size_t>(options_.max_body_bytes) &&
-                        call.body.size() <= kPrefixBytes + size;
-  if (is_plain) {
-    call.body.reserve(std::min(kPrefixBytes + size, kReservedBytes));
-  } else {
-    forward(call, std::move(call.body));
-  }
+  call.untold += bytes.size();
+  read_messages(call);
 }
 
 void GrpcServer::on_client_end(Call& call) {
@@ -116,147 +90,160 @@ void GrpcServer::on_client_end(Call& call) {
     call.forward->to_upstream.is_ended = true;
     UpstreamSide::resume(*call.forward);
   } else if (call.state == Call::State::kReading) {
-    answer(call);
+    read_messages(call);
   }
 }
 
-// Adds the call's request to a queue, or passes the call on.
-void GrpcServer::answer(Call& call) {
-  auto request = std::make_shared<InferRequest>();
-  request->bytes = std::move(call.body);
-  const std::string_view bytes = request->bytes;
-  std::optional<InferMessage> message;
-  if (bytes.size() >= kPrefixBytes && bytes.size() == kPrefixBytes + message_bytes(bytes)) {
-    message = InferMessage::read(bytes.substr(kPrefixBytes));
+// Makes requests of the messages that are complete, as far as there is room for them.
+void GrpcServer::read_messages(Call& call) {
+  while (call.state == Call::State::kReading && (!call.is_stream || call.slots.size() < kMostSlots)) {
+    if (!read_message(call)) break;
   }
-  std::shared_ptr<const Model> model;
-  if (message) model = routes_->find(message->path());
-  request->arrived_ns = now_ns();
-  if (model == nullptr || !message->fill(*model, *request, kPrefixBytes)) {
-    forward(call, std::move(request->bytes));
-    return;
+  if (call.state != Call::State::kReading) return;  // it was passed on, or has ended
+  if (call.untold > 0 && call.slots.size() < kMostSlots) {
+    nghttp2_session_consume(call.connection->client.get(), call.id, std::exchange(call.untold, 0));
   }
-  request->mailbox = mailbox_;
-  request->ticket = call.connection->ticket;
-  request->stream = call.id;
-  request->encoding = Encoding::kGrpc;
-  request->model = model;
-  if (call.timeout_ns != 0) {
-    const std::int64_t deadline_ns = call.arrived_ns + call.timeout_ns;
-    request->deadline_ns = request->deadline_ns == 0 ? deadline_ns : std::min(request->deadline_ns, deadline_ns);
+  if (call.is_ended && call.slots.size() < kMostSlots) {
+    call.state = Call::State::kWaiting;  // what is left is no message
+    if (call.slots.empty()) end_response(call);
   }
-  const auto queues = model->queues();
-  if (queues->all.size() != 1) {
-    forward(call, std::move(request->bytes));
-    return;
+}
+
+// Takes the next message of a call; returns false where it is not complete.
+bool GrpcServer::read_message(Call& call) {
+  const bool has_prefix = call.body.size() >= kPrefixBytes;
+  const std::size_t whole = has_prefix ? kPrefixBytes + message_bytes(call.body) : 0;
+  const bool is_plain =
+      has_prefix && call.body[0] == 0 && whole - kPrefixBytes <= static_cast<std::size_t>(options_.max_body_bytes);
+  if (call.is_stream) {
+    if (has_prefix && !is_plain) {
+      call.state = Call::State::kWaiting;
+      ask(call, call.body.substr(0, kPrefixBytes));  // enough to say what is wrong with it, which ends the stream
+      return false;
+    }
+    if (!has_prefix || call.body.size() < whole) return false;
+    std::string message = call.body.substr(0, whole);
+    call.body.erase(0, whole);
+    ask(call, std::move(message));
+    return true;
   }
-  const auto& queue = queues->all.front();
-  const Refusal refusal = queue->put(request);
-  if (refusal.is_closed) {
-    forward(call, std::move(request->bytes));
-  } else if (refusal) {
-    missed(*request, Missed::Why::kOverloaded);
-    refuse(call, options_.overloaded_status, refusal.overloaded);
-  } else {
-    in_flight_.fetch_add(1, std::memory_order_relaxed);
+  if ((has_prefix && (!is_plain || call.body.size() > whole)) || (call.is_ended && call.body.size() != whole)) {
+    forward(call, std::exchange(call.body, {}));
+  } else if (call.is_ended && has_prefix) {
     call.state = Call::State::kWaiting;
-    call.queue = queue;
-    remember_deadline(request);
-    call.request = std::move(request);
+    ask(call, std::exchange(call.body, {}));
+  } else if (has_prefix) {
+    call.body.reserve(std::min(whole, kReservedBytes));
   }
+  return false;
 }
 
-// Sends the answer. bytes: the message with its prefix.
-void GrpcServer::respond(Call& call, std::string bytes) {
+// Begins the response, with what its requests' answers follow.
+void GrpcServer::begin_response(Call& call) {
   static const HeaderList kHead = [] {
     HeaderList head = response_head();
     head.add("grpc-accept-encoding", "identity, deflate, gzip");
     return head;
   }();
-  release(call, call.held);
-  call.request.reset();
-  call.queue.reset();
-  call.state = Call::State::kAnswering;
-  call.out.bytes = std::move(bytes);
-  call.out.is_ended = true;
-  call.trailers.add("grpc-status", "0");
+  if (std::exchange(call.has_responded, true)) return;
   if (!ClientSide::respond(call, kHead, true)) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
+}
+
+// Sends the answers whose turn it is.
+void GrpcServer::flush(Call& call) {
+  if (call.slots.empty() || !call.slots.front()->is_answered) return;
+  const bool was_full = call.slots.size() >= kMostSlots;
+  begin_response(call);
+  while (!call.slots.empty() && call.slots.front()->is_answered) {
+    if (call.out.left() == 0) {
+      call.out.bytes = std::move(call.slots.front()->answer);
+      call.out.sent = 0;
+    } else {
+      call.out.add(call.slots.front()->answer);
+    }
+    call.slots.pop_front();
+  }
+  if (call.state == Call::State::kReading) {
+    if (was_full) read_messages(call);
+  } else if (call.state == Call::State::kWaiting && call.slots.empty()) {
+    end_response(call);
+  }
+  ClientSide::resume(call);
+}
+
+// Ends a response that has no error.
+void GrpcServer::end_response(Call& call) {
+  call.state = Call::State::kAnswering;
+  call.trailers.add("grpc-status", "0");
+  call.out.is_ended = true;
+  begin_response(call);
+  ClientSide::resume(call);
 }
 
 // Ends a call with an error.
 void GrpcServer::refuse(Call& call, std::string_view code, std::string_view text) {
-  release(call, call.held);
-  call.request.reset();
-  call.queue.reset();
-  call.body = std::string();
+  if (call.state == Call::State::kForwarded && call.has_responded) {
+    ClientSide::reset(call, NGHTTP2_ENHANCE_YOUR_CALM);  // the Python path has begun a response
+    return;
+  }
+  HeaderList trailers;
+  trailers.add("grpc-status", code);
+  trailers.add("grpc-message", percent_encoded(text));
+  fail(call, std::move(trailers));
+}
+
+// Ends a call with an error. trailers: what says so, which may be a whole head.
+void GrpcServer::fail(Call& call, HeaderList trailers) {
   call.state = Call::State::kAnswering;
+  for (const auto& slot : call.slots) drop(*slot);
+  call.slots.clear();
   if (call.forward != nullptr) end_forward(*call.forward, true);
-  HeaderList head = response_head();
-  head.add("grpc-status", code);
-  head.add("grpc-message", percent_encoded(text));
+  release(call.held, call.held);
+  call.body = std::string();
   call.out.is_ended = true;
-  // The Python path may have begun a response.
-  if (call.has_responded || !ClientSide::respond(call, head, false)) ClientSide::reset(call, NGHTTP2_ENHANCE_YOUR_CALM);
+  if (call.has_responded) {
+    HeaderList plain;
+    for (const std::string_view name : {"grpc-status", "grpc-message"}) plain.add(name, trailers.value(name));
+    call.trailers = std::move(plain);
+    ClientSide::resume(call);
+    return;
+  }
+  HeaderList head = response_head();
+  for (const std::string_view name : {"grpc-status", "grpc-message"}) head.add(name, trailers.value(name));
+  call.has_responded = true;
+  if (!ClientSide::respond(call, head, false)) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
 }
 
 // Passes a call on. bytes: what the client has sent of its messages so far.
 void GrpcServer::forward(Call& call, std::string bytes) {
-  GrpcConnection& connection = *call.connection;
-  call.request.reset();
-  call.queue.reset();
   call.state = Call::State::kForwarded;
-  if (!open_upstream(connection)) {
+  const std::size_t size = bytes.size();
+  call.forward = begin_forward(call, std::move(bytes), call.is_ended);
+  if (call.forward == nullptr) {
     ClientSide::reset(call, NGHTTP2_REFUSED_STREAM);  // it may be sent again
     return;
   }
-  if (connection.peer.empty()) connection.peer = peer_of(connection.descriptor);
-  auto made = std::make_unique<Forward>();
-  made->connection = &connection;
-  made->call = &call;
-  made->to_upstream.settled = bytes.size();
-  made->to_upstream.bytes = std::move(bytes);
-  made->to_upstream.is_ended = call.is_ended;
-  HeaderList head = call.head;
-  head.add(kClientHeader, connection.peer);
-  if (!UpstreamSide::call(*made, head)) {
-    ClientSide::reset(call, NGHTTP2_REFUSED_STREAM);
-    return;
-  }
-  passed_on_.fetch_add(1, std::memory_order_relaxed);
-  call.forward = made.get();
-  call.upstream_id = made->id;
-  connection.forwards.emplace(made->id, std::move(made));
-}
-
-void GrpcServer::passed(Forward& forward, std::size_t bytes) {
-  Call& call = *forward.call;
-  release(call, bytes);
-  const std::size_t unsettled = forward.to_upstream.unsettled(bytes);
-  if (unsettled > 0) nghttp2_session_consume(call.connection->client.get(), call.id, unsettled);
-}
-
-// What is left of the request goes nowhere: its client need not wait for that.
-void GrpcServer::end_forward(Forward& forward, bool cancels) {
-  Call& call = *forward.call;
-  const std::size_t left = forward.to_upstream.left();
-  if (left > 0) passed(forward, left);
-  forward.call = nullptr;
-  call.forward = nullptr;
-  if (!cancels) return;
-  nghttp2_submit_rst_stream(forward.connection->upstream.get(), NGHTTP2_FLAG_NONE, forward.id, NGHTTP2_CANCEL);
+  call.upstream_id = call.forward->id;
+  // What was read of it counts as read when it has been passed on.
+  call.forward->to_upstream.settled = size - std::min(size, std::exchange(call.untold, 0));
 }
 
 // The client's side of a call has been closed.
 void GrpcServer::on_closed(Call& call) {
-  if (call.request != nullptr && call.queue->discard(call.request.get())) {
-    in_flight_.fetch_sub(1, std::memory_order_relaxed);
-    missed(*call.request, Missed::Why::kCancelled);
+  for (const auto& slot : call.slots) {
+    if (slot->request != nullptr && slot->queue->discard(slot->request.get())) {
+      in_flight_.fetch_sub(1, std::memory_order_relaxed);
+      missed(*slot->request, Missed::Why::kCancelled);
+    }
+    drop(*slot);
   }
+  call.slots.clear();
   if (call.upstream_id != 0 && call.connection->upstream != nullptr && call.out.left() > 0) {
     nghttp2_session_consume(call.connection->upstream.get(), call.upstream_id, call.out.left());
   }
   if (call.forward != nullptr) end_forward(*call.forward, true);
-  release(call, call.held);
+  if (call.untold > 0) nghttp2_session_consume_connection(call.connection->client.get(), call.untold);
+  release(call.held, call.held);
 }
 
 }  // namespace emberline::front

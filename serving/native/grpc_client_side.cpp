@@ -20,6 +20,7 @@ constexpr std::size_t kMostHeadBytes = 8 << 10;
 // Bytes that were sent are kept until they are so many.
 constexpr std::size_t kSpentBytes = 256 << 10;
 constexpr std::string_view kInferPath = "/inference.GRPCInferenceService/ModelInfer";
+constexpr std::string_view kStreamPath = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 std::string_view text(const std::uint8_t* bytes, std::size_t size) {
   return {reinterpret_cast<const char*>(bytes), size};
@@ -56,6 +57,15 @@ std::vector<nghttp2_nv> HeaderList::view() const {
     at += name + value;
   }
   return found;
+}
+
+std::string_view HeaderList::value(std::string_view name) const {
+  std::string_view left = text_;
+  for (const auto& [name_size, value_size] : parts_) {
+    if (left.substr(0, name_size) == name) return left.substr(name_size, value_size);
+    left.remove_prefix(name_size + value_size);
+  }
+  return {};
 }
 
 std::size_t Pipe::take(std::uint8_t* out, std::size_t size) {
@@ -144,8 +154,9 @@ int GrpcServer::ClientSide::on_header(nghttp2_session* session, const nghttp2_fr
   call->head.add(key, content);
   const auto expect = [&](bool is_met) { call->is_infer = call->is_infer && is_met; };
   if (key == ":path") {
-    expect(content == kInferPath);
+    call->is_stream = content == kStreamPath;
     call->has_path = true;
+    expect(call->is_stream || content == kInferPath);
   } else if (key == ":method") {
     expect(content == "POST");
   } else if (key == "content-type") {

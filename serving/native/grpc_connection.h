@@ -4,6 +4,7 @@
 #include <nghttp2/nghttp2.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -32,6 +33,8 @@ class HeaderList {
   // Views this.
   std::vector<nghttp2_nv> view() const;
   std::size_t bytes() const { return text_.size() + 32 * parts_.size(); }
+  // The value of a name, empty where it has none.
+  std::string_view value(std::string_view name) const;
   bool is_empty() const { return parts_.empty(); }
   void clear() {
     text_.clear();
@@ -67,18 +70,35 @@ struct GrpcServer::Forward {
   GrpcConnection* connection = nullptr;
   // Null when the client's side has ended.
   Call* call = nullptr;
+  // The request of a stream that this is for; null where it is a whole call.
+  Slot* slot = nullptr;
   std::int32_t id = 0;
   Pipe to_upstream;
   // The head of the response, then its trailers.
   HeaderList head;
 };
 
+// One request of a call, and its answer.
+struct GrpcServer::Slot {
+  std::uint32_t number = 0;
+  // Waits in a queue, or a session has it.
+  std::shared_ptr<InferRequest> request;
+  std::shared_ptr<Queue> queue;
+  // The Python path has it.
+  Forward* forward = nullptr;
+  // Bytes of the request, while these count as being in flight.
+  std::size_t held = 0;
+  // The answer, with its prefix.
+  std::string answer;
+  bool is_answered = false;
+};
+
 struct GrpcServer::Call {
   enum class State {
-    kReading,    // the request arrives
-    kWaiting,    // it is in a queue, or a session has it
-    kForwarded,  // the Python path has it
-    kAnswering,  // the response is being sent
+    kReading,    // requests arrive
+    kWaiting,    // those that have arrived are all; they are being answered
+    kForwarded,  // the Python path has the call
+    kAnswering,  // the end of the response is being sent
   };
 
   GrpcConnection* connection = nullptr;
@@ -86,15 +106,18 @@ struct GrpcServer::Call {
   State state = State::kReading;
   // The request's head as it came.
   HeaderList head;
-  // Whether it is a plain call of ModelInfer; whether the client has ended its side.
-  bool is_infer = true, is_ended = false, has_path = false, has_content_type = false;
+  // Whether it is a plain call of ModelInfer or of ModelStreamInfer; whether the client has ended its side.
+  bool is_infer = true, is_stream = false, is_ended = false, has_path = false, has_content_type = false;
   std::int64_t timeout_ns = 0, arrived_ns = 0;
-  // The message with its prefix.
+  // Messages, with their prefixes, that have not become requests yet.
   std::string body;
-  // Bytes that count as being in flight.
+  // Bytes of it that the client is told about only when there is room for further requests.
+  std::size_t untold = 0;
+  // Bytes that count as being in flight, without those of slots.
   std::size_t held = 0;
-  std::shared_ptr<InferRequest> request;
-  std::shared_ptr<Queue> queue;
+  // Requests in the order in which they came, of which the first is answered first.
+  std::deque<std::unique_ptr<Slot>> slots;
+  std::uint32_t next_number = 0;
   // Where the Python path has it: the call there, null once it has been closed, and its id.
   Forward* forward = nullptr;
   std::int32_t upstream_id = 0;

@@ -1,4 +1,5 @@
-// What a server of gRPC does when something happens, and the steps of its connections; grpc_calls.cpp has those of calls.
+// What a server of gRPC does when something happens, and the steps of its connections. grpc_calls.cpp has those of
+// calls.
 #include "grpc_server.h"
 
 #include <sys/epoll.h>
@@ -6,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -17,7 +19,7 @@ namespace emberline::front {
 namespace {
 
 // A connection that does not begin with HTTP/2 ends after so long.
-constexpr std::int64_t kHandshakeNs = 10'000'000'000;
+constexpr std::int64_t kMostHandshakeNs = 10'000'000'000;
 // What is done for one connection before others have their turn.
 constexpr int kStepsAtOnce = 16;
 // As much is made ready to be sent at a time, and while more waits nothing is read.
@@ -97,7 +99,7 @@ void GrpcServer::begin(Connection& connection, const std::string* refusal) {
     finish(connection);  // its client tries again, as it does when a server is not there yet
     return;
   }
-  connection.due_ns = now_ns() + kHandshakeNs;
+  connection.due_ns = now_ns() + std::min(kMostHandshakeNs, options_.body_timeout_ns);
   work(connection);
 }
 
@@ -221,7 +223,8 @@ void GrpcServer::end_upstream(GrpcConnection& connection) {
     if (forward->call == nullptr) continue;
     Call& call = *forward->call;
     end_forward(*forward, false);
-    if (!call.out.is_ended) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
+    const bool is_over = call.out.is_ended || call.state == Call::State::kAnswering;
+    if (!is_over) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
   }
   connection.forwards.clear();
 }
@@ -231,13 +234,17 @@ void GrpcServer::read_letter(Connection& given, Mailbox::Letter& letter) {
   const auto found = connection.calls.find(letter.stream);
   if (found == connection.calls.end()) return;
   Call& call = *found->second;
+  Slot* const slot = find_slot(call, letter.number);
+  if (slot == nullptr || slot->request == nullptr) return;
   switch (letter.kind) {
     case Mailbox::Letter::Kind::kRespond:
       answered_.fetch_add(1, std::memory_order_relaxed);
-      respond(call, std::move(letter.bytes));
+      answer(call, *slot, std::move(letter.bytes));
       break;
-    case Mailbox::Letter::Kind::kExpire: refuse(call, options_.expired_status, options_.expired); break;
-    case Mailbox::Letter::Kind::kHandOver: forward(call, std::move(letter.request->bytes)); break;
+    case Mailbox::Letter::Kind::kExpire:
+      refuse_request(call, *slot, letter.request->id, options_.expired_status, options_.expired);
+      break;
+    case Mailbox::Letter::Kind::kHandOver: forward_request(call, *slot, std::move(letter.request->bytes)); break;
     case Mailbox::Letter::Kind::kGiveBack:
     case Mailbox::Letter::Kind::kClosed: break;
   }
@@ -247,12 +254,13 @@ void GrpcServer::read_letter(Connection& given, Mailbox::Letter& letter) {
 bool GrpcServer::expire(Connection& given, const std::shared_ptr<InferRequest>& request, std::int64_t now) {
   GrpcConnection& connection = of(given);
   const auto found = connection.calls.find(request->stream);
-  if (found == connection.calls.end() || found->second->request != request) return false;
+  Slot* const slot = found == connection.calls.end() ? nullptr : find_slot(*found->second, request->number);
+  if (slot == nullptr || slot->request != request) return false;
   if (request->deadline_ns > now) return true;
-  if (!found->second->queue->discard(request.get())) return false;  // a session has it, and answers it
+  if (!slot->queue->discard(request.get())) return false;  // a session has it, and answers it
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
   missed(*request, Missed::Why::kExpired);
-  refuse(*found->second, options_.expired_status, options_.expired);
+  refuse_request(*found->second, *slot, request->id, options_.expired_status, options_.expired);
   work(connection);
   return false;
 }
@@ -262,11 +270,16 @@ bool GrpcServer::is_idle(const Connection& given) const {
   return connection.calls.empty() && connection.unsent.empty();
 }
 
+// A stream may wait for its next request as long as its client likes.
+bool GrpcServer::is_late(const Call& call, std::int64_t now) const {
+  return call.state == Call::State::kReading && !call.is_stream && call.arrived_ns + options_.body_timeout_ns <= now;
+}
+
 bool GrpcServer::is_due(const Connection& given, std::int64_t now, bool drains) const {
   const GrpcConnection& connection = of(given);
   if (connection.due_ns <= now || (drains && (!connection.is_going_away || is_idle(connection)))) return true;
   for (const auto& [id, call] : connection.calls) {
-    if (call->state == Call::State::kReading && call->arrived_ns + options_.body_timeout_ns <= now) return true;
+    if (is_late(*call, now)) return true;
   }
   return false;
 }
@@ -280,7 +293,7 @@ void GrpcServer::on_due(Connection& given) {
     return;
   }
   for (const auto& [id, call] : connection.calls) {
-    if (call->state == Call::State::kReading && call->arrived_ns + options_.body_timeout_ns <= now) {
+    if (is_late(*call, now)) {
       refuse(*call, options_.late_status, options_.late);
     }
   }

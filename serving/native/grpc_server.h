@@ -1,6 +1,7 @@
-// Serves gRPC without Python: plain ModelInfer calls are read, queued and answered here. Every other call, good or bad,
-// is passed on, as it came, to the gRPC server of the Python path, which listens on a local socket; its response is
-// passed back as it comes. So there is one place that judges calls, and clients have one connection for all of them.
+// Serves gRPC without Python: plain requests of ModelInfer and ModelStreamInfer are read, queued and answered here.
+// Every other call, and every other request of a stream, good or bad, is passed on, as it came, to the gRPC server of
+// the Python path, which listens on a local socket; what that answers is passed back. So there is one place that judges
+// calls, and clients have one connection for all of them.
 //
 // HTTP/2 is nghttp2's.
 #pragma once
@@ -12,6 +13,8 @@
 
 namespace emberline::front {
 
+class HeaderList;
+
 class GrpcServer : public Server {
  public:
   // See Server. upstream: path of the local socket that the Python path's server listens on.
@@ -21,6 +24,7 @@ class GrpcServer : public Server {
 
  private:
   struct Call;
+  struct Slot;
   struct Forward;
   struct GrpcConnection;
   // The callbacks of nghttp2.
@@ -54,16 +58,33 @@ class GrpcServer : public Server {
   void on_data(Call& call, std::string_view bytes);
   void on_client_end(Call& call);
   void on_closed(Call& call);
-  void answer(Call& call);
-  void respond(Call& call, std::string bytes);
-  void refuse(Call& call, std::string_view code, std::string_view text);
+  bool is_late(const Call& call, std::int64_t now) const;
+  void read_messages(Call& call);
+  bool read_message(Call& call);
   void forward(Call& call, std::string bytes);
-  // Settles that bytes of a call have gone to the Python path.
+  void refuse(Call& call, std::string_view code, std::string_view text);
+  void fail(Call& call, HeaderList trailers);
+  void begin_response(Call& call);
+  void flush(Call& call);
+  void end_response(Call& call);
+  bool hold(Call& call, std::size_t bytes);
+  void release(std::size_t& held, std::size_t bytes);
+
+  // Steps of a request.
+  void ask(Call& call, std::string message);
+  bool put(Call& call, Slot& slot, std::shared_ptr<InferRequest> request);
+  void answer(Call& call, Slot& slot, std::string bytes);
+  void refuse_request(Call& call, Slot& slot, const std::string& id, std::string_view code, std::string_view text);
+  void forward_request(Call& call, Slot& slot, std::string message);
+  void drop(Slot& slot);
+  static Slot* find_slot(Call& call, std::uint32_t number);
+
+  // Steps of what is passed on.
+  Forward* begin_forward(Call& call, std::string bytes, bool is_ended);
+  // Settles that bytes have gone to the Python path.
   void passed(Forward& forward, std::size_t bytes);
   // Parts a call from what it is on the Python path. cancels: that is still under way.
   void end_forward(Forward& forward, bool cancels);
-  bool hold(Call& call, std::size_t bytes);
-  void release(Call& call, std::size_t bytes);
 
   const std::string upstream_;
 };

@@ -70,6 +70,19 @@ int GrpcServer::UpstreamSide::on_frame(nghttp2_session* session, const nghttp2_f
   if (forward == nullptr || forward->call == nullptr) return 0;
   Call& call = *forward->call;
   const bool is_end = (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+  if (forward->slot != nullptr) {
+    GrpcServer& server = *forward->connection->server;
+    Slot& slot = *forward->slot;
+    if (is_end && forward->head.value("grpc-status") != "0") {
+      server.fail(call, std::exchange(forward->head, {}));  // it ends the whole stream, as it would have there
+    } else if (is_end) {
+      server.end_forward(*forward, false);
+      server.answer(call, slot, std::move(slot.answer));
+    } else {
+      forward->head.clear();
+    }
+    return 0;
+  }
   if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_RESPONSE) {
     const HeaderList head = std::exchange(forward->head, {});
     call.has_responded = true;
@@ -91,6 +104,11 @@ int GrpcServer::UpstreamSide::on_data(nghttp2_session* session, std::uint8_t /*f
     nghttp2_session_consume(session, id, size);
     return 0;
   }
+  if (forward->slot != nullptr) {
+    forward->slot->answer.append(text(data, size));
+    nghttp2_session_consume(session, id, size);
+    return 0;
+  }
   forward->call->out.add(text(data, size));
   ClientSide::resume(*forward->call);
   return 0;
@@ -105,7 +123,8 @@ int GrpcServer::UpstreamSide::on_close(nghttp2_session* session, std::int32_t id
   if (forward.call != nullptr) {
     Call& call = *forward.call;
     connection.server->end_forward(forward, false);
-    if (!call.out.is_ended) ClientSide::reset(call, code == 0 ? std::uint32_t{NGHTTP2_INTERNAL_ERROR} : code);
+    const bool is_over = call.out.is_ended || call.state == Call::State::kAnswering;
+    if (!is_over) ClientSide::reset(call, code == 0 ? std::uint32_t{NGHTTP2_INTERNAL_ERROR} : code);
   }
   connection.forwards.erase(found);
   return 0;

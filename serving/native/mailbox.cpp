@@ -92,7 +92,8 @@ void RequestBatch::respond(const std::vector<const char*>& outputs, const Answer
   Posts posts;
   std::vector<const char*> rows = outputs;
   for (const auto& request : requests_) {
-    Mailbox::Letter letter{Mailbox::Letter::Kind::kRespond, request->ticket, "", nullptr, request->stream};
+    Mailbox::Letter letter{
+        Mailbox::Letter::Kind::kRespond, request->ticket, "", nullptr, request->stream, request->number};
     const Model& model = *request->model;
     if (request->encoding == Encoding::kHttp) {
       model.write(letter.bytes, *request, rows, head, date, request->mailbox->is_draining.load());
@@ -112,7 +113,7 @@ void RequestBatch::expire() const { post(Mailbox::Letter::Kind::kExpire); }
 void RequestBatch::post(Mailbox::Letter::Kind kind) const {
   Posts posts;
   for (const auto& request : requests_) {
-    letters_for(posts, *request).push_back({kind, request->ticket, "", request, request->stream});
+    letters_for(posts, *request).push_back({kind, request->ticket, "", request, request->stream, request->number});
   }
   for (auto& [mailbox, letters] : posts) mailbox->post(std::move(letters));
 }

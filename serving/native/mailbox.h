@@ -23,6 +23,7 @@ class Mailbox {
     std::string bytes;
     std::shared_ptr<InferRequest> request;
     std::int32_t stream = 0;
+    std::uint32_t number = 0;
   };
 
   // Raises std::system_error.

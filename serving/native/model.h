@@ -72,6 +72,8 @@ struct InferRequest : Waiting {
   std::uint64_t ticket = 0;
   // The call within the connection, where there may be several at a time; or 0.
   std::int32_t stream = 0;
+  // Which of the call's requests it is.
+  std::uint32_t number = 0;
   Encoding encoding = Encoding::kHttp;
   // Head and body, as they came.
   std::string bytes;

@@ -1,1 +1,1 @@
-"""What the native servers of HTTP and gRPC have in common: models, routes and limits."""
+"""Publishes models to the native servers of HTTP and gRPC: how they are described, their routes and limits."""

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <string>
 #include <system_error>
@@ -10,6 +11,7 @@
 
 #include "limits/disk.h"
 #include "limits/memory.h"
+#include "limits/open_load.h"
 #include "table/bind_arrays.h"
 
 namespace nb = nanobind;
@@ -132,6 +134,27 @@ void bind_disk(nb::module_& module) {
       "engine: io_uring, threads, or empty for the best that works. Raises OSError, ValueError.");
 }
 
+void bind_load(nb::module_& module) {
+  module.def(
+      "open_load",
+      [](int port, const std::vector<nb::bytes>& given, double rate, double seconds, int connections) {
+        std::vector<std::string> requests;
+        for (const nb::bytes& each : given) requests.emplace_back(each.c_str(), each.size());
+        std::vector<limits::Sent> sent;
+        {
+          const nb::gil_scoped_release release;
+          sent = limits::open_load(port, requests, rate, seconds, connections);
+        }
+        std::vector<std::tuple<double, double, int>> found;
+        for (const limits::Sent& each : sent) found.emplace_back(each.sent_s, each.ms, each.status);
+        return found;
+      },
+      "port"_a, "requests"_a, nb::kw_only(), "rate"_a, "seconds"_a, "connections"_a,
+      "Sends whole HTTP requests, in turn, at a fixed rate: for each when it was sent, in seconds from the start, its\n"
+      "latency in ms, and its status.\n\n"
+      "rate: a second; 0 for as many as the connections take, each one request at a time. Raises RuntimeError.");
+}
+
 }  // namespace
 }  // namespace emberline::bind
 
@@ -141,4 +164,5 @@ NB_MODULE(_limits, module) {
   emberline::bind::bind_rows(module);
   emberline::bind::bind_bytes(module);
   emberline::bind::bind_disk(module);
+  emberline::bind::bind_load(module);
 }

@@ -285,7 +285,9 @@ TEST(a_full_queue_and_a_late_request_are_refused) {
 }
 
 TEST(a_request_that_does_not_arrive_is_refused) {
-  const GrpcWorld world({.server = grpc_options()}, std::string("/nowhere"));
+  ServerOptions hurried = grpc_options();
+  hurried.body_timeout_ns = 300'000'000;
+  const GrpcWorld world({.server = hurried}, std::string("/nowhere"));
   Client client(world.connect());
   const std::int32_t id = client.ask(message(2, 1).substr(0, 20));
   client.calls[id].stays_open = true;
@@ -399,6 +401,7 @@ TEST(damaged_frames_harm_nobody) {
     ::poll(&ready, 1, 2);
     ::close(end);
   }
+  CHECK(within_five_seconds([&] { return chain.front->server->connections() == 0; }));
   Client client(chain.front->connect());
   const std::int32_t id = client.ask(message(2, 4));
   CHECK(client.finish());

@@ -104,7 +104,9 @@ TEST(a_request_that_waits_too_long_expires) {
 }
 
 TEST(a_request_that_does_not_arrive_is_refused_and_ends) {
-  const HttpWorld world;
+  ServerOptions hurried = options();
+  hurried.body_timeout_ns = 300'000'000;
+  const HttpWorld world({.server = hurried});
   const int end = world.connect();
   send_all(end, request(1).substr(0, 150));
   const std::string got = read_responses(end, 2);

@@ -29,7 +29,7 @@ inline ServerOptions options() {
   made.max_connections = 100;
   made.connections_per_address = 100;
   made.last_descriptor = 1 << 20;
-  made.body_timeout_ns = 300'000'000;
+  made.body_timeout_ns = 20'000'000'000;
   made.keep_alive_ns = 60'000'000'000;
   made.linger_ns = 200'000'000;
   made.overloaded_status = "HTTP/1.1 503 Service Unavailable\r\n";

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2
 
+from serving.engine.endpoint import Endpoint
 from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer
 from serving.server import Server
 from tests.integration.serving.conftest import Published
@@ -248,58 +250,119 @@ def test_calls_that_answer_with_a_stream_are_passed_on(channel: grpc.Channel) ->
     watch.cancel()
 
 
-def test_a_stream_of_requests_is_answered_in_order(channel: grpc.Channel, published: Published) -> None:
-    count = 200
+def stream(channel: grpc.Channel, requests: Iterable[bytes], metadata: Sequence[tuple[str, str]] = ()) -> list[Any]:
+    """Returns the answers, and last the status with its text where that is not OK."""
+    found: list[Any] = []
+    call = channel.stream_stream(STREAM, response_deserializer=service_pb2.ModelStreamInferResponse.FromString)(
+        iter(requests), metadata=metadata, timeout=60
+    )
+    try:
+        found.extend(call)
+    except grpc.RpcError as error:
+        found.append((error.code(), error.details()))
+    return found
+
+
+def test_a_stream_of_requests_is_answered_in_order(
+    native: NativeGrpcServer, channel: grpc.Channel, published: Published
+) -> None:
+    count = 500
     requests = [message(tensors(published, 1 + index % 7, index), id=f"r{index}") for index in range(count)]
     requests[50].inputs[0].name = "nobody"
-    requests[60].parameters["priority"].int64_param = 1
-    answers = channel.stream_stream(
-        STREAM,
-        service_pb2.ModelInferRequest.SerializeToString,
-        service_pb2.ModelStreamInferResponse.FromString,
-    )(iter(requests), timeout=60)
-    found = list(answers)
+    for index in range(60, 400, 11):
+        requests[index].parameters["priority"].int64_param = 1
+    before = native.native.answered
+    found = stream(channel, [each.SerializeToString() for each in requests])
+    assert native.native.answered == before + count - 1 - len(range(60, 400, 11))
     assert [each.infer_response.id for each in found] == [f"r{index}" for index in range(count)]
     assert [index for index, each in enumerate(found) if each.error_message] == [50]
+
+
+def test_every_form_of_a_request_in_a_stream_gets_the_answer_of_the_python_path(
+    channel: grpc.Channel, published: Published
+) -> None:
+    # A class is a text with a rounded score.
+    requests = [each for each in variants(published) if b"classification" not in each]
+    rng = random.Random(3)
+    for _ in range(20):
+        chosen = rng.choices(requests, k=rng.randint(1, 100))
+        answers, by_python = stream(channel, chosen), stream(channel, chosen, BY_PYTHON)
+        assert len(answers) == len(by_python) == len(chosen)
+        for answer, other in zip(answers, by_python, strict=True):
+            # Batches differ, and with them how scores are rounded.
+            for ours, theirs in zip(
+                answer.infer_response.raw_output_contents, other.infer_response.raw_output_contents, strict=True
+            ):
+                np.testing.assert_allclose(np.frombuffer(ours, np.float32), np.frombuffer(theirs, np.float32), 1e-5)
+            del answer.infer_response.raw_output_contents[:]
+            del other.infer_response.raw_output_contents[:]
+            assert answer == other
+
+
+def test_streams_end_as_those_of_the_python_path(server: Server, channel: grpc.Channel, published: Published) -> None:
+    good = bytes_of(tensors(published, 2))
+    too_long = bytes_of(tensors(published, 1), id="x" * (server.config.max_body_bytes + 1))
+    for requests in ([], [b""], [good, b"\xff", good]):
+        assert stream(channel, requests) == stream(channel, requests, BY_PYTHON)
+    # The Python path may lose what it has not sent yet.
+    *answers, status = stream(channel, [good, too_long, good])
+    assert status == stream(channel, [good, too_long, good], BY_PYTHON)[-1]
+    assert [each.error_message for each in answers] == [""]
+
+
+def test_a_stream_whose_caller_waits_for_each_answer_goes_on(channel: grpc.Channel, published: Published) -> None:
+    requests: queue.Queue[bytes | None] = queue.Queue()
+    answers = channel.stream_stream(STREAM, response_deserializer=service_pb2.ModelStreamInferResponse.FromString)(
+        iter(requests.get, None), timeout=60
+    )
+    for index in range(30):
+        requests.put(bytes_of(tensors(published, 2, index), id=f"r{index}"))
+        assert next(answers).infer_response.id == f"r{index}"
+    requests.put(None)
+    assert next(answers, None) is None
 
 
 @pytest.mark.parametrize("metadata", [(), BY_PYTHON])
 def test_a_call_that_waits_past_its_deadline_is_ended(
     server: Server, channel: grpc.Channel, published: Published, metadata: tuple[tuple[str, str], ...]
 ) -> None:
-    group = server.repository.get("ranker").group
+    model = server.repository.get("ranker")
+    assert isinstance(model, Endpoint)
+    group = model.group
     statistics = server.repository.get("ranker").statistics
     before = statistics.stages["fail"].count
-    for queue in group._queues:
-        queue.native.pause()
+    for each in group._queues:
+        each.native.pause()
     try:
         answer = call(channel, bytes_of(tensors(published, 1)), metadata, timeout=0.2)
         assert answer[0] is grpc.StatusCode.DEADLINE_EXCEEDED
         until(lambda: statistics.stages["fail"].count == before + 1)
-        until(lambda: sum(len(queue) for queue in group._queues) == 0)
+        until(lambda: group.queued == 0)
     finally:
-        for queue in group._queues:
-            queue.native.resume()
+        for each in group._queues:
+            each.native.resume()
 
 
 @pytest.mark.parametrize("metadata", [(), BY_PYTHON])
 def test_a_caller_that_gives_up_frees_its_place(
     server: Server, channel: grpc.Channel, published: Published, metadata: tuple[tuple[str, str], ...]
 ) -> None:
-    group = server.repository.get("ranker").group
-    for queue in group._queues:
-        queue.native.pause()
+    model = server.repository.get("ranker")
+    assert isinstance(model, Endpoint)
+    group = model.group
+    for each in group._queues:
+        each.native.pause()
     try:
         calls = [
             channel.unary_unary(INFER).future(bytes_of(tensors(published, 1)), metadata=metadata) for _ in range(20)
         ]
-        until(lambda: sum(len(queue) for queue in group._queues) == 20)
+        until(lambda: group.queued == 20)
         for each in calls:
             each.cancel()
-        until(lambda: sum(len(queue) for queue in group._queues) == 0)
+        until(lambda: group.queued == 0)
     finally:
-        for queue in group._queues:
-            queue.native.resume()
+        for each in group._queues:
+            each.native.resume()
 
 
 def test_a_client_that_leaves_frees_its_place(native: NativeGrpcServer, server: Server, published: Published) -> None:
@@ -338,18 +401,20 @@ def test_calls_that_were_begun_are_answered_when_the_server_stops(
     start_server: Callable[..., Server], repository: Path, tmp_path: Path, published: Published
 ) -> None:
     server = start_server(repository, tmp_path / "store")
-    queue = server.repository.get("ranker").group._queues[0]
+    model = server.repository.get("ranker")
+    assert isinstance(model, Endpoint)
+    waiting = model.group._queues[0]
     with own_channel(server) as channel:
-        queue.native.pause()
+        waiting.native.pause()
         calls = [
             channel.unary_unary(INFER).future(bytes_of(tensors(published, 1)), metadata=metadata, timeout=30)
             for metadata in ((), BY_PYTHON) * 5
         ]
-        until(lambda: len(queue) == 10)
+        until(lambda: len(waiting) == 10)
         stopping = threading.Thread(target=server.stop)
         stopping.start()
         time.sleep(0.3)  # it has begun to stop
-        queue.native.resume()
+        waiting.native.resume()
         for each in calls:
             assert each.result()
         stopping.join()
