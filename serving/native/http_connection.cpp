@@ -130,10 +130,16 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
   const std::int64_t json_length = head.json_length;
   const bool accepts_encoding = head.accepts_encoding;
   auto request = std::make_shared<InferRequest>();
-  std::string rest = connection.buffer.substr(whole);
-  connection.buffer.resize(whole);
-  request->bytes = std::move(connection.buffer);  // the head's views end here
-  connection.buffer = std::move(rest);
+  // The head's views end here. Of two copies the smaller one is made, so that a request that came with many others does
+  // not hold the memory of all.
+  if (const std::size_t rest = connection.buffer.size() - whole; rest < whole) {
+    std::string behind = connection.buffer.substr(whole);
+    connection.buffer.resize(whole);
+    request->bytes = std::exchange(connection.buffer, std::move(behind));
+  } else {
+    request->bytes = connection.buffer.substr(0, whole);
+    connection.buffer.erase(0, whole);
+  }
   request->mailbox = mailbox_;
   request->ticket = connection.ticket;
   request->arrived_ns = now_ns();

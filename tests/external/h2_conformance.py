@@ -183,14 +183,14 @@ def main() -> int:
         published.publish(folder / "models" / "ranker")
         with ServerProcess(folder / "models", folder / "store", folder / "log", frontends=options.frontends) as server:
             calls = {"ModelInfer": infer_call(published), "ServerLive": live_call()}
-            for call, vector, found in findings(server.grpc_port, calls, only=options.only):
+            for kind, vector, found in findings(server.grpc_port, calls, only=options.only):
                 count += 1
                 bad = not is_allowed(vector, found)
                 wrong += bad
                 if bad or options.all:
                     mark = "FINDING" if bad else "allowed"
                     wanted = ", ".join(sorted(vector.outcomes))
-                    print(f"{mark} {call}: {vector.name}: {found}; RFC 9113 {vector.section}: {wanted}", flush=True)
+                    print(f"{mark} {kind}: {vector.name}: {found}; RFC 9113 {vector.section}: {wanted}", flush=True)
             for name, call in calls.items():
                 for attack in FLOODS if options.floods else ():
                     why, larger = flood(server, attack, call)

@@ -95,10 +95,9 @@ class Peer:
             if kind == h2.HEADERS and flags & h2.END_STREAM:
                 self.streams.setdefault(stream, Stream()).is_ended = True
             if flags & h2.END_HEADERS:
-                fields = self._decoder.decode(self._block)
-                self.streams.setdefault(stream, Stream()).fields.update(
-                    (str(name, "latin-1"), str(value, "latin-1")) for name, value in _raw(fields)
-                )
+                fields = self.streams.setdefault(stream, Stream()).fields
+                for name, value in self._decoder.decode(self._block, raw=True):
+                    fields[bytes(name).decode("latin-1")] = bytes(value).decode("latin-1")
                 self._block = b""
         elif kind == h2.DATA:
             found = self.streams.setdefault(stream, Stream())
@@ -112,13 +111,6 @@ class Peer:
             self.pongs.append(payload)
         elif kind == h2.GOAWAY:
             self.goaway = _name(payload[4:8])
-
-
-def _raw(fields: list[tuple[bytes | str, bytes | str]]) -> list[tuple[bytes, bytes]]:
-    def raw(text: bytes | str) -> bytes:
-        return text if isinstance(text, bytes) else text.encode("latin-1")
-
-    return [(raw(name), raw(value)) for name, value in fields]
 
 
 def _name(code: bytes) -> str:

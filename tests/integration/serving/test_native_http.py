@@ -274,7 +274,7 @@ def test_a_connection_with_unsent_answers_is_not_given_back(
         while protocol._transport.get_write_buffer_size() == 0:
             end.sendall(look * 10)
             count += 10
-            until(lambda: protocol._completed == count and protocol._active is None)
+            until(lambda count=count: protocol._completed == count and protocol._active is None)  # type: ignore[misc]
         end.sendall(request_bytes(*body_of(tensors(published, 1), id="last")))
         with end.makefile("rb") as reader:
             for index in range(count + 1):
