@@ -175,7 +175,7 @@ class HttpServer(Server):
 
 class GrpcServer(Server):
     def __init__(
-        self, options: ServerOptions, routes: Routes, listener: int, wake_python: int, upstream: str
+        self, options: ServerOptions, routes: Routes, listener: int, wake_python: int, upstream: str, secret: str
     ) -> None: ...
 
 HAS_GRPC: bool = True

@@ -18,8 +18,9 @@ from serving.event_loop import run_on_loop
 from serving.gpu.driver import Gpus
 from serving.gpu.gpus import find_gpus
 from serving.grpc.control import LocalGrpcControl
+from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
-from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer, upstream_path
+from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer, Upstream
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
 from serving.http.control import LocalHttpControl
@@ -132,10 +133,11 @@ class Server:
             gate = Gate(config, stack.enter_context(own_token(self.http_port)))
             calls = LocalGrpcControl(self.repository)
             health = HealthCalls(calls)
+            upstream = Upstream()
             grpc = grpc_server(
                 models,
                 calls,
-                gate,
+                GrpcGate(gate, upstream.secret),
                 health,
                 max_message_bytes=config.max_body_bytes,
                 max_connections=config.max_connections,
@@ -143,12 +145,10 @@ class Server:
             # Callers that have to be known, and TLS, are for the Python path alone.
             is_native = tls is None and gate.is_open
             grpc_socket: socket.socket | None = None
-            upstream = ""
             if is_native and HAS_NATIVE_GRPC:
                 grpc_socket = stack.enter_context(listen(config.host, config.grpc_port, "grpc_port"))
                 self.grpc_port = grpc_socket.getsockname()[1]
-                upstream = stack.enter_context(upstream_path())
-                grpc.add_insecure_port(f"unix:{upstream}")
+                grpc.add_insecure_port(upstream.address)
             else:
                 self.grpc_port = bind_grpc(grpc, config.host, config.grpc_port, tls)
             control = LocalHttpControl(self.repository)

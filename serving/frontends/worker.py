@@ -11,6 +11,7 @@ from serving.event_loop import run_on_loop
 from serving.frontends.child import Orders, say_ready, stop_event
 from serving.frontends.engine_connection import EngineConnection
 from serving.frontends.remote import RemoteGrpcControl, RemoteHttpControl, RemoteModels
+from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
@@ -48,7 +49,7 @@ async def _run(orders: Orders) -> None:
     grpc = grpc_server(
         models,
         control,
-        gate,
+        GrpcGate(gate),
         health,
         max_message_bytes=config.max_body_bytes,
         max_connections=config.max_connections,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -13,7 +14,7 @@ from serving.security.forwarded import forwarded_metadata, refuse_forwarded
 from serving.security.gate import Admission, Gate
 from serving.security.needs import INFER, REGIONS
 
-#: The metadata key by which the native server says whose call it passes on; it lets none of a client's through.
+#: The metadata key by which the native server says whose call it passes on, after its secret.
 CLIENT_KEY = "emberline-client"
 _MAX_SHOWN_BYTES = 4096
 
@@ -21,17 +22,21 @@ _MAX_SHOWN_BYTES = 4096
 class GrpcCaller:
     """Implements Caller; reads address and certificate from the call when they are needed."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_secret")
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, secret: str) -> None:
+        """secret: that of the native server; see GrpcGate."""
         self._context = context
+        self._secret = secret
 
     @property
     def address(self) -> str:
         """See Caller."""
-        peer = self._context.peer()
-        if peer.startswith("unix:"):  # the native server passed it on
-            peer = next((value for key, value in self._context.invocation_metadata() if key == CLIENT_KEY), "")
+        peer = str(self._context.peer())
+        if peer.startswith("unix"):
+            said = next((str(value) for key, value in self._context.invocation_metadata() if key == CLIENT_KEY), "")
+            secret, _, client = said.partition(" ")
+            peer = client if self._secret and hmac.compare_digest(secret, self._secret) else peer
         return address_of(peer)
 
     @property
@@ -44,8 +49,10 @@ class GrpcCaller:
 class GrpcGate:
     """Admits or refuses gRPC calls by the rules of a Gate, on one event loop."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, secret: str = "") -> None:
+        """secret: by which a native server proves that it passed a call on; "" where there is none."""
         self._gate = gate
+        self._secret = secret
 
     def begin(self, method: str, metadata: Iterable[Any]) -> None:
         """Refuses a call before its message is read, where that can be decided. Raises Unauthenticated, Forbidden."""
@@ -55,13 +62,13 @@ class GrpcGate:
     def refused(self, method: str, context: Any, error: BaseException) -> None:
         """Records that `begin` refused a call."""
         need = GRPC_NEEDS.get(method, UNKNOWN_CALL).need
-        self._gate.refused(need, "", GrpcCaller(context), "grpc", need.call or method, error)
+        self._gate.refused(need, "", GrpcCaller(context, self._secret), "grpc", need.call or method, error)
 
     def admit_inference(self, model: str, context: Any) -> None:
         """Admits a request for a model's scores. Raises Unauthenticated, Forbidden, RateLimited."""
         if not self._gate.is_open:
             authorization = authorization_of(context.invocation_metadata())
-            self._gate.admit(INFER, model, authorization, GrpcCaller(context), "grpc", "infer")
+            self._gate.admit(INFER, model, authorization, GrpcCaller(context, self._secret), "grpc", "infer")
 
     def admit(self, method: str, message: Any, context: Any) -> Admission | None:
         """Admits any other call, or raises as `admit_inference` does. message: the request."""
@@ -72,13 +79,15 @@ class GrpcGate:
             return None
         need, model = entry.of(message)
         authorization = authorization_of(context.invocation_metadata())
-        return self._gate.admit(need, model, authorization, GrpcCaller(context), "grpc", need.call or method)
+        return self._gate.admit(
+            need, model, authorization, GrpcCaller(context, self._secret), "grpc", need.call or method
+        )
 
     def told(self, error: BaseException, context: Any) -> BaseException:
         """Returns the error with only what the caller is allowed to know."""
         if not isinstance(error, UnknownModel):
             return error
-        authorization, caller = authorization_of(context.invocation_metadata()), GrpcCaller(context)
+        authorization, caller = authorization_of(context.invocation_metadata()), GrpcCaller(context, self._secret)
         return error.told_to(lambda name: self._gate.sees(name, authorization, caller))
 
     async def audited(self, admission: Admission, message: Any, answer: Callable[[], Awaitable[bytes]]) -> bytes:

@@ -1,15 +1,13 @@
 """Serves the gRPC port by native code: plain ModelInfer calls never reach Python before they are a batch.
 
-Every other call goes, as it came, to the gRPC server of the Python path, which listens on a local socket that only this
-process's user can open; its responses go back as they come.
+Every other call goes, as it came, to the gRPC server of the Python path, which listens on a local socket; its
+responses go back as they come.
 """
 
 from __future__ import annotations
 
-import contextlib
+import secrets
 import socket
-import tempfile
-from collections.abc import Iterator
 
 from serving._front import HAS_GRPC, GrpcServer
 from serving.config import ServerConfig
@@ -28,17 +26,36 @@ _LINGER_S = 2.0
 class NativeGrpcServer(NativeServer[GrpcServer]):
     """Accepts the connections of a port. For one event loop."""
 
-    def __init__(self, config: ServerConfig, routes: NativeRoutes, listener: socket.socket, upstream: str) -> None:
-        """upstream: path of the socket that the Python path's server listens on."""
+    def __init__(self, config: ServerConfig, routes: NativeRoutes, listener: socket.socket, upstream: Upstream) -> None:
+        """upstream: where the Python path's server listens."""
         options = server_options(config, keep_alive_s=IDLE_S, linger_s=_LINGER_S, status=_code)
-        super().__init__(routes, lambda wake: GrpcServer(options, routes.native, listener.fileno(), wake, upstream))
+        super().__init__(
+            routes,
+            lambda wake: GrpcServer(options, routes.native, listener.fileno(), wake, upstream.path, upstream.secret),
+        )
 
 
-@contextlib.contextmanager
-def upstream_path() -> Iterator[str]:
-    """Returns a path for the Python path's server to listen on, in a folder that is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="emberline-", ignore_cleanup_errors=True) as folder:
-        yield f"{folder}/grpc"
+class Upstream:
+    """The local socket of the Python path's server, and the secret by which that knows calls that were passed on.
+
+    The socket is one of Linux's abstract namespace, as that of `serving.local_health`: it needs no writable folder and
+    ends with its process. Others on this machine may open it, as they may open the port; what the native server says of
+    a caller is believed because of the secret.
+    """
+
+    def __init__(self) -> None:
+        self._name = f"emberline-grpc-{secrets.token_hex(16)}"
+        self.secret = secrets.token_hex(16)
+
+    @property
+    def address(self) -> str:
+        """Returns the address for gRPC's server."""
+        return f"unix-abstract:{self._name}"
+
+    @property
+    def path(self) -> str:
+        """Returns the address for sockets."""
+        return f"\0{self._name}"
 
 
 def _code(error: EmberlineError) -> str:

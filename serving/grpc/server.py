@@ -20,7 +20,6 @@ from serving.grpc.message_bounds import check_message
 from serving.grpc.quiet import keep_quiet_about_callers_that_left
 from serving.grpc.streaming import stream_answers
 from serving.ports import listen, port_message
-from serving.security.gate import Gate
 from serving.security.tls import ServerTls
 from storage.errors import ConfigError, EmberlineError
 
@@ -41,7 +40,7 @@ _INFER = "ModelInfer"
 def grpc_server(
     models: Models,
     control: GrpcControl,
-    gate: Gate,
+    gate: GrpcGate,
     health: HealthCalls,
     *,
     max_message_bytes: int,
@@ -66,7 +65,7 @@ def grpc_server(
     ]
     keep_quiet_about_callers_that_left()
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS)
-    server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control, GrpcGate(gate), health),))
+    server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control, gate, health),))
     return server
 
 

@@ -83,8 +83,8 @@ void bind_servers(nb::module_& m) {
 
 #ifdef EMBERLINE_GRPC
   nb::class_<GrpcServer, Server>(m, "GrpcServer")
-      .def(nb::init<ServerOptions, std::shared_ptr<Routes>, int, int, std::string>(), "options"_a, "routes"_a,
-           "listener"_a, "wake_python"_a, "upstream"_a);
+      .def(nb::init<ServerOptions, std::shared_ptr<Routes>, int, int, std::string, std::string>(), "options"_a,
+           "routes"_a, "listener"_a, "wake_python"_a, "upstream"_a, "secret"_a);
   m.attr("HAS_GRPC") = true;
 #else
   m.attr("GrpcServer") = nb::none();  // so that it can be imported

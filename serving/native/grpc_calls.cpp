@@ -63,7 +63,11 @@ void GrpcServer::release(std::size_t& held, std::size_t bytes) {
 
 void GrpcServer::on_head(Call& call) {
   call.arrived_ns = now_ns();
-  if (!call.is_infer) forward(call, "");
+  if (!hold(call, call.head.bytes())) {
+    refuse(call, options_.overloaded_status, options_.too_many_bytes);
+  } else if (!call.is_infer) {
+    forward(call, "");
+  }
 }
 
 void GrpcServer::on_data(Call& call, std::string_view bytes) {
@@ -154,12 +158,17 @@ void GrpcServer::flush(Call& call) {
   if (call.slots.empty() || !call.slots.front()->is_answered) return;
   const bool was_full = call.slots.size() >= kMostSlots;
   begin_response(call);
+  if (call.out.left() == 0) call.out_since_ns = now_ns();
   while (!call.slots.empty() && call.slots.front()->is_answered) {
+    std::string& answer = call.slots.front()->answer;
+    // It is computed already, so it counts also where that is more than there should be: others are refused then.
+    call.out_held += answer.size();
+    held_ += static_cast<std::int64_t>(answer.size());
     if (call.out.left() == 0) {
-      call.out.bytes = std::move(call.slots.front()->answer);
+      call.out.bytes = std::move(answer);
       call.out.sent = 0;
     } else {
-      call.out.add(call.slots.front()->answer);
+      call.out.add(answer);
     }
     call.slots.pop_front();
   }
@@ -228,6 +237,11 @@ void GrpcServer::forward(Call& call, std::string bytes) {
   call.forward->to_upstream.settled = size - std::min(size, std::exchange(call.untold, 0));
 }
 
+void GrpcServer::on_sent(Call& call, std::size_t bytes) {
+  call.out_since_ns = now_ns();
+  release(call.out_held, bytes);
+}
+
 // The client's side of a call has been closed.
 void GrpcServer::on_closed(Call& call) {
   for (const auto& slot : call.slots) {
@@ -244,6 +258,7 @@ void GrpcServer::on_closed(Call& call) {
   if (call.forward != nullptr) end_forward(*call.forward, true);
   if (call.untold > 0) nghttp2_session_consume_connection(call.connection->client.get(), call.untold);
   release(call.held, call.held);
+  release(call.out_held, call.out_held);
 }
 
 }  // namespace emberline::front

@@ -223,6 +223,7 @@ ssize_t GrpcServer::ClientSide::read_out(nghttp2_session* session, std::int32_t 
                                          std::uint32_t* flags, nghttp2_data_source* source, void* /*user*/) {
   Call& call = *static_cast<Call*>(source->ptr);
   const std::size_t taken = call.out.take(out, size);
+  if (taken > 0) call.connection->server->on_sent(call, taken);
   if (call.upstream_id != 0 && taken > 0 && call.connection->upstream != nullptr) {
     nghttp2_session_consume(call.connection->upstream.get(), call.upstream_id, taken);
   }

@@ -15,7 +15,7 @@
 
 namespace emberline::front {
 
-// Says to the Python path which client a call comes from, as gRPC writes a peer.
+// Says to the Python path which client a call comes from: the secret, and the peer as gRPC writes it.
 constexpr std::string_view kClientHeader = "emberline-client";
 
 struct SessionDeleter {
@@ -122,8 +122,10 @@ struct GrpcServer::Call {
   Forward* forward = nullptr;
   std::int32_t upstream_id = 0;
   bool has_responded = false;
-  // The response.
+  // The response, its bytes that count as being in flight, and since when none of it could be sent.
   Pipe out;
+  std::size_t out_held = 0;
+  std::int64_t out_since_ns = 0;
   HeaderList trailers;
 };
 

@@ -140,7 +140,7 @@ GrpcServer::Forward* GrpcServer::begin_forward(Call& call, std::string bytes, bo
   made->to_upstream.bytes = std::move(bytes);
   made->to_upstream.is_ended = is_ended;
   HeaderList head = call.head;
-  head.add(kClientHeader, connection.peer);
+  head.add(kClientHeader, secret_ + " " + connection.peer);
   if (!UpstreamSide::call(*made, head)) return nullptr;
   passed_on_.fetch_add(1, std::memory_order_relaxed);
   return connection.forwards.emplace(made->id, std::move(made)).first->second.get();

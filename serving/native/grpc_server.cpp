@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -69,8 +70,10 @@ bool read_some(nghttp2_session* session, int descriptor, std::string& scratch, b
 }  // namespace
 
 GrpcServer::GrpcServer(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python,
-                       std::string upstream)
-    : Server(std::move(options), std::move(routes), listener, wake_python), upstream_(std::move(upstream)) {
+                       std::string upstream, std::string secret)
+    : Server(std::move(options), std::move(routes), listener, wake_python),
+      upstream_(std::move(upstream)),
+      secret_(std::move(secret)) {
   start();
 }
 
@@ -202,7 +205,8 @@ bool GrpcServer::open_upstream(GrpcConnection& connection) {
     return false;
   }
   std::memcpy(address.sun_path, upstream_.data(), upstream_.size());
-  if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + upstream_.size());
+  if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
     ::close(descriptor);
     return false;
   }
@@ -270,9 +274,13 @@ bool GrpcServer::is_idle(const Connection& given) const {
   return connection.calls.empty() && connection.unsent.empty();
 }
 
-// A stream may wait for its next request as long as its client likes.
+bool GrpcServer::is_stuck(const Call& call) { return call.out_since_ns != 0 && call.out.left() > 0; }
+
 bool GrpcServer::is_late(const Call& call, std::int64_t now) const {
-  return call.state == Call::State::kReading && !call.is_stream && call.arrived_ns + options_.body_timeout_ns <= now;
+  // A stream may wait for its next request as long as its client likes.
+  const bool is_unsent = call.state == Call::State::kReading && !call.is_stream;
+  const std::int64_t since_ns = is_stuck(call) ? call.out_since_ns : call.arrived_ns;
+  return (is_unsent || is_stuck(call)) && since_ns + options_.body_timeout_ns <= now;
 }
 
 bool GrpcServer::is_due(const Connection& given, std::int64_t now, bool drains) const {
@@ -293,7 +301,10 @@ void GrpcServer::on_due(Connection& given) {
     return;
   }
   for (const auto& [id, call] : connection.calls) {
-    if (is_late(*call, now)) {
+    if (!is_late(*call, now)) continue;
+    if (is_stuck(*call)) {
+      ClientSide::reset(*call, NGHTTP2_CANCEL);
+    } else {
       refuse(*call, options_.late_status, options_.late);
     }
   }

@@ -17,9 +17,10 @@ class HeaderList;
 
 class GrpcServer : public Server {
  public:
-  // See Server. upstream: path of the local socket that the Python path's server listens on.
+  // See Server. upstream: the local socket that the Python path's server listens on: a path, or a name of the abstract
+  // namespace after a zero byte. secret: by which that server believes what it is told of a caller.
   GrpcServer(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python,
-             std::string upstream);
+             std::string upstream, std::string secret);
   ~GrpcServer() override;
 
  private:
@@ -58,7 +59,10 @@ class GrpcServer : public Server {
   void on_data(Call& call, std::string_view bytes);
   void on_client_end(Call& call);
   void on_closed(Call& call);
+  void on_sent(Call& call, std::size_t bytes);
+  // Whether its client does not send the request, or does not take the response.
   bool is_late(const Call& call, std::int64_t now) const;
+  static bool is_stuck(const Call& call);
   void read_messages(Call& call);
   bool read_message(Call& call);
   void forward(Call& call, std::string bytes);
@@ -86,7 +90,7 @@ class GrpcServer : public Server {
   // Parts a call from what it is on the Python path. cancels: that is still under way.
   void end_forward(Forward& forward, bool cancels);
 
-  const std::string upstream_;
+  const std::string upstream_, secret_;
 };
 
 }  // namespace emberline::front

@@ -109,6 +109,7 @@ int GrpcServer::UpstreamSide::on_data(nghttp2_session* session, std::uint8_t /*f
     nghttp2_session_consume(session, id, size);
     return 0;
   }
+  if (forward->call->out.left() == 0) forward->call->out_since_ns = now_ns();
   forward->call->out.add(text(data, size));
   ClientSide::resume(*forward->call);
   return 0;

@@ -63,7 +63,8 @@ class Client {
     std::uint32_t code = 0;
   };
 
-  explicit Client(int end) : end_(end) {
+  // window: bytes of an answer that it takes.
+  explicit Client(int end, std::uint32_t window = 65535) : end_(end) {
     nghttp2_session_callbacks* callbacks = nullptr;
     nghttp2_session_callbacks_new(&callbacks);
     nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
@@ -71,7 +72,8 @@ class Client {
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
     nghttp2_session_client_new(&session_, callbacks, this);
     nghttp2_session_callbacks_del(callbacks);
-    nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, nullptr, 0);
+    const nghttp2_settings_entry settings = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, window};
+    nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, &settings, 1);
   }
   ~Client() {
     nghttp2_session_del(session_);
@@ -190,8 +192,8 @@ std::string local_path(const char* name) { return "/tmp/emberline-grpc-test-" + 
 struct Chain {
   Chain() : path(local_path("-upstream")) {
     ::unlink(path.c_str());
-    behind = std::make_unique<GrpcWorld>(WorldOptions{.local = path}, std::string("/nowhere"));
-    front = std::make_unique<GrpcWorld>(WorldOptions{.answers = false, .has_route = false}, path);
+    behind = std::make_unique<GrpcWorld>(WorldOptions{.local = path}, std::string("/nowhere"), std::string());
+    front = std::make_unique<GrpcWorld>(WorldOptions{.answers = false, .has_route = false}, path, std::string());
   }
   ~Chain() { ::unlink(path.c_str()); }
   Chain(const Chain&) = delete;
@@ -204,7 +206,7 @@ struct Chain {
 }  // namespace
 
 TEST(calls_are_answered_many_at_a_time) {
-  const GrpcWorld world({}, std::string("/nowhere"));
+  const GrpcWorld world({}, std::string("/nowhere"), std::string());
   Client client(world.connect());
   std::vector<std::int32_t> ids;
   for (std::int64_t value = 0; value < 300; ++value) ids.push_back(client.ask(message(1 + value % 16, value)));
@@ -232,7 +234,7 @@ TEST(other_calls_are_passed_on_and_back) {
 }
 
 TEST(without_a_python_path_other_calls_are_refused_and_plain_ones_answered) {
-  const GrpcWorld world({}, std::string("/nowhere"));
+  const GrpcWorld world({}, std::string("/nowhere"), std::string());
   Client client(world.connect());
   const std::int32_t other = client.ask("", "/a/b"), plain = client.ask(message(1, 5));
   CHECK(client.finish());
@@ -256,7 +258,8 @@ TEST(calls_in_the_air_end_when_the_python_path_does) {
 }
 
 TEST(a_full_queue_and_a_late_request_are_refused) {
-  const GrpcWorld full({.server = grpc_options(), .answers = false, .max_waiting = 1}, std::string("/nowhere"));
+  const GrpcWorld full({.server = grpc_options(), .answers = false, .max_waiting = 1}, std::string("/nowhere"),
+                       std::string());
   Client client(full.connect());
   const std::int32_t first = client.ask(message(1, 1)), second = client.ask(message(1, 1));
   CHECK(client.send());
@@ -270,13 +273,14 @@ TEST(a_full_queue_and_a_late_request_are_refused) {
   CHECK(within_five_seconds([&] { return full.server->in_flight() == 0; }));
   CHECK(full.queue->size() == 0);
 
-  const GrpcWorld late({.server = grpc_options(), .answers = false, .timeout_ns = 20'000'000}, std::string("/nowhere"));
+  const GrpcWorld late({.server = grpc_options(), .answers = false, .timeout_ns = 20'000'000}, std::string("/nowhere"),
+                       std::string());
   Client waiting(late.connect());
   const std::int32_t own = waiting.ask(message(1, 1));
   CHECK(waiting.finish());
   CHECK(waiting.calls[own].status == "4");
 
-  const GrpcWorld bounded({.server = grpc_options(), .answers = false}, std::string("/nowhere"));
+  const GrpcWorld bounded({.server = grpc_options(), .answers = false}, std::string("/nowhere"), std::string());
   Client hurried(bounded.connect());
   const std::int32_t soon =
       hurried.ask(message(1, 1), "/inference.GRPCInferenceService/ModelInfer", {{"grpc-timeout", "20m"}});
@@ -287,7 +291,7 @@ TEST(a_full_queue_and_a_late_request_are_refused) {
 TEST(a_request_that_does_not_arrive_is_refused) {
   ServerOptions hurried = grpc_options();
   hurried.body_timeout_ns = 300'000'000;
-  const GrpcWorld world({.server = hurried}, std::string("/nowhere"));
+  const GrpcWorld world({.server = hurried}, std::string("/nowhere"), std::string());
   Client client(world.connect());
   const std::int32_t id = client.ask(message(2, 1).substr(0, 20));
   client.calls[id].stays_open = true;
@@ -295,8 +299,18 @@ TEST(a_request_that_does_not_arrive_is_refused) {
   CHECK(client.calls[id].status == "3");
 }
 
+TEST(an_answer_that_its_client_does_not_take_ends) {
+  ServerOptions hurried = grpc_options();
+  hurried.body_timeout_ns = 300'000'000;
+  const GrpcWorld world({.server = hurried}, std::string("/nowhere"), std::string());
+  Client client(world.connect(), 0);
+  const std::int32_t id = client.ask(message(2, 1));
+  CHECK(client.finish());
+  CHECK(client.calls[id].code == NGHTTP2_CANCEL && client.calls[id].content.empty());
+}
+
 TEST(a_message_that_ends_within_is_not_plain) {
-  const GrpcWorld world({}, std::string("/nowhere"));
+  const GrpcWorld world({}, std::string("/nowhere"), std::string());
   Client client(world.connect());
   const std::int32_t id = client.ask(message(2, 1).substr(0, 20));
   CHECK(client.finish());
@@ -305,7 +319,7 @@ TEST(a_message_that_ends_within_is_not_plain) {
 
 TEST(clients_that_leave_free_their_places_here_and_behind) {
   const Chain chain;
-  const GrpcWorld world({.answers = false}, std::string("/nowhere"));
+  const GrpcWorld world({.answers = false}, std::string("/nowhere"), std::string());
   chain.behind->queue->pause();
   for (int turn = 0; turn < 20; ++turn) {
     Client passed(chain.front->connect()), plain(world.connect());
@@ -338,7 +352,7 @@ TEST(a_large_call_is_passed_on_within_the_windows) {
 }
 
 TEST(draining_answers_what_was_begun_and_ends) {
-  const GrpcWorld world({}, std::string("/nowhere"));
+  const GrpcWorld world({}, std::string("/nowhere"), std::string());
   world.queue->pause();
   Client client(world.connect());
   const std::int32_t id = client.ask(message(1, 3));
@@ -355,7 +369,7 @@ TEST(draining_answers_what_was_begun_and_ends) {
 }
 
 TEST(connections_that_say_nothing_or_nonsense_are_ended) {
-  const GrpcWorld world({}, std::string("/nowhere"));
+  const GrpcWorld world({}, std::string("/nowhere"), std::string());
   const int end = world.connect();
   const std::string nonsense = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
   CHECK(::send(end, nonsense.data(), nonsense.size(), MSG_NOSIGNAL) > 0);

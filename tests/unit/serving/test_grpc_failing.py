@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from serving.config import ServerConfig
+from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.security.gate import Gate
@@ -42,7 +43,7 @@ def test_a_call_that_fails_leaves_no_cycle_of_frames(
     access = write_access(tmp_path / "access.yaml") if guarded else None
 
     async def test() -> None:
-        gate = Gate(ServerConfig(model_repository=tmp_path, access_file=access))
+        gate = GrpcGate(Gate(ServerConfig(model_repository=tmp_path, access_file=access)))
         models: Any = None
         server = grpc_server(
             models, Control(), gate, HealthCalls(Control()), max_message_bytes=1 << 20, max_connections=8
