@@ -18,7 +18,7 @@ _MARK = b"\x7fmark\0\0\x01"
 
 @dataclass
 class Stream:
-    """What has come on a stream."""
+    """Keeps what has come on a stream."""
 
     fields: dict[str, str] = field(default_factory=dict)
     content: bytes = b""
@@ -28,7 +28,7 @@ class Stream:
 
     @property
     def is_ok(self) -> bool:
-        """Whether a gRPC call was answered with OK."""
+        """Returns whether a gRPC call was answered with OK."""
         return self.is_ended and self.fields.get(":status") == "200" and self.fields.get("grpc-status") == "0"
 
 
