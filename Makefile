@@ -125,7 +125,7 @@ $(FUZZERS): $(READY)
 	@touch $@
 
 fuzz: $(FUZZERS)  ## every fuzzer, ten minutes each; FUZZ_SECONDS=60 for less
-	@code=0; for name in http grpc decoders openapi; do echo "== $$name"; $(PY) -m tests.fuzz.$$name --seconds $(FUZZ_SECONDS) || code=1; done; exit $$code
+	@code=0; for name in http native grpc decoders openapi; do echo "== $$name"; $(PY) -m tests.fuzz.$$name --seconds $(FUZZ_SECONDS) || code=1; done; exit $$code
 
 fuzz-cpp: $(READY)  ## a million inputs for the native HTTP server under ASan and UBSan, and a million under TSan; FUZZ_INPUTS=10000 for less
 	$(call cpp_fuzz,asan,address$(comma)undefined)

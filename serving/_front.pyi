@@ -68,24 +68,55 @@ class Queue:
     def worked(self, rows: int, ns: int) -> None: ...
     def wait_ns(self, rows: int) -> int: ...
 
+class ModelInput:
+    def __init__(
+        self,
+        name: str,
+        place: int,
+        dtypes: Sequence[str],
+        width: int,
+        is_required: bool,
+        is_list: bool,
+        is_user: bool,
+        has_valid: bool,
+    ) -> None: ...
+
+class ModelOutput:
+    def __init__(
+        self,
+        name: str,
+        before_rows: str,
+        after_rows: str,
+        row_bytes: int,
+        json_dtype: str,
+        dtype: str,
+        dims: Sequence[int],
+    ) -> None: ...
+
 class Model:
     def __init__(
         self,
         key: int,
-        inputs: Sequence[tuple[str, int, int, int, bool]],
-        outputs: Sequence[tuple[str, str, str, int, str, Sequence[int]]],
+        inputs: Sequence[ModelInput],
+        outputs: Sequence[ModelOutput],
         max_rows: int,
         name: str,
-        model_json: str,
-        level: int,
-        timeout_ns: int,
-        delays: bool,
+        name_json: str,
+        levels: Sequence[tuple[int, bool]],
+        default_level: int,
     ) -> None: ...
+    @property
+    def canary_share(self) -> float: ...
+    @canary_share.setter
+    def canary_share(self, arg: float, /) -> None: ...
     def set_queues(self, queues: Sequence[Queue]) -> None: ...
+
+def number_text(values: numpy.typing.NDArray[Any]) -> str: ...
+def routing_point(model: bytes, routing_key: bytes) -> float: ...
 
 class Routes:
     def __init__(self) -> None: ...
-    def set(self, path: str, model: Model | None) -> None: ...
+    def set(self, path: str, model: Model | None, canary: Model | None = None, share: float = 0.0) -> None: ...
 
 class ServerOptions:
     def __init__(self) -> None: ...

@@ -1,9 +1,9 @@
 """Serves the HTTP port by native code: ordinary inference requests never reach Python before they are a batch.
 
 The native server answers requests to models that are published to it, when a request is a plain one: HTTP/1.1 with a
-Content-Length, a JSON header in its usual form and numeric tensors as bytes. A connection with any other request,
-however unusual or malformed, is handed over with its unread bytes to `HttpProtocol`, which serves it from there; it
-goes back when its next request looks like an ordinary one.
+Content-Length, and JSON in its usual form with numeric tensors in it or as bytes after it. A connection with any other
+request, however unusual or malformed, is handed over with its unread bytes to `HttpProtocol`, which serves it from
+there; it goes back when its next request looks like an ordinary one.
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "mailbox.h"
 #include "model.h"
+#include "number_text.h"
 #include "queue.h"
+#include "route.h"
 
 void bind_servers(nanobind::module_& m);  // in bind_servers.cpp
 
@@ -44,10 +44,10 @@ struct Ticket {
 
 using Sorted = std::pair<nb::list, nb::list>;
 
-// Returns Python's requests, and the others as batches of one model and layout each, all in their order.
+// Returns Python's requests, and the others as batches of those that can be joined, all in their order.
 Sorted sorted(std::vector<Request>& requests) {
   nb::list own;
-  std::vector<std::vector<std::shared_ptr<InferRequest>>> groups;
+  std::vector<InferRequests> groups;
   for (Request& each : requests) {
     if (const auto made = std::dynamic_pointer_cast<PythonRequest>(each)) {
       own.append(made->object);
@@ -56,7 +56,7 @@ Sorted sorted(std::vector<Request>& requests) {
     auto read = std::static_pointer_cast<InferRequest>(std::move(each));
     bool is_placed = false;
     for (auto& group : groups) {
-      if (!have_same_layout(*group.front(), *read)) continue;
+      if (!can_join(*group.front(), *read)) continue;
       group.push_back(std::move(read));
       is_placed = true;
       break;
@@ -102,11 +102,11 @@ nb::object take(Queue& queue) {
 }
 
 nb::object block(const RequestBatch& batch) {
-  const std::size_t bytes = batch.bytes();
+  const std::size_t bytes = joined_bytes(batch.requests());
   auto memory = std::make_unique<char[]>(bytes);
   {
     const nb::gil_scoped_release release;
-    batch.join(memory.get());
+    join_columns(batch.requests(), memory.get());
   }
   const nb::capsule owner(memory.get(), [](void* address) noexcept { delete[] static_cast<char*>(address); });
   return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.release(), {bytes}, owner));
@@ -135,15 +135,37 @@ std::vector<std::int64_t> arrivals(const RequestBatch& batch) {
   return found;
 }
 
-// Position, in two bytes, and dtype, in one, of each column.
+// Position, in two bytes, dtype and form of each column, as Layout.parse of storage/features/flat.py reads them.
 nb::bytes layout(const RequestBatch& batch) {
   std::string key;
   for (const ColumnPart& part : batch.requests().front()->columns) {
     key += static_cast<char>(part.place & 0xff);
     key += static_cast<char>(part.place >> 8);
     key += static_cast<char>(part.dtype);
+    key += static_cast<char>(part.form);
   }
   return nb::bytes(key.data(), key.size());
+}
+
+template <class T>
+void append_numbers(std::string& text, const void* values, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i != 0) text += ',';
+    append_number(text, static_cast<const T*>(values)[i]);
+  }
+}
+
+// Text of numbers, as answers hold them.
+nb::str number_text(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>& values) {
+  std::string text;
+  if (values.dtype() == nb::dtype<float>()) {
+    append_numbers<float>(text, values.data(), values.size());
+  } else if (values.dtype() == nb::dtype<double>()) {
+    append_numbers<double>(text, values.data(), values.size());
+  } else {
+    throw nb::value_error("expected 32- or 64-bit floats");
+  }
+  return nb::str(text.data(), text.size());
 }
 
 }  // namespace
@@ -218,35 +240,61 @@ NB_MODULE(_front, m) {
       .def("hand_over", &RequestBatch::hand_over)
       .def("expire", &RequestBatch::expire);
 
+  nb::class_<ModelInput>(m, "ModelInput")
+      .def(
+          "__init__",
+          [](ModelInput* self, std::string name, std::uint16_t place, const std::vector<std::string>& dtypes,
+             std::int64_t width, bool is_required, bool is_list, bool is_user, bool has_valid) {
+            std::uint8_t takes = 0;
+            for (const std::string& dtype : dtypes) {
+              const std::uint8_t wire = wire_of(dtype);
+              if (wire == kNoWire) throw nb::value_error("an unknown dtype");
+              takes = static_cast<std::uint8_t>(takes | 1U << wire);
+            }
+            new (self) ModelInput{std::move(name), place, takes, width, is_required, is_list, is_user, has_valid};
+          },
+          "name"_a, "place"_a, "dtypes"_a, "width"_a, "is_required"_a, "is_list"_a, "is_user"_a, "has_valid"_a);
+
+  nb::class_<ModelOutput>(m, "ModelOutput")
+      .def(
+          "__init__",
+          [](ModelOutput* self, std::string name, std::string before_rows, std::string after_rows,
+             std::int64_t row_bytes, const std::string& json_dtype, std::string dtype, std::vector<std::int64_t> dims) {
+            new (self) ModelOutput{std::move(name),     std::move(before_rows), std::move(after_rows), row_bytes,
+                                   wire_of(json_dtype), std::move(dtype),       std::move(dims)};
+          },
+          "name"_a, "before_rows"_a, "after_rows"_a, "row_bytes"_a, "json_dtype"_a, "dtype"_a, "dims"_a);
+
   nb::class_<Model>(m, "Model")
       .def(
           "__init__",
-          [](Model* self, std::int64_t key,
-             const std::vector<std::tuple<std::string, int, int, std::int64_t, bool>>& inputs,
-             const std::vector<std::tuple<std::string, std::string, std::string, std::int64_t, std::string,
-                                          std::vector<std::int64_t>>>& outputs,
-             std::int64_t max_rows, std::string name, std::string model_json, std::size_t level,
-             std::int64_t timeout_ns, bool delays) {
-            std::vector<ModelInput> takes;
-            for (const auto& [input, place, dtypes, width, is_required] : inputs) {
-              takes.push_back(
-                  {input, static_cast<std::uint16_t>(place), static_cast<std::uint8_t>(dtypes), width, is_required});
-            }
-            std::vector<ModelOutput> gives;
-            for (const auto& [output, before, after, bytes, dtype, dims] : outputs) {
-              gives.push_back({output, before, after, bytes, dtype, dims});
-            }
-            new (self) Model(key, std::move(takes), std::move(gives), max_rows, std::move(name), std::move(model_json),
-                             level, timeout_ns, delays);
+          [](Model* self, std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs,
+             std::int64_t max_rows, std::string name, std::string name_json,
+             const std::vector<std::pair<std::int64_t, bool>>& levels, std::size_t default_level) {
+            std::vector<ModelLevel> known;
+            for (const auto& [timeout_ns, delays] : levels) known.push_back({timeout_ns, delays});
+            if (default_level >= known.size()) throw nb::value_error("no such level");
+            new (self) Model(key, std::move(inputs), std::move(outputs), max_rows, std::move(name),
+                             std::move(name_json), std::move(known), default_level);
           },
-          "key"_a, "inputs"_a, "outputs"_a, "max_rows"_a, "name"_a, "model_json"_a, "level"_a, "timeout_ns"_a,
-          "delays"_a)
+          "key"_a, "inputs"_a, "outputs"_a, "max_rows"_a, "name"_a, "name_json"_a, "levels"_a, "default_level"_a)
+      .def_prop_rw("canary_share", &Model::canary_share, &Model::set_canary_share)
       .def(
           "set_queues",
           [](Model& self, std::vector<std::shared_ptr<Queue>> queues) {
             self.set_queues(std::make_shared<Queues>(Queues{std::move(queues)}));
           },
           "queues"_a);
+
+  m.def("number_text", &number_text, "values"_a,
+        nb::sig("def number_text(values: numpy.typing.NDArray[typing.Any]) -> str"));
+
+  m.def(
+      "routing_point",
+      [](const nb::bytes& model, const nb::bytes& routing_key) {
+        return routing_point({model.c_str(), model.size()}, {routing_key.c_str(), routing_key.size()});
+      },
+      "model"_a, "routing_key"_a);
 
   bind_servers(m);
 }

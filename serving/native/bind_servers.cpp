@@ -19,8 +19,13 @@ void bind_servers(nb::module_& m) {
   nb::class_<Routes>(m, "Routes")
       .def(nb::init<>())
       .def(
-          "set", [](Routes& self, const std::string& path, std::shared_ptr<Model> model) { self.set(path, model); },
-          "path"_a, "model"_a.none());
+          "set",
+          [](Routes& self, const std::string& path, std::shared_ptr<Model> model, std::shared_ptr<Model> canary,
+             double share) {
+            if (model == nullptr) return self.set(path, nullptr);
+            self.set(path, std::make_shared<Route>(Route{std::move(model), std::move(canary), share}));
+          },
+          "path"_a, "model"_a.none(), "canary"_a.none() = nb::none(), "share"_a = 0.0);
 
   nb::class_<ServerOptions>(m, "ServerOptions")
       .def(nb::init<>())

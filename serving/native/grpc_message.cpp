@@ -8,7 +8,7 @@ namespace emberline::front {
 
 namespace {
 
-constexpr std::size_t kLongestId = 1024;
+constexpr std::size_t kLongestId = 1024, kLongestKey = 1024;
 constexpr std::size_t kMostDims = 8;
 // The parameter triton_final_response of an answer in a stream: a map's entry with a bool_param of true.
 constexpr std::string_view kFinalResponse("\x22\x1b\x0a\x15triton_final_response\x12\x02\x08\x01", 29);
@@ -104,6 +104,11 @@ std::optional<InferMessage> InferMessage::read(std::string_view bytes) {
       case field(1, kBytes): is_taken = take_text(scan, message.name_); break;
       case field(2, kBytes): is_taken = take_text(scan, message.version_); break;
       case field(3, kBytes): is_taken = take_text(scan, message.id_) && message.id_.size() <= kLongestId; break;
+      case field(4, kBytes): {
+        const auto parameter = scan.bytes();
+        is_taken = parameter && message.read_parameter(*parameter);
+        break;
+      }
       case field(5, kBytes): {
         const auto input = scan.bytes();
         is_taken = input && read_input(*input, message.inputs_.emplace_back());
@@ -165,6 +170,38 @@ bool InferMessage::read_output(std::string_view bytes, std::string_view& name) {
   return !name.empty();
 }
 
+// Reads an entry of the map of parameters: a name, and a value of one kind.
+bool InferMessage::read_parameter(std::string_view bytes) {
+  FieldScan scan(bytes);
+  std::string_view name, value;
+  if (scan.varint() != field(1, kBytes) || !take_text(scan, name)) return false;
+  if (scan.varint() != field(2, kBytes)) return false;
+  value = scan.bytes().value_or("");
+  if (value.empty() || !scan.is_end()) return false;
+  FieldScan kind(value);
+  const auto tag = kind.varint();
+  std::optional<std::int64_t> number;
+  std::string_view text;
+  if (tag == field(2, kVarint) || tag == field(5, kVarint)) {
+    const auto found = kind.varint();
+    if (!found) return false;
+    number = static_cast<std::int64_t>(*found);
+  } else if (tag != field(3, kBytes) || !take_text(kind, text)) {
+    return false;
+  }
+  if (!kind.is_end()) return false;
+  const auto set = [&](std::optional<std::int64_t>& place) {
+    const bool is_new = number && !place;
+    if (is_new) place = number;
+    return is_new;
+  };
+  if (name == "priority") return set(priority_);
+  if (name == "timeout") return set(timeout_us_);
+  if (name != "routing_key" || routing_key_ || text.size() > kLongestKey) return false;
+  routing_key_ = number ? std::to_string(*number) : std::string(text);
+  return true;
+}
+
 std::string InferMessage::path() const {
   std::string path("/v2/models/");
   path.append(name_);
@@ -172,20 +209,26 @@ std::string InferMessage::path() const {
   return path.append("/infer");
 }
 
-bool InferMessage::fill(const Model& model, InferRequest& request, std::size_t at) const {
-  if (inputs_.size() > model.most_inputs()) return false;
-  std::vector<TensorPart> tensors(inputs_.size());
+bool InferMessage::fill(const Route& route, InferRequest& request, std::size_t at) const {
+  route.choose(request, routing_key_.value_or(""));
+  const Model& model = *request.model;
+  if (inputs_.size() > model.max_tensors()) return false;
+  std::vector<Tensor> tensors(inputs_.size());
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     const Input& input = inputs_[i];
-    const auto size = static_cast<std::int64_t>(contents_[i].size());
-    if (!model.describe(tensors[i], input.name, input.dtype, input.shape, size)) return false;
-    tensors[i].offset = at + static_cast<std::size_t>(contents_[i].data() - begin_);
-  }
-  for (const std::string_view output : outputs_) {
-    if (!model.ask_for(request, output)) return false;
+    Tensor& tensor = tensors[i];
+    if (input.shape.empty() || input.shape.size() > std::size(tensor.shape)) return false;
+    tensor.name = input.name;
+    tensor.dtype = wire_of(input.dtype);
+    tensor.rank = static_cast<int>(input.shape.size());
+    std::copy(input.shape.begin(), input.shape.end(), tensor.shape);
+    tensor.values = {at + static_cast<std::size_t>(contents_[i].data() - begin_), contents_[i].size(), false};
   }
   request.id = id_;
-  return model.complete(request, tensors);
+  const auto add = [&](std::string_view output) { return model.add_output(request, output, true); };
+  return model.place(request, tensors) &&
+         (outputs_.empty() ? model.add_outputs(request, true) : std::all_of(outputs_.begin(), outputs_.end(), add)) &&
+         model.schedule(request, priority_.value_or(0), timeout_us_.value_or(0));
 }
 
 void write_message(std::string& out, const InferRequest& request, const std::vector<const char*>& outputs,
@@ -200,17 +243,17 @@ void write_message(std::string& out, const InferRequest& request, const std::vec
   message.append(head.parameter_fields);
   if (in_stream) message.append(kFinalResponse);
   std::string shape, tensor;
-  for (const std::uint16_t place : request.outputs) {
-    const ModelOutput& output = model.outputs()[place];
+  for (const WantedOutput& wanted : request.outputs) {
+    const ModelOutput& output = model.outputs()[wanted.place];
     tensor.clear();
     append_field(tensor, 1, output.name);
     append_field(tensor, 2, output.dtype);
     append_field(tensor, 3, packed_shape(shape, request.rows, output.dims));
     append_field(message, 5, tensor);
   }
-  for (const std::uint16_t place : request.outputs) {
-    const auto size = static_cast<std::size_t>(model.outputs()[place].row_bytes * request.rows);
-    append_field(message, 6, std::string_view(outputs[place], size));
+  for (const WantedOutput& wanted : request.outputs) {
+    const auto size = static_cast<std::size_t>(model.outputs()[wanted.place].row_bytes * request.rows);
+    append_field(message, 6, std::string_view(outputs[wanted.place], size));
   }
   out.reserve(out.size() + message.size() + 32);
   if (in_stream) {

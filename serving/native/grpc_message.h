@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model.h"
+#include "route.h"
 
 namespace emberline::front {
 
@@ -21,9 +21,9 @@ class InferMessage {
 
   // The path by which the model that it asks is known; see Routes.
   std::string path() const;
-  // Completes a request, whose bytes and arrival are set; false where the message is not plain for the model.
-  // at: where the message begins in the request's bytes.
-  bool fill(const Model& model, InferRequest& request, std::size_t at) const;
+  // Chooses the model that answers a request, whose bytes and arrival are set, and completes it. Returns false where
+  // the message is not plain for the model. at: where the message begins in the request's bytes.
+  bool fill(const Route& route, InferRequest& request, std::size_t at) const;
 
  private:
   struct Input {
@@ -32,11 +32,14 @@ class InferMessage {
   };
   static bool read_input(std::string_view bytes, Input& input);
   static bool read_output(std::string_view bytes, std::string_view& name);
+  bool read_parameter(std::string_view bytes);
 
   const char* begin_ = nullptr;
   std::string_view name_, version_, id_;
   std::vector<Input> inputs_;
   std::vector<std::string_view> outputs_, contents_;
+  std::optional<std::int64_t> priority_, timeout_us_;
+  std::optional<std::string> routing_key_;
 };
 
 // Appends the answer to a request as a message of gRPC, with its prefix.

@@ -54,20 +54,19 @@ void GrpcServer::ask(Call& call, std::string message) {
 bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> request) {
   const auto message = InferMessage::read(std::string_view(request->bytes).substr(kPrefixBytes));
   if (!message) return false;
-  const std::shared_ptr<const Model> model = routes_->find(message->path());
+  const std::shared_ptr<const Route> route = routes_->find(message->path());
   request->arrived_ns = now_ns();
-  if (model == nullptr || !message->fill(*model, *request, kPrefixBytes)) return false;
+  if (route == nullptr || !message->fill(*route, *request, kPrefixBytes)) return false;
   request->mailbox = mailbox_;
   request->ticket = call.connection->ticket;
   request->stream = call.id;
   request->number = slot.number;
   request->encoding = call.is_stream ? Encoding::kGrpcStream : Encoding::kGrpc;
-  request->model = model;
   if (call.timeout_ns != 0) {
     const std::int64_t deadline_ns = call.arrived_ns + call.timeout_ns;
     request->deadline_ns = request->deadline_ns == 0 ? deadline_ns : std::min(request->deadline_ns, deadline_ns);
   }
-  const auto queues = model->queues();
+  const auto queues = request->model->queues();
   if (queues->all.size() != 1) return false;
   const auto& queue = queues->all.front();
   const Refusal refusal = queue->put(request);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "http_head.h"
+#include "http_request.h"
 
 namespace emberline::front {
 
@@ -112,23 +113,23 @@ HttpServer::Step HttpServer::advance(HttpConnection& connection) {
   const HeadState state = read_head(connection.buffer, head);
   connection.needs_more = state == HeadState::kIncomplete;
   if (state == HeadState::kIncomplete) return Step::kGoOn;
-  std::shared_ptr<const Model> model;
+  std::shared_ptr<const Route> route;
   if (state == HeadState::kInference && head.content_length <= options_.max_body_bytes) {
-    model = routes_->find(std::string(head.path));
+    route = routes_->find(std::string(head.path));
   }
-  if (model == nullptr) return pass_on(connection, std::move(connection.buffer));
+  if (route == nullptr) return pass_on(connection, std::exchange(connection.buffer, {}));
   connection.wanted = head.size + static_cast<std::size_t>(head.content_length);
   connection.needs_more = connection.buffer.size() < connection.wanted;
   if (connection.needs_more) return Step::kGoOn;
   connection.wanted = 0;
-  return begin_request(connection, head, std::move(model));
+  return begin_request(connection, head, *route);
 }
 
-HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const InferHead& head,
-                                           std::shared_ptr<const Model> model) {
+HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const InferHead& head, const Route& route) {
   const std::size_t body = head.size, whole = body + static_cast<std::size_t>(head.content_length);
   const std::int64_t json_length = head.json_length;
   const bool accepts_encoding = head.accepts_encoding;
+  const std::string routing_key(head.routing_key);
   auto request = std::make_shared<InferRequest>();
   // The head's views end here. Of two copies the smaller one is made, so that a request that came with many others does
   // not hold the memory of all.
@@ -143,10 +144,10 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
   request->mailbox = mailbox_;
   request->ticket = connection.ticket;
   request->arrived_ns = now_ns();
-  request->model = model;
-  const auto queues = model->queues();
-  if (queues->all.size() != 1 || !model->read(*request, body, json_length) ||
-      (accepts_encoding && model->answer_bytes(*request) >= kLeastCompressedBytes)) {
+  const bool is_read = read_http_request(route, *request, body, json_length, routing_key);
+  const auto queues = is_read ? request->model->queues() : nullptr;
+  if (!is_read || queues->all.size() != 1 ||
+      (accepts_encoding && request->model->answer_bytes(*request) >= kLeastCompressedBytes)) {
     ++connection.declined;
     return pass_on(connection, request->bytes + connection.buffer);
   }

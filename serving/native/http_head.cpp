@@ -10,6 +10,7 @@ namespace {
 constexpr std::size_t kMostBytes = 16 << 10;
 constexpr int kMostHeaders = 128;
 constexpr int kMostDigits = 18;
+constexpr std::size_t kLongestKey = 1024;
 constexpr std::string_view kBegin = "POST /v2/models/";
 constexpr std::string_view kEnd = " HTTP/1.1";
 
@@ -100,6 +101,7 @@ struct Headers {
   int count = 0;
   bool has_host = false;
   std::optional<std::int64_t> content_length, json_length;
+  std::optional<std::string_view> routing_key;
   bool accepts_encoding = false;
 
   // Adds a header; returns false for one that an ordinary request does not have.
@@ -116,9 +118,17 @@ struct Headers {
       case 10: return !equals(name, "connection") || equals(value, "keep-alive");
       case 13: return !equals(name, "authorization");
       case 14: return !equals(name, "content-length") || set(content_length, value);
-      case 15: accepts_encoding = accepts_encoding || equals(name, "accept-encoding"); return true;
+      case 15:
+        // Clients that want no encoding often say so.
+        accepts_encoding = accepts_encoding || (equals(name, "accept-encoding") && !equals(value, "identity"));
+        return true;
       case 16: return !equals(name, "content-encoding") && !equals(name, "proxy-connection");
       case 17: return !equals(name, "transfer-encoding");
+      case 21:
+        if (!equals(name, "emberline-routing-key")) break;
+        if (routing_key || value.size() > kLongestKey) return false;
+        routing_key = value;
+        return true;
       case 31: return !equals(name, "inference-header-content-length") || set(json_length, value);
       default: break;
     }
@@ -169,11 +179,12 @@ HeadState read_head(std::string_view bytes, InferHead& head) {
                     [](char byte) { return (byte >= 0x20 && byte < 0x7f) || byte == '\t'; });
     if (!is_plain || !headers.add(name, value)) return HeadState::kOther;
   }
-  if (!headers.has_host || !headers.content_length || !headers.json_length) return HeadState::kOther;
-  if (*headers.json_length == 0 || *headers.json_length > *headers.content_length) return HeadState::kOther;
+  if (!headers.has_host || !headers.content_length) return HeadState::kOther;
   head.size = end + 4;
   head.content_length = *headers.content_length;
-  head.json_length = *headers.json_length;
+  head.json_length = headers.json_length.value_or(head.content_length);
+  if (head.json_length == 0 || head.json_length > head.content_length) return HeadState::kOther;
+  head.routing_key = headers.routing_key.value_or("");
   head.accepts_encoding = headers.accepts_encoding;
   return HeadState::kInference;
 }

@@ -17,8 +17,10 @@ struct InferHead {
   // As in the request: /v2/models/NAME/infer or /v2/models/NAME/versions/NUMBER/infer.
   std::string_view path;
   std::int64_t content_length = 0;
-  // Bytes of JSON at the beginning of the body.
+  // Bytes of JSON at the beginning of the body; all of it where no header says so.
   std::int64_t json_length = 0;
+  // Of the header Emberline-Routing-Key; empty for none.
+  std::string_view routing_key;
   // Whether the client may be sent a compressed response.
   bool accepts_encoding = false;
 };

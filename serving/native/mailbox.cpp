@@ -3,10 +3,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <iterator>
 #include <system_error>
@@ -57,34 +55,10 @@ std::vector<Mailbox::Letter>& letters_for(Posts& posts, const InferRequest& requ
 
 }  // namespace
 
-bool have_same_layout(const InferRequest& a, const InferRequest& b) {
-  return a.model == b.model &&
-         std::equal(a.columns.begin(), a.columns.end(), b.columns.begin(), b.columns.end(),
-                    [](const ColumnPart& x, const ColumnPart& y) { return x.place == y.place && x.dtype == y.dtype; });
-}
-
 std::int64_t RequestBatch::rows() const {
   std::int64_t rows = 0;
   for (const auto& request : requests_) rows += request->rows;
   return rows;
-}
-
-std::size_t RequestBatch::bytes() const {
-  std::size_t bytes = 0;
-  for (const auto& request : requests_) {
-    for (const ColumnPart& part : request->columns) bytes += part.size;
-  }
-  return bytes;
-}
-
-void RequestBatch::join(char* out) const {
-  for (std::size_t column = 0; column < requests_.front()->columns.size(); ++column) {
-    for (const auto& request : requests_) {
-      const ColumnPart& part = request->columns.at(column);
-      std::memcpy(out, request->bytes.data() + part.offset, part.size);
-      out += part.size;
-    }
-  }
 }
 
 void RequestBatch::respond(const std::vector<const char*>& outputs, const AnswerHead& head) const {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "columns.h"
 #include "model.h"
 
 namespace emberline::front {
@@ -46,17 +47,13 @@ class Mailbox {
   std::vector<Letter> letters_;
 };
 
-// Requests of one model and one layout of columns that a session answers together.
+// Requests that can be joined, which a session answers together.
 class RequestBatch {
  public:
-  explicit RequestBatch(std::vector<std::shared_ptr<InferRequest>> requests) : requests_(std::move(requests)) {}
+  explicit RequestBatch(InferRequests requests) : requests_(std::move(requests)) {}
 
-  const std::vector<std::shared_ptr<InferRequest>>& requests() const { return requests_; }
+  const InferRequests& requests() const { return requests_; }
   std::int64_t rows() const;
-  // Bytes of all columns of all requests.
-  std::size_t bytes() const;
-  // Writes one column after the other, each of all requests; out has `bytes` bytes.
-  void join(char* out) const;
   // Sends the responses. outputs: for each output of the model the first byte of the batch's rows; they are copied.
   void respond(const std::vector<const char*>& outputs, const AnswerHead& head) const;
   // Has the Python path answer each request from its beginning.
@@ -67,11 +64,8 @@ class RequestBatch {
  private:
   void post(Mailbox::Letter::Kind kind) const;
 
-  std::vector<std::shared_ptr<InferRequest>> requests_;
+  InferRequests requests_;
 };
-
-// Whether two requests have the same columns of the same dtypes.
-bool have_same_layout(const InferRequest& a, const InferRequest& b);
 
 // The header Date with its line's end, made once a second.
 std::string date_line();

@@ -1,74 +1,55 @@
 #include "model.h"
 
 #include <algorithm>
-#include <charconv>
-#include <iterator>
 #include <utility>
 
-#include "json_scan.h"
+#include "columns.h"
 
 namespace emberline::front {
 
 namespace {
 
-constexpr std::size_t kLongestId = 1024;
-constexpr std::size_t kMostDims = 2;
+// Longer timeouts, of more than a month, could not be added to a time.
+constexpr std::int64_t kMostTimeoutUs = std::int64_t{1} << 42;
 
-void append_number(std::string& out, std::int64_t value) {
-  char digits[24];
-  const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
-  out.append(digits, end);
+bool is_integer(std::uint8_t dtype) { return dtype == kInt64 || dtype == kInt32 || dtype == kUint64; }
+
+// Whether a tensor is of this shape; without the second dimension where that is 1.
+bool has_shape(const Tensor& tensor, std::int64_t rows, std::int64_t width) {
+  return tensor.shape[0] == rows && (tensor.rank == 2 ? tensor.shape[1] == width : tensor.rank == 1 && width == 1);
 }
 
-// Reads an object; `read` takes the value of each key and returns whether it could.
-template <class Read>
-bool read_object(JsonScan& scan, const Read& read) {
-  if (!scan.take('{')) return false;
-  if (scan.take('}')) return true;
-  do {
-    const auto key = scan.string();
-    if (!key || !scan.take(':') || !read(*key)) return false;
-  } while (scan.take(','));
-  return scan.take('}');
+bool has_bytes(const Tensor& tensor, std::int64_t count) {
+  return tensor.values.size == static_cast<std::size_t>(count * kWireBytes[tensor.dtype]);
 }
 
-template <class Read>
-bool read_array(JsonScan& scan, const Read& read) {
-  if (!scan.take('[')) return false;
-  if (scan.take(']')) return true;
-  do {
-    if (!read()) return false;
-  } while (scan.take(','));
-  return scan.take(']');
-}
-
-// Sets a value that must not be there yet: a key that comes twice is for a full parser.
-template <class T>
-bool set_once(std::optional<T>& place, std::optional<T> value) {
-  if (place || !value) return false;
-  place = std::move(value);
-  return true;
-}
+bool is_before(const ColumnPart& part, std::uint16_t place) { return part.place < place; }
 
 }  // namespace
 
 Model::Model(std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs, std::int64_t max_rows,
-             std::string name, std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays)
+             std::string name, std::string name_json, std::vector<ModelLevel> levels, std::size_t default_level)
     : key_(key),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       max_rows_(max_rows),
       name_(std::move(name)),
-      model_json_(std::move(model_json)),
-      level_(level),
-      timeout_ns_(timeout_ns),
-      delays_(delays),
+      name_json_(std::move(name_json)),
+      levels_(std::move(levels)),
+      default_level_(default_level),
       queues_(std::make_shared<Queues>()) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    input_places_.emplace(inputs_[i].name, i);
-    required_ += inputs_[i].is_required;
+    const ModelInput& input = inputs_[i];
+    const auto place = static_cast<std::uint16_t>(i);
+    tensors_[input.name] = {place, Role::kValues};
+    if (input.is_list) tensors_[input.name + ".lengths"] = {place, Role::kLengths};
+    if (input.has_valid) tensors_[input.name + ".valid"] = {place, Role::kValid};
+    required_ += input.is_required;
   }
-  for (std::size_t i = 0; i < outputs_.size(); ++i) output_places_.emplace(outputs_[i].name, i);
+  max_tensors_ = tensors_.size();
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    output_places_.emplace(outputs_[i].name, static_cast<std::uint16_t>(i));
+  }
 }
 
 void Model::set_queues(std::shared_ptr<const Queues> queues) {
@@ -81,174 +62,127 @@ std::shared_ptr<const Queues> Model::queues() const {
   return queues_;
 }
 
-bool Model::read(InferRequest& request, std::size_t body, std::int64_t json_length) const {
-  JsonScan scan(std::string_view(request.bytes).substr(body, static_cast<std::size_t>(json_length)));
-  std::optional<std::string_view> id;
-  std::optional<bool> has_inputs, has_outputs, has_parameters;
-  bool all_binary = false, needs_all_binary = false;
-  std::vector<TensorPart> tensors;
-  const bool is_read = read_object(scan, [&](std::string_view key) {
-    if (key == "id") return set_once(id, scan.string());
-    if (key == "inputs") return set_once<bool>(has_inputs, true) && read_inputs(scan, tensors);
-    if (key == "outputs") {
-      return set_once<bool>(has_outputs, true) && read_outputs(scan, request, needs_all_binary);
+bool Model::place(InferRequest& request, const std::vector<Tensor>& tensors) const {
+  if (tensors.empty() || tensors.size() > max_tensors_) return false;
+  request.columns.reserve(tensors.size());
+  std::vector<std::pair<Wanted, const Tensor*>> companions;
+  for (const Tensor& tensor : tensors) {
+    const auto found = tensors_.find(tensor.name);
+    if (found == tensors_.end() || tensor.dtype == kNoWire || tensor.dtype == kStrings) return false;
+    if (found->second.role != Role::kValues) {
+      companions.emplace_back(found->second, &tensor);
+    } else if (!add_values(request, found->second.input, tensor)) {
+      return false;
     }
-    if (key != "parameters" || !set_once<bool>(has_parameters, true)) return false;
-    std::optional<bool> binary;
-    const bool is_plain = read_object(
-        scan, [&](std::string_view name) { return name == "binary_data_output" && set_once(binary, scan.boolean()); });
-    all_binary = binary.value_or(false);
-    return is_plain;
-  });
-  if (!is_read || !scan.is_end() || !has_inputs || (id && id->size() > kLongestId)) return false;
-  if ((request.outputs.empty() || needs_all_binary) && !all_binary) return false;
-  if (id) request.id = *id;
-  // The tensors' bytes follow the JSON in the same order.
-  std::size_t at = body + static_cast<std::size_t>(json_length);
-  for (TensorPart& tensor : tensors) {
-    tensor.offset = at;
-    at += tensor.size;
   }
-  return at == request.bytes.size() && complete(request, tensors);
+  auto& columns = request.columns;
+  const auto in_order = [](const ColumnPart& a, const ColumnPart& b) { return a.place < b.place; };
+  if (!std::is_sorted(columns.begin(), columns.end(), in_order)) std::sort(columns.begin(), columns.end(), in_order);
+  if (std::adjacent_find(columns.begin(), columns.end(), [](const ColumnPart& a, const ColumnPart& b) {
+        return a.place == b.place;
+      }) != columns.end()) {
+    return false;
+  }
+  for (const auto& [wanted, tensor] : companions) {
+    if (!add_companion(request, wanted, *tensor)) return false;
+  }
+  return find_rows(request);
 }
 
-bool Model::read_inputs(JsonScan& scan, std::vector<TensorPart>& tensors) const {
-  tensors.reserve(inputs_.size());
-  return read_array(scan, [&] {
-    if (tensors.size() == inputs_.size()) return false;
-    return read_tensor(scan, tensors.emplace_back());
-  });
-}
-
-bool Model::read_tensor(JsonScan& scan, TensorPart& tensor) const {
-  std::optional<std::string_view> name, dtype;
-  std::optional<std::int64_t> size;
-  std::optional<bool> has_shape;
-  std::vector<std::int64_t> shape;
-  const bool is_read = read_object(scan, [&](std::string_view key) {
-    if (key == "name") return set_once(name, scan.string());
-    if (key == "datatype") return set_once(dtype, scan.string());
-    if (key == "shape") {
-      return set_once<bool>(has_shape, true) && read_array(scan, [&] {
-               const auto found = scan.number();
-               if (!found || shape.size() == kMostDims) return false;
-               shape.push_back(*found);
-               return true;
-             });
-    }
-    return key == "parameters" && !size && read_object(scan, [&](std::string_view parameter) {
-             return parameter == "binary_data_size" && set_once(size, scan.number());
-           });
-  });
-  return is_read && name && dtype && size && describe(tensor, *name, *dtype, shape, *size);
-}
-
-bool Model::read_outputs(JsonScan& scan, InferRequest& request, bool& needs_all_binary) const {
-  return read_array(scan, [&] {
-    std::optional<std::string_view> name;
-    std::optional<bool> binary;
-    const bool is_read = read_object(scan, [&](std::string_view key) {
-      if (key == "name") return set_once(name, scan.string());
-      return key == "parameters" && read_object(scan, [&](std::string_view parameter) {
-               return parameter == "binary_data" && set_once(binary, scan.boolean());
-             });
-    });
-    if (!is_read || !name || !binary.value_or(true)) return false;
-    needs_all_binary = needs_all_binary || !binary;
-    return ask_for(request, *name);
-  });
-}
-
-bool Model::describe(TensorPart& tensor, std::string_view name, std::string_view dtype,
-                     const std::vector<std::int64_t>& shape, std::int64_t size) const {
-  const auto place = input_places_.find(name);
-  if (place == input_places_.end() || shape.empty() || shape.size() > kMostDims) return false;
-  const ModelInput& input = inputs_[place->second];
-  const auto* const wire = std::find(std::begin(kWireNames), std::end(kWireNames), dtype);
-  if (wire == std::end(kWireNames)) return false;
-  tensor.input = place->second;
-  tensor.dtype = static_cast<std::uint8_t>(wire - std::begin(kWireNames));
-  const std::int64_t width = shape.size() == 1 ? 1 : shape[1];
-  if ((input.takes >> tensor.dtype & 1) == 0 || width != input.width) return false;
-  tensor.rows = shape[0];
-  if (tensor.rows < 1 || tensor.rows > max_rows_) return false;
-  tensor.size = static_cast<std::size_t>(tensor.rows * width * kWireBytes[tensor.dtype]);
-  return size >= 0 && static_cast<std::size_t>(size) == tensor.size;
-}
-
-bool Model::ask_for(InferRequest& request, std::string_view output) const {
-  const auto place = output_places_.find(output);
-  if (place == output_places_.end()) return false;
-  const auto position = static_cast<std::uint16_t>(place->second);
-  if (std::find(request.outputs.begin(), request.outputs.end(), position) != request.outputs.end()) return false;
-  request.outputs.push_back(position);
+bool Model::add_values(InferRequest& request, std::uint16_t input, const Tensor& tensor) const {
+  const ModelInput& taken = inputs_[input];
+  const std::int64_t rows = tensor.shape[0], width = taken.is_list ? tensor.shape[1] : taken.width;
+  if ((taken.takes >> tensor.dtype & 1) == 0 || rows < 1 || rows > max_rows_) return false;
+  if (taken.is_list && (tensor.rank != 2 || width < 0 || width > taken.width)) return false;
+  if (!has_shape(tensor, rows, width) || !has_bytes(tensor, rows * width)) return false;
+  ColumnPart& part = request.columns.emplace_back();
+  part.input = input;
+  part.place = taken.place;
+  part.dtype = tensor.dtype;
+  part.form = taken.is_list ? kList : 0;
+  part.rows = rows;
+  part.width = width;
+  part.count = rows * width;
+  part.values = tensor.values;
   return true;
 }
 
-bool Model::complete(InferRequest& request, const std::vector<TensorPart>& tensors) const {
-  if (tensors.empty()) return false;
-  request.rows = tensors.front().rows;
+// Adds the lengths of a list, or which values there are, to their column.
+bool Model::add_companion(InferRequest& request, Wanted wanted, const Tensor& tensor) const {
+  const ModelInput& input = inputs_[wanted.input];
+  const auto part = std::lower_bound(request.columns.begin(), request.columns.end(), input.place, is_before);
+  if (part == request.columns.end() || part->input != wanted.input) return false;
+  const std::int64_t width = (part->form & kList) != 0 ? 1 : part->width;
+  if (!has_shape(tensor, part->rows, width) || !has_bytes(tensor, part->rows * width)) return false;
+  if (wanted.role == Role::kValid) {
+    if (tensor.dtype != kBool || (part->form & kHasValid) != 0) return false;
+    part->form |= kHasValid;
+    part->valid = tensor.values;
+    return true;
+  }
+  if (!is_integer(tensor.dtype) || part->lengths_dtype != kNoWire) return false;
+  part->lengths_dtype = tensor.dtype;
+  part->lengths = tensor.values;
+  part->count = 0;
+  const char* lengths = request.data(tensor.values);
+  for (std::int64_t row = 0; row < part->rows; ++row) {
+    const std::int64_t length = length_at(lengths, tensor.dtype, row);
+    if (length < 0 || length > part->width) return false;
+    part->count += length;
+  }
+  return true;
+}
+
+// Finds the rows of a request: those of the inputs of items, or the most that the others have.
+bool Model::find_rows(InferRequest& request) const {
+  std::int64_t rows = 0;
   std::size_t required = 0;
-  request.columns.reserve(tensors.size());
-  for (const TensorPart& tensor : tensors) {
-    if (tensor.rows != request.rows) return false;
-    request.columns.push_back({inputs_[tensor.input].place, tensor.dtype, tensor.offset, tensor.size});
-    required += inputs_[tensor.input].is_required;
+  for (const ColumnPart& part : request.columns) {
+    required += inputs_[part.input].is_required;
+    if (inputs_[part.input].is_user) continue;
+    if (rows != 0 && part.rows != rows) return false;
+    rows = part.rows;
   }
   if (required != required_) return false;
-  const auto before = [](const ColumnPart& a, const ColumnPart& b) { return a.place < b.place; };
-  if (!std::is_sorted(request.columns.begin(), request.columns.end(), before)) {
-    std::sort(request.columns.begin(), request.columns.end(), before);
+  if (rows == 0) {
+    for (const ColumnPart& part : request.columns) rows = std::max(rows, part.rows);
   }
-  const auto same = [](const ColumnPart& a, const ColumnPart& b) { return a.place == b.place; };
-  if (std::adjacent_find(request.columns.begin(), request.columns.end(), same) != request.columns.end()) return false;
-  if (request.outputs.empty()) {
-    for (std::size_t i = 0; i < outputs_.size(); ++i) request.outputs.push_back(static_cast<std::uint16_t>(i));
+  for (ColumnPart& part : request.columns) {
+    if (part.rows == rows) continue;
+    if (part.rows != 1) return false;
+    part.form |= kOneRow;
+    request.has_one_row = true;
   }
-  request.level = level_;
-  if (timeout_ns_ != 0) (delays_ ? request.delay_at_ns : request.deadline_ns) = request.arrived_ns + timeout_ns_;
+  request.rows = rows;
   return true;
 }
 
-std::size_t Model::answer_bytes(const InferRequest& request) const {
-  std::size_t bytes = 512 + model_json_.size() + request.id.size();
-  for (const std::uint16_t output : request.outputs) {
-    const ModelOutput& entry = outputs_[output];
-    bytes += 64 + entry.before_rows.size() + entry.after_rows.size();
-    bytes += static_cast<std::size_t>(entry.row_bytes * request.rows);
-  }
-  return bytes;
+bool Model::add_output(InferRequest& request, std::string_view name, bool is_binary) const {
+  const auto place = output_places_.find(name);
+  if (place == output_places_.end() || (!is_binary && outputs_[place->second].json_dtype == kNoWire)) return false;
+  const bool is_there = std::any_of(request.outputs.begin(), request.outputs.end(),
+                                    [&](const WantedOutput& each) { return each.place == place->second; });
+  if (!is_there) request.outputs.push_back({place->second, is_binary});
+  return !is_there;
 }
 
-void Model::write(std::string& out, const InferRequest& request, const std::vector<const char*>& outputs,
-                  const AnswerHead& head, std::string_view date, bool closes) const {
-  std::string json;
-  json.reserve(answer_bytes(request));
-  json += '{';
-  if (!request.id.empty()) json.append("\"id\":\"").append(request.id).append("\",");
-  json.append("\"model_name\":").append(model_json_).append(",\"model_version\":").append(head.version);
-  json.append(",\"parameters\":").append(head.parameters).append(",\"outputs\":[");
-  std::int64_t bytes = 0;
-  for (const std::uint16_t output : request.outputs) {
-    const ModelOutput& entry = outputs_[output];
-    if (output != request.outputs.front()) json += ',';
-    json += entry.before_rows;
-    append_number(json, request.rows);
-    json += entry.after_rows;
-    append_number(json, entry.row_bytes * request.rows);
-    json += "}}";
-    bytes += entry.row_bytes * request.rows;
+bool Model::add_outputs(InferRequest& request, bool is_binary) const {
+  return std::all_of(outputs_.begin(), outputs_.end(),
+                     [&](const ModelOutput& output) { return add_output(request, output.name, is_binary); });
+}
+
+bool Model::schedule(InferRequest& request, std::int64_t priority, std::int64_t timeout_us) const {
+  if (timeout_us > kMostTimeoutUs) return false;
+  const bool is_known = priority >= 1 && priority <= static_cast<std::int64_t>(levels_.size());
+  request.level = is_known ? static_cast<std::size_t>(priority - 1) : default_level_;
+  const ModelLevel& level = levels_[request.level];
+  std::int64_t timeout_ns = timeout_us * 1000;
+  if (level.timeout_ns != 0 && level.delays) request.delay_at_ns = request.arrived_ns + level.timeout_ns;
+  if (level.timeout_ns != 0 && !level.delays) {
+    timeout_ns = timeout_ns == 0 ? level.timeout_ns : std::min(timeout_ns, level.timeout_ns);
   }
-  json += "]}";
-  out.reserve(out.size() + json.size() + static_cast<std::size_t>(bytes) + 256);
-  out.append("HTTP/1.1 200 OK\r\n").append(date).append("content-length: ");
-  append_number(out, static_cast<std::int64_t>(json.size()) + bytes);
-  out.append("\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: ");
-  append_number(out, static_cast<std::int64_t>(json.size()));
-  out.append(closes ? "\r\nconnection: close\r\n\r\n" : "\r\n\r\n").append(json);
-  for (const std::uint16_t output : request.outputs) {
-    out.append(outputs[output], static_cast<std::size_t>(outputs_[output].row_bytes * request.rows));
-  }
+  if (timeout_ns != 0) request.deadline_ns = request.arrived_ns + timeout_ns;
+  return true;
 }
 
 }  // namespace emberline::front

@@ -1,23 +1,22 @@
-// What the front knows of a model: how to read its plain requests, and how to write their answers.
+// What the front knows of a model: which requests it takes, and how to write their answers.
+//
+// A request is read by the reader of its protocol (http_request.h), which has the model check and place what it finds.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "infer_request.h"
 #include "queue.h"
 
 namespace emberline::front {
-
-// dtypes of the wire that are read here; their numbers are those of kWireNames.
-constexpr std::string_view kWireNames[] = {"INT64", "INT32", "UINT64", "FP32", "FP64"};
-constexpr std::int64_t kWireBytes[] = {8, 4, 8, 4, 8};
 
 struct ModelInput {
   std::string name;
@@ -25,62 +24,32 @@ struct ModelInput {
   std::uint16_t place = 0;
   // Bit n: takes tensors of dtype n.
   std::uint8_t takes = 0;
+  // Values of a row; of a list, the most.
   std::int64_t width = 1;
   bool is_required = true;
+  bool is_list = false;
+  // Whether one row may stand for all rows of a request.
+  bool is_user = false;
+  // Whether NAME.valid may say which values, or lists, are there.
+  bool has_valid = false;
 };
 
 struct ModelOutput {
   std::string name;
-  // JSON before and after the number of rows, and the end after the number of bytes.
+  // JSON before and after the number of rows, of the output's name, dtype and shape.
   std::string before_rows, after_rows;
   std::int64_t row_bytes = 0;
+  // The dtype as which it is written as JSON; kNoWire for one that is sent as bytes only.
+  std::uint8_t json_dtype = kNoWire;
   std::string dtype;
   // The shape of one row.
   std::vector<std::int64_t> dims;
 };
 
-// One column of a request: an array of rows * width values.
-struct ColumnPart {
-  std::uint16_t place = 0;
-  std::uint8_t dtype = 0;
-  std::size_t offset = 0;
-  std::size_t size = 0;
-};
-
-// An input's tensor as a request describes it.
-struct TensorPart {
-  // Its position among those that requests may hold.
-  std::size_t input = 0;
-  std::uint8_t dtype = 0;
-  std::int64_t rows = 0;
-  // Its bytes among those of the request.
-  std::size_t offset = 0;
-  std::size_t size = 0;
-};
-
-class Mailbox;
-class Model;
-
-// How an answer is written.
-enum class Encoding : std::uint8_t { kHttp, kGrpc, kGrpcStream };
-
-// A request that was read here, with its bytes. Views into them are offsets, so that it can be moved.
-struct InferRequest : Waiting {
-  std::shared_ptr<const Model> model;
-  // Where its answer goes, and the connection that it came by.
-  std::shared_ptr<Mailbox> mailbox;
-  std::uint64_t ticket = 0;
-  // The call within the connection, where there may be several at a time; or 0.
-  std::int32_t stream = 0;
-  // Which of the call's requests it is.
-  std::uint32_t number = 0;
-  Encoding encoding = Encoding::kHttp;
-  // Head and body, as they came.
-  std::string bytes;
-  std::vector<ColumnPart> columns;
-  // Positions of the outputs that were asked for.
-  std::vector<std::uint16_t> outputs;
-  std::string id;
+// How long requests of a priority level may wait, 0 for no limit; they are delayed instead of refused where it delays.
+struct ModelLevel {
+  std::int64_t timeout_ns = 0;
+  bool delays = false;
 };
 
 // The queues that requests of a model go to, replaced as a whole when sessions are started or ended.
@@ -96,57 +65,68 @@ struct AnswerHead {
   std::string plain_version, parameter_fields;
 };
 
-// Immutable but for its queues. Thread-safe.
+// Immutable but for its queues and its canary. Thread-safe.
 class Model {
  public:
-  // key: names the model for Python. inputs: those that requests may hold here, each of one plain tensor.
-  // model_json: the name as a JSON string.
-  // timeout_ns: the most that a request may wait, 0 for no limit. delays: such a request is delayed instead.
+  // key: names the model for Python. inputs: those that requests may hold here. name_json: its name as a JSON string.
+  // levels: at least one. default_level: the position of the level of requests without a priority.
   Model(std::int64_t key, std::vector<ModelInput> inputs, std::vector<ModelOutput> outputs, std::int64_t max_rows,
-        std::string name, std::string model_json, std::size_t level, std::int64_t timeout_ns, bool delays);
+        std::string name, std::string name_json, std::vector<ModelLevel> levels, std::size_t default_level);
 
-  // Reads the body of an HTTP request, whose bytes and arrival are set; false for one that is not plain.
-  bool read(InferRequest& request, std::size_t body, std::int64_t json_length) const;
+  // Checks the tensors of a request, whose bytes are set, and places them into its columns. False for a request that is
+  // not a plain one, or is wrong.
+  bool place(InferRequest& request, const std::vector<Tensor>& tensors) const;
+  // The most tensors that a request may have.
+  std::size_t max_tensors() const { return max_tensors_; }
+  // Adds an output that is asked for; false for one that is unknown, asked for twice or has no form in JSON.
+  bool add_output(InferRequest& request, std::string_view name, bool is_binary) const;
+  // Asks for all outputs.
+  bool add_outputs(InferRequest& request, bool is_binary) const;
+  // Sets when a request, whose arrival is set, is due. priority: 1 is the first, 0 the default. timeout_us: 0 for no
+  // limit of its own. False for a timeout that is too long to count.
+  bool schedule(InferRequest& request, std::int64_t priority, std::int64_t timeout_us) const;
+
   // Bytes of an answer without its head, at most.
   std::size_t answer_bytes(const InferRequest& request) const;
-  // Appends the whole HTTP response to a request.
-  // outputs: the first byte of each output's rows of this request.
+  // Appends the whole HTTP response to a request. outputs: the first byte of each output's rows of this request.
   void write(std::string& out, const InferRequest& request, const std::vector<const char*>& outputs,
              const AnswerHead& head, std::string_view date, bool closes) const;
 
-  // For requests of any encoding.
-
-  // Describes a tensor of one plain value a row and column; false where it is not what the input takes.
-  bool describe(TensorPart& tensor, std::string_view name, std::string_view dtype,
-                const std::vector<std::int64_t>& shape, std::int64_t size) const;
-  // Adds an output that is asked for; false where there is none of that name, or it was asked for already.
-  bool ask_for(InferRequest& request, std::string_view output) const;
-  // Makes columns of the tensors, and completes the request, whose arrival is set; false where they are not those of
-  // one request.
-  bool complete(InferRequest& request, const std::vector<TensorPart>& tensors) const;
-
   void set_queues(std::shared_ptr<const Queues> queues);
   std::shared_ptr<const Queues> queues() const;
+  // Has a canary answer this share of the requests; 0 for none.
+  void set_canary_share(double share) { canary_share_.store(share, std::memory_order_relaxed); }
+  double canary_share() const { return canary_share_.load(std::memory_order_relaxed); }
   std::int64_t key() const { return key_; }
-  std::size_t most_inputs() const { return inputs_.size(); }
   const std::string& name() const { return name_; }
   const std::vector<ModelOutput>& outputs() const { return outputs_; }
 
  private:
-  bool read_inputs(class JsonScan& scan, std::vector<TensorPart>& tensors) const;
-  bool read_tensor(JsonScan& scan, TensorPart& tensor) const;
-  bool read_outputs(JsonScan& scan, InferRequest& request, bool& needs_all_binary) const;
+  // What a tensor is of its input.
+  enum class Role : std::uint8_t { kValues, kLengths, kValid };
+  struct Wanted {
+    std::uint16_t input = 0;
+    Role role = Role::kValues;
+  };
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+  };
+  bool add_values(InferRequest& request, std::uint16_t input, const Tensor& tensor) const;
+  bool add_companion(InferRequest& request, Wanted wanted, const Tensor& tensor) const;
+  bool find_rows(InferRequest& request) const;
 
   const std::int64_t key_;
   const std::vector<ModelInput> inputs_;
   const std::vector<ModelOutput> outputs_;
   const std::int64_t max_rows_;
-  const std::string name_, model_json_;
-  const std::size_t level_;
-  const std::int64_t timeout_ns_;
-  const bool delays_;
-  std::size_t required_ = 0;
-  std::unordered_map<std::string_view, std::size_t> input_places_, output_places_;
+  const std::string name_, name_json_;
+  const std::vector<ModelLevel> levels_;
+  const std::size_t default_level_;
+  std::size_t required_ = 0, max_tensors_ = 0;
+  std::unordered_map<std::string, Wanted, NameHash, std::equal_to<>> tensors_;
+  std::unordered_map<std::string_view, std::uint16_t> output_places_;
+  std::atomic<double> canary_share_{0.0};
   mutable std::mutex mutex_;
   std::shared_ptr<const Queues> queues_;
 };

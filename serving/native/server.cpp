@@ -53,21 +53,6 @@ std::string client_of(const sockaddr_storage& peer) {
 
 }  // namespace
 
-void Routes::set(const std::string& path, std::shared_ptr<const Model> model) {
-  const std::lock_guard lock(mutex_);
-  if (model == nullptr) {
-    models_.erase(path);
-  } else {
-    models_[path] = std::move(model);
-  }
-}
-
-std::shared_ptr<const Model> Routes::find(const std::string& path) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = models_.find(path);
-  return found == models_.end() ? nullptr : found->second;
-}
-
 Server::Server(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python)
     : options_(std::move(options)),
       routes_(std::move(routes)),

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "mailbox.h"
-#include "model.h"
+#include "route.h"
 
 namespace emberline::front {
 
@@ -40,19 +40,6 @@ struct ServerOptions {
   // Texts of the errors for a request that did not arrive, that waited too long, and for too much that is read at once
   // or too many connections.
   std::string late, expired, too_many_bytes, too_many_connections, too_many_of_address;
-};
-
-// The models that are answered, by path: /v2/models/NAME/infer or /v2/models/NAME/versions/NUMBER/infer. Thread-safe.
-class Routes {
- public:
-  // Answers a path from now on by a model; null: the path is no longer answered natively.
-  void set(const std::string& path, std::shared_ptr<const Model> model);
-  // Returns null for a path that is not answered natively.
-  std::shared_ptr<const Model> find(const std::string& path) const;
-
- private:
-  mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_ptr<const Model>> models_;
 };
 
 // What happened to requests that no session answered, by model.

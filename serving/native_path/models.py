@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import struct
 import time
 import weakref
 from collections.abc import Sequence
 
-from serving._front import AnswerHead, Model, RequestBatch
+import numpy as np
+
+from serving._front import AnswerHead, Model, ModelInput, ModelOutput, RequestBatch, number_text
 from serving.control.models import answer_parameters
 from serving.engine.batcher import RequestQueue
 from serving.engine.endpoint import Endpoint
@@ -16,13 +18,15 @@ from serving.engine.requests import Answer, InferenceResult, JoinedRequest, Queu
 from serving.protocol.dtypes import WIRE_TYPES, accepts
 from serving.protocol.json_text import dump_json
 from serving.protocol.proto_tensors import parameter_fields
-from storage.features.flat import FlatColumn, FlatColumns, Layout
+from storage.features import InputSpec
+from storage.features.dtypes import DTYPES, FLOATS
+from storage.features.flat import FlatColumns, Layout
 
 logger = logging.getLogger("emberline.serving")
 
-# dtypes that the native server reads; their positions are its numbers.
-WIRES = ("INT64", "INT32", "UINT64", "FP32", "FP64")
 _MAX_LAYOUTS = 256
+# More than a month, so that it can be counted in nanoseconds.
+_MAX_TIMEOUT_US = 1 << 42
 
 
 class NativeSink:
@@ -43,17 +47,9 @@ class NativeSink:
             # As many as there are ways to choose dtypes and inputs; a client that tries all must not fill the memory.
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
-            layout = self._layouts[described] = self._layout(described)
+            layout = self._layouts[described] = Layout.parse(described, self._inputs)
         columns = FlatColumns(layout, batch.block(), rows)
         return JoinedRequest(columns, rows, self, batch, min(batch.arrivals_ns), canary=batch.canary)
-
-    def _layout(self, described: bytes) -> Layout:
-        """Returns the layout of columns. described: see RequestBatch.layout."""
-        columns = []
-        for place, wire in struct.iter_unpack("<HB", described):
-            spec = self._inputs[place]
-            columns.append(FlatColumn(spec.name, WIRES[wire], spec.width, False, False, False))
-        return Layout(columns)
 
     def deliver(self, answers: Sequence[tuple[QueuedRequest, Answer]]) -> None:
         """See ResponseSink. Requests without an answer are answered from their beginning by the Python path."""
@@ -72,11 +68,13 @@ class NativeSink:
         head = AnswerHead(
             dump_json(version).decode(), dump_json(parameters).decode(), version, parameter_fields(parameters)
         )
-        batch.respond(answer.outputs, head)
         endpoint = self._endpoint()
         if endpoint is not None:
+            # Before the clients have their answers, so that one of them finds its request counted.
             now_ns = time.monotonic_ns()
             endpoint.statistics_of(request).succeeded([now_ns - at_ns for at_ns in batch.arrivals_ns])
+        batch.respond(answer.outputs, head)
+        if endpoint is not None:
             endpoint.answered(request)
 
 
@@ -86,21 +84,22 @@ def native_model(endpoint: Endpoint, key: int) -> Model | None:
     inputs = []
     for place, entry in enumerate(signature.raw):
         is_required = entry.missing == "error"
-        if entry.kind == "fixed" and entry.dtype in WIRES:
-            takes = sum(1 << number for number, dtype in enumerate(WIRES) if accepts(entry.dtype, dtype))
-            inputs.append((entry.name, place, takes, entry.width, is_required))
+        if entry.dtype != "BYTES":
+            inputs.append(_native_input(place, entry, is_required))
         elif is_required:
             return None
     if any(WIRE_TYPES[output.dtype].item_bytes == 0 for output in signature.outputs):
         return None
+    writes_floats = writes_floats_alike()
     outputs = []
     for output, row_bytes in zip(signature.outputs, signature.output_row_bytes, strict=True):
         begin = dump_json({"name": output.name, "datatype": output.dtype, "shape": []}).decode()
         dims = "".join(f",{size}" for size in output.dims)
-        after = f'{dims}],"parameters":{{"binary_data_size":'
-        outputs.append((output.name, begin[:-2], after, row_bytes, output.dtype, list(output.dims)))
+        json_dtype = "" if output.dtype in FLOATS and not writes_floats else output.dtype
+        outputs.append(
+            ModelOutput(output.name, begin[:-2], f"{dims}]", row_bytes, json_dtype, output.dtype, list(output.dims))
+        )
     settings = endpoint.queue_settings
-    level = settings.level_of(0)
     return Model(
         key,
         inputs,
@@ -108,10 +107,36 @@ def native_model(endpoint: Endpoint, key: int) -> Model | None:
         signature.max_batch_size,
         signature.model,
         dump_json(signature.model).decode(),
-        level,
-        settings.levels[level].timeout_us * 1000,
-        settings.levels[level].delays,
+        [(min(level.timeout_us, _MAX_TIMEOUT_US) * 1000, level.delays) for level in settings.levels],
+        settings.level_of(0),
     )
+
+
+def _native_input(place: int, entry: InputSpec, is_required: bool) -> ModelInput:
+    is_list = entry.kind == "list"
+    return ModelInput(
+        entry.name,
+        place,
+        [dtype for dtype in DTYPES if accepts(entry.dtype, dtype)],
+        entry.max_length if is_list else entry.width,
+        is_required,
+        is_list,
+        entry.side == "user",
+        entry.nulls == "allow",
+    )
+
+
+@functools.cache
+def writes_floats_alike() -> bool:
+    """Returns whether native code writes floats into JSON as orjson does, whose versions differ in their exponents."""
+    for dtype in (np.float32, np.float64):
+        limits = np.finfo(dtype)
+        exponents = range(int(np.log10(limits.smallest_subnormal)), int(np.log10(limits.max)) + 1)
+        values = np.array([float(f"{digits}e{each}") for each in exponents for digits in ("1", "-1.25")], dtype)
+        if f"[{number_text(values)}]" != dump_json(values).decode():
+            logger.warning("this version of orjson writes floats in another form; Python answers requests for JSON")
+            return False
+    return True
 
 
 def connect_queues(endpoint: Endpoint, model: Model) -> None:

@@ -58,20 +58,27 @@ class NativeRoutes:
         """Replaces the paths of a model. Called on the threads of updates."""
         base = f"/v2/models/{name}"
         with self._publishing:
-            paths: dict[str, Model] = {}
+            paths: dict[str, tuple[Model, Model | None, float]] = {}
             for version, endpoint in routes.by_version.items():
-                self._add(paths, f"{base}/versions/{version}/infer", endpoint)
-            if routes.served is not None and routes.canary is None:
-                self._add(paths, f"{base}/infer", routes.served)
+                model = self._model(endpoint)
+                if model is not None:
+                    paths[f"{base}/versions/{version}/infer"] = (model, None, 0.0)
+            served = None if routes.served is None else self._model(routes.served)
+            if served is not None and routes.canary is None:
+                paths[f"{base}/infer"] = (served, None, 0.0)
+            elif served is not None and routes.canary is not None:
+                endpoint, share = routes.canary
+                canary = self._model(endpoint)
+                if canary is not None:
+                    paths[f"{base}/infer"] = (served, canary, share)
             for path in self._paths.get(name, frozenset()) - paths.keys():
                 self.native.set(path, None)
-            for path, model in paths.items():
-                self.native.set(path, model)
+            for path, route in paths.items():
+                self.native.set(path, *route)
             self._paths[name] = frozenset(paths)
 
-    def _add(self, paths: dict[str, Model], path: str, endpoint: Endpoint) -> None:
-        if endpoint.history.canary is not None:  # each request has to be sent to one of the arms
-            return
+    def _model(self, endpoint: Endpoint) -> Model | None:
+        """Returns the native model of an endpoint, with its present canary; None where Python answers all requests."""
         if endpoint not in self._models:
             key = next(self._keys)
             self._models[endpoint] = model = native_model(endpoint, key)
@@ -79,8 +86,10 @@ class NativeRoutes:
                 self._endpoints[key] = endpoint
                 connect_queues(endpoint, model)
         model = self._models[endpoint]
+        canary = endpoint.history.canary
         if model is not None:
-            paths[path] = model
+            model.canary_share = 0.0 if canary is None else canary[1]
+        return model
 
 
 class NativeServer(Generic[AnyServer]):

@@ -30,7 +30,7 @@ from tests.external.h2_floods import FLOODS, Flood
 from tests.external.h2_peer import TIMEOUT_S, Peer
 from tests.external.h2_vectors import ANSWERED, IGNORED, REFUSED, Call, Vector, vectors
 from tests.integration.serving.conftest import Published
-from tests.support.binary_requests import tensors
+from tests.integration.serving.native_clients import tensors
 from tests.support.server_process import ServerProcess
 
 _PROOF = 101

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.external.http_vectors import INSIDE, OPEN, Vector, vectors
 from tests.integration.serving.conftest import Published
-from tests.support.binary_requests import body_of, request_bytes, tensors
+from tests.integration.serving.native_clients import body_of, request_bytes, tensors
 from tests.support.server_process import ServerProcess
 
 TIMEOUT_S = 10.0

@@ -84,7 +84,7 @@ def framed_request(rng: Random) -> Framed:
     """Returns one request, changed anywhere but in its framing."""
     kind = rng.random()
     if kind < 0.45:
-        request = _v2(rng)
+        request = infer_request(rng)
     elif kind < 0.65:
         request = _v1(rng)
     elif kind < 0.75:
@@ -100,6 +100,30 @@ def framed_request(rng: Random) -> Framed:
     if rng.random() < 0.05:
         _compress(rng, request)
     return request
+
+
+def infer_request(rng: Random) -> Framed:
+    """Returns a v2 request, changed anywhere but in its framing."""
+    found = valid.v2_request(rng, region=REGION)
+    header, tail = found.header, found.tail
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
+        header = mutate_json(rng, header)
+    text = dump(rng, header)
+    if rng.random() < 0.1:
+        text = mutate_bytes(rng, text)
+    if rng.random() < 0.15:
+        tail = mutate_bytes(rng, tail)
+    headers = {}
+    if tail or rng.random() < 0.1:
+        length = str(len(text))
+        if rng.random() < 0.05:
+            length = str(rng.choice((*INTEGERS, len(text) + 1, len(text) - 1, "", "x", "\u00b2", " 7", "+7", "7_0")))
+        headers["inference-header-content-length"] = length
+    if rng.random() < 0.03:
+        headers["emberline-min-snapshot"] = rng.choice(("1.0", "9.9", "x", "", "-1.-1", "1.99999999999999999999"))
+    version = rng.choice(("", "", "", "/versions/1", "/versions/2", "/versions/x"))
+    name = quote(rng.choice(_NAMES), safe="%.") if rng.random() < 0.2 else MODEL
+    return Framed("POST", f"/v2/models/{name}{version}/infer", headers, text + tail)
 
 
 def raw_input(rng: Random) -> bytes:
@@ -132,29 +156,6 @@ def raw_input(rng: Random) -> bytes:
         if kind == 5:
             data = mutate_bytes(rng, data, _SPLITS)
     return data
-
-
-def _v2(rng: Random) -> Framed:
-    found = valid.v2_request(rng, region=REGION)
-    header, tail = found.header, found.tail
-    for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
-        header = mutate_json(rng, header)
-    text = dump(rng, header)
-    if rng.random() < 0.1:
-        text = mutate_bytes(rng, text)
-    if rng.random() < 0.15:
-        tail = mutate_bytes(rng, tail)
-    headers = {}
-    if tail or rng.random() < 0.1:
-        length = str(len(text))
-        if rng.random() < 0.05:
-            length = str(rng.choice((*INTEGERS, len(text) + 1, len(text) - 1, "", "x", "\u00b2", " 7", "+7", "7_0")))
-        headers["inference-header-content-length"] = length
-    if rng.random() < 0.03:
-        headers["emberline-min-snapshot"] = rng.choice(("1.0", "9.9", "x", "", "-1.-1", "1.99999999999999999999"))
-    version = rng.choice(("", "", "", "/versions/1", "/versions/2", "/versions/x"))
-    name = quote(rng.choice(_NAMES), safe="%.") if rng.random() < 0.2 else MODEL
-    return Framed("POST", f"/v2/models/{name}{version}/infer", headers, text + tail)
 
 
 def _v1(rng: Random) -> Framed:

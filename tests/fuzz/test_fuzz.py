@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import campaign as campaigns
-from tests.fuzz import decoders, grpc, http
+from tests.fuzz import decoders, grpc, http, native
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.entries import Entry, entries, run_guarded
 from tests.fuzz.served import Served
@@ -37,6 +37,11 @@ def run(transport: str, fuzz: Callable[[Campaign], None], *, inputs: int = 0, se
 def test_the_http_port_stands_anything(served: Served) -> None:
     done = run("http", lambda campaign: http.run(campaign, served), inputs=3000)
     assert {"200", "400", "404", "405", "raw ended"} <= done.answers.keys()
+
+
+def test_the_native_server_answers_as_python_does(served: Served) -> None:
+    done = run("native", lambda campaign: native.run(campaign, served), inputs=1500)
+    assert {"200", "400", "404"} <= done.answers.keys()
 
 
 def test_every_grpc_call_stands_anything(served: Served) -> None:
@@ -71,7 +76,7 @@ def test_every_fuzzer_that_is_spoken_of_is_there() -> None:
     loop = re.search(r"^fuzz:.*\n\t@code=0; for name in ([a-z ]+);", (root / "Makefile").read_text(), re.MULTILINE)
     assert loop is not None
     named = {*re.findall(r"python -m tests\.fuzz\.(\w+)", page), *loop[1].split()}
-    assert named == {"http", "grpc", "decoders", "openapi"}
+    assert named == {"http", "native", "grpc", "decoders", "openapi"}
     assert all((root / "tests" / "fuzz" / f"{name}.py").exists() for name in named)
 
 

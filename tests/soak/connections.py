@@ -31,7 +31,7 @@ from serving import Server, ServerConfig
 from tests.external import h2_frames as h2
 from tests.external.http_smuggling import Answer, Line
 from tests.integration.serving.conftest import Published
-from tests.support.binary_requests import PATH, body_of, request_bytes, tensors
+from tests.integration.serving.native_clients import PATH, body_of, request_bytes, tensors
 
 BODY_TIMEOUT_S, KEEP_ALIVE_S = 20.0, 75.0
 INFLIGHT = 64 << 20

@@ -1,4 +1,5 @@
-// Sends HTTP requests at a fixed rate, whether or not earlier ones were answered, with little processor time of its own.
+// Sends HTTP requests at a fixed rate, whether or not earlier ones were answered, with little processor time of its
+// own.
 #pragma once
 
 #include <cstdint>

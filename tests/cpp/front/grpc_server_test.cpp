@@ -192,8 +192,8 @@ std::string local_path(const char* name) { return "/tmp/emberline-grpc-test-" + 
 struct Chain {
   Chain() : path(local_path("-upstream")) {
     ::unlink(path.c_str());
-    behind = std::make_unique<GrpcWorld>(WorldOptions{.local = path}, std::string("/nowhere"), std::string());
-    front = std::make_unique<GrpcWorld>(WorldOptions{.answers = false, .has_route = false}, path, std::string());
+    behind = std::make_unique<GrpcWorld>(WorldOptions{.local = path}, std::string("/nowhere"), std::string("s"));
+    front = std::make_unique<GrpcWorld>(WorldOptions{.answers = false, .has_route = false}, path, std::string("s"));
   }
   ~Chain() { ::unlink(path.c_str()); }
   Chain(const Chain&) = delete;
@@ -206,7 +206,7 @@ struct Chain {
 }  // namespace
 
 TEST(calls_are_answered_many_at_a_time) {
-  const GrpcWorld world({}, std::string("/nowhere"), std::string());
+  const GrpcWorld world({}, std::string("/nowhere"), std::string("s"));
   Client client(world.connect());
   std::vector<std::int32_t> ids;
   for (std::int64_t value = 0; value < 300; ++value) ids.push_back(client.ask(message(1 + value % 16, value)));
@@ -234,7 +234,7 @@ TEST(other_calls_are_passed_on_and_back) {
 }
 
 TEST(without_a_python_path_other_calls_are_refused_and_plain_ones_answered) {
-  const GrpcWorld world({}, std::string("/nowhere"), std::string());
+  const GrpcWorld world({}, std::string("/nowhere"), std::string("s"));
   Client client(world.connect());
   const std::int32_t other = client.ask("", "/a/b"), plain = client.ask(message(1, 5));
   CHECK(client.finish());
@@ -280,7 +280,7 @@ TEST(a_full_queue_and_a_late_request_are_refused) {
   CHECK(waiting.finish());
   CHECK(waiting.calls[own].status == "4");
 
-  const GrpcWorld bounded({.server = grpc_options(), .answers = false}, std::string("/nowhere"), std::string());
+  const GrpcWorld bounded({.server = grpc_options(), .answers = false}, std::string("/nowhere"), std::string("s"));
   Client hurried(bounded.connect());
   const std::int32_t soon =
       hurried.ask(message(1, 1), "/inference.GRPCInferenceService/ModelInfer", {{"grpc-timeout", "20m"}});
@@ -291,7 +291,7 @@ TEST(a_full_queue_and_a_late_request_are_refused) {
 TEST(a_request_that_does_not_arrive_is_refused) {
   ServerOptions hurried = grpc_options();
   hurried.body_timeout_ns = 300'000'000;
-  const GrpcWorld world({.server = hurried}, std::string("/nowhere"), std::string());
+  const GrpcWorld world({.server = hurried}, std::string("/nowhere"), std::string("s"));
   Client client(world.connect());
   const std::int32_t id = client.ask(message(2, 1).substr(0, 20));
   client.calls[id].stays_open = true;
@@ -302,7 +302,7 @@ TEST(a_request_that_does_not_arrive_is_refused) {
 TEST(an_answer_that_its_client_does_not_take_ends) {
   ServerOptions hurried = grpc_options();
   hurried.body_timeout_ns = 300'000'000;
-  const GrpcWorld world({.server = hurried}, std::string("/nowhere"), std::string());
+  const GrpcWorld world({.server = hurried}, std::string("/nowhere"), std::string("s"));
   Client client(world.connect(), 0);
   const std::int32_t id = client.ask(message(2, 1));
   CHECK(client.finish());
@@ -310,7 +310,7 @@ TEST(an_answer_that_its_client_does_not_take_ends) {
 }
 
 TEST(a_message_that_ends_within_is_not_plain) {
-  const GrpcWorld world({}, std::string("/nowhere"), std::string());
+  const GrpcWorld world({}, std::string("/nowhere"), std::string("s"));
   Client client(world.connect());
   const std::int32_t id = client.ask(message(2, 1).substr(0, 20));
   CHECK(client.finish());
@@ -319,7 +319,7 @@ TEST(a_message_that_ends_within_is_not_plain) {
 
 TEST(clients_that_leave_free_their_places_here_and_behind) {
   const Chain chain;
-  const GrpcWorld world({.answers = false}, std::string("/nowhere"), std::string());
+  const GrpcWorld world({.answers = false}, std::string("/nowhere"), std::string("s"));
   chain.behind->queue->pause();
   for (int turn = 0; turn < 20; ++turn) {
     Client passed(chain.front->connect()), plain(world.connect());
@@ -352,7 +352,7 @@ TEST(a_large_call_is_passed_on_within_the_windows) {
 }
 
 TEST(draining_answers_what_was_begun_and_ends) {
-  const GrpcWorld world({}, std::string("/nowhere"), std::string());
+  const GrpcWorld world({}, std::string("/nowhere"), std::string("s"));
   world.queue->pause();
   Client client(world.connect());
   const std::int32_t id = client.ask(message(1, 3));
@@ -369,7 +369,7 @@ TEST(draining_answers_what_was_begun_and_ends) {
 }
 
 TEST(connections_that_say_nothing_or_nonsense_are_ended) {
-  const GrpcWorld world({}, std::string("/nowhere"), std::string());
+  const GrpcWorld world({}, std::string("/nowhere"), std::string("s"));
   const int end = world.connect();
   const std::string nonsense = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
   CHECK(::send(end, nonsense.data(), nonsense.size(), MSG_NOSIGNAL) > 0);

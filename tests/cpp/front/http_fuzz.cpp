@@ -17,6 +17,7 @@
 
 #include "http_client.h"
 #include "http_head.h"
+#include "http_request.h"
 
 using namespace emberline::front;
 
@@ -211,7 +212,8 @@ bool is_plain_host(const std::string& host) {
 }
 
 // Fills `head` if the bytes begin with the head of a plain request.
-bool read_slowly(const std::string& bytes, std::int64_t& content_length, std::int64_t& json_length, std::string& path) {
+bool read_slowly(const std::string& bytes, std::int64_t& content_length, std::int64_t& json_length, std::string& path,
+                 std::string& routing_key) {
   const std::size_t end = bytes.find("\r\n\r\n");
   if (end == std::string::npos || end > 16384) return false;
   std::vector<std::string> lines = split(bytes.substr(0, end), "\r\n");
@@ -240,15 +242,20 @@ bool read_slowly(const std::string& bytes, std::int64_t& content_length, std::in
       if (name == never) return false;
     }
     if (name == "connection" && lower(value) != "keep-alive") return false;
-    if (name.substr(0, 9) == "emberline") return false;
+    if (name == "emberline-routing-key") {
+      if (names.count(name) != 0 || value.size() > 1024) return false;
+      routing_key = value;
+    } else if (name.substr(0, 9) == "emberline") {
+      return false;
+    }
     if (name == "host") values[0] = value;
     if (name == "content-length") values[1] = value;
     if (name == "inference-header-content-length") values[2] = value;
     names.insert(name);
   }
-  for (const char* once : {"host", "content-length", "inference-header-content-length"}) {
-    if (names.count(once) != 1) return false;
-  }
+  if (names.count("host") != 1 || names.count("content-length") != 1) return false;
+  if (names.count("inference-header-content-length") > 1) return false;
+  if (names.count("inference-header-content-length") == 0) values[2] = values[1];
   if (!is_plain_host(values[0]) || !are_digits(values[1]) || !are_digits(values[2])) return false;
   content_length = std::stoll(values[1]);
   json_length = std::stoll(values[2]);
@@ -307,19 +314,19 @@ bool is_json(const std::string& text) {
 }
 
 // Returns what is wrong with how an input is read; null for nothing.
-const char* read_one(const std::string& bytes, const Model& model, std::int64_t& heads, std::int64_t& bodies) {
+const char* read_one(const std::string& bytes, const Route& route, std::int64_t& heads, std::int64_t& bodies) {
   InferHead head;
   std::int64_t content_length = 0, json_length = 0;
-  std::string path;
+  std::string path, routing_key;
   const HeadState state = read_head(bytes, head);
-  if ((state == HeadState::kInference) != read_slowly(bytes, content_length, json_length, path)) {
+  if ((state == HeadState::kInference) != read_slowly(bytes, content_length, json_length, path, routing_key)) {
     return "only one of the readers takes the head";
   }
   if (state == HeadState::kIncomplete && bytes.find("\r\n\r\n") != std::string::npos) return "a head that never ends";
   if (state != HeadState::kInference) return nullptr;
   ++heads;
-  if (head.path != path || head.content_length != content_length || head.json_length != json_length ||
-      head.size != bytes.find("\r\n\r\n") + 4) {
+  if (head.path != path || head.routing_key != routing_key || head.content_length != content_length ||
+      head.json_length != json_length || head.size != bytes.find("\r\n\r\n") + 4) {
     return "the readers read different heads";
   }
   for (std::size_t size : {head.size - 1, head.size / 2, std::size_t{1}}) {
@@ -330,26 +337,28 @@ const char* read_one(const std::string& bytes, const Model& model, std::int64_t&
   if (static_cast<std::size_t>(content_length) > bytes.size() - head.size) return nullptr;
   InferRequest request;
   request.bytes = std::string(bytes, 0, head.size + static_cast<std::size_t>(content_length));
-  if (!model.read(request, head.size, json_length)) return nullptr;
+  if (!read_http_request(route, request, head.size, json_length, head.routing_key)) return nullptr;
   ++bodies;
-  if (!is_json(request.bytes.substr(head.size, static_cast<std::size_t>(json_length)))) return "JSON that is none";
-  std::size_t size = 0;
+  if (!is_json(bytes.substr(head.size, static_cast<std::size_t>(json_length)))) return "JSON that is none";
   for (const ColumnPart& column : request.columns) {
-    if (column.offset + column.size > request.bytes.size()) return "a column behind the end";
-    if (column.size != static_cast<std::size_t>(request.rows * 8)) return "a column of another size";
-    size += column.size;
+    for (const Span& span : {column.values, column.lengths, column.valid}) {
+      const std::string& place = span.is_made ? request.made : request.bytes;
+      if (span.offset + span.size > place.size()) return "a column behind the end";
+    }
   }
-  if (size + head.size + static_cast<std::size_t>(json_length) != request.bytes.size()) return "bytes of no column";
   return nullptr;
 }
 
 void fuzz_readers(std::uint64_t inputs, std::uint64_t seed) {
-  const Model model(1, {{"a", 0, 1, 1, true}}, {{"s", "", "", 4, "FP32", {1}}}, 16, "m", "\"m\"", 0, 0, false);
+  const auto model = std::make_shared<Model>(1, std::vector<ModelInput>{{"a", 0, 1, 1}},
+                                             std::vector<ModelOutput>{{"s", "", "", 4, kFp32, "FP32", {1}}}, 16, "m",
+                                             "\"m\"", std::vector<ModelLevel>{{0, false}}, std::size_t{0});
+  const Route route{model, nullptr};
   Random random;
   std::int64_t heads = 0, bodies = 0;
   for (std::uint64_t number = 0; number < inputs && findings < 10; ++number) {
     const std::string bytes = input(seed, number, random);
-    if (const char* what = read_one(bytes, model, heads, bodies)) find(what, number, bytes);
+    if (const char* what = read_one(bytes, route, heads, bodies)) find(what, number, bytes);
   }
   std::printf("readers: %llu inputs of seed %llu, %lld heads and %lld bodies were plain, %d findings\n",
               static_cast<unsigned long long>(inputs), static_cast<unsigned long long>(seed),
@@ -380,7 +389,7 @@ void adopt_all(const HttpWorld& world, const std::atomic<bool>& is_over, std::ui
         world.server->give_back(each.ticket, choice % 2 == 0 ? request(1) : "POST /v2/mod");
       }
     }
-    if (random() % 8 == 0) world.routes->set(kPath + std::to_string(random() % 4), world.model);
+    if (random() % 8 == 0) world.routes->set(kPath + std::to_string(random() % 4), world.route);
   }
 }
 

@@ -70,12 +70,12 @@ class World {
     queue_options.merge = true;
     queue_options.max_waiting = {given.max_waiting};
     queue = std::make_shared<Queue>(queue_options, 1);
-    model = std::make_shared<Model>(
-        1, std::vector<ModelInput>{{"a", 0, 1, 1, true}},
-        std::vector<ModelOutput>{{"s", "{\"shape\":[", "],\"parameters\":{\"binary_data_size\":", 4, "FP32", {1}}}, 16,
-        "m", "\"m\"", 0, given.timeout_ns, false);
+    model = std::make_shared<Model>(1, std::vector<ModelInput>{{"a", 0, 1, 1}},
+                                    std::vector<ModelOutput>{{"s", "{\"shape\":[", "]", 4, kFp32, "FP32", {1}}}, 16,
+                                    "m", "\"m\"", std::vector<ModelLevel>{{given.timeout_ns, false}}, std::size_t{0});
     model->set_queues(std::make_shared<Queues>(Queues{{queue}}));
-    if (given.has_route) routes->set(kPath, model);
+    route = std::make_shared<Route>(Route{model, nullptr});
+    if (given.has_route) routes->set(kPath, route);
     server = std::make_unique<AnyServer>(given.server, routes, listener_, wake_, further...);
     if (given.answers) session_ = std::thread([this] { answer_all(); });
   }
@@ -105,6 +105,7 @@ class World {
 
   std::shared_ptr<Queue> queue;
   std::shared_ptr<Model> model;
+  std::shared_ptr<const Route> route;
   std::shared_ptr<Routes> routes = std::make_shared<Routes>();
   std::unique_ptr<AnyServer> server;
 
@@ -145,13 +146,13 @@ class World {
     while (true) {
       Batch batch = queue->take();
       if (batch.is_end) return;
-      std::vector<std::shared_ptr<InferRequest>> requests;
+      InferRequests requests;
       for (const Request& each : batch.requests) requests.push_back(std::static_pointer_cast<InferRequest>(each));
       if (requests.empty()) continue;
       const RequestBatch joined(requests);
       std::vector<std::int64_t> values(static_cast<std::size_t>(joined.rows()));
-      CHECK(joined.bytes() == values.size() * 8);
-      joined.join(reinterpret_cast<char*>(values.data()));
+      CHECK(joined_bytes(requests) == values.size() * 8);
+      join_columns(requests, reinterpret_cast<char*>(values.data()));
       const std::vector<float> scores(values.begin(), values.end());
       joined.respond({reinterpret_cast<const char*>(scores.data())}, {"\"1\"", "{}", "1", ""});
     }

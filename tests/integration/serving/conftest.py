@@ -14,6 +14,7 @@ import torch
 
 from serving import Server, ServerConfig
 from serving.engine.model import LoadedModel
+from serving.http.native_server import NativeHttpServer
 from storage import Golden, GraphInput, GraphOutput, TableData, write_version
 from storage.features import FeatureSpec, column_from_rows
 
@@ -218,6 +219,12 @@ def server(
     running = start_server(version_dir.parent.parent, tmp_path_factory.mktemp("store"), max_body_bytes="1MiB")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def native(server: Server) -> NativeHttpServer:
+    assert server.native is not None
+    return server.native
 
 
 @pytest.fixture(scope="session")

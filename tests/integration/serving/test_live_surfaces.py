@@ -55,6 +55,12 @@ class Caller:
         text = answer.read()
         return answer.status, json.loads(text) if text else None, answer.headers
 
+    @property
+    def answered_natively(self) -> int:
+        """Returns how many requests the native server has answered."""
+        assert self.server.native is not None
+        return self.server.native.native.answered
+
     def control(self, verb: str, body: Any = None) -> dict[str, Any]:
         status, state, _ = self.ask("POST", f"{CONTROL}/{verb}", body)
         assert status == 200, state
@@ -69,13 +75,14 @@ class Caller:
         named = {"Emberline-" + name.replace("_", "-"): value for name, value in headers.items()}
         return self.ask("POST", "/v1/models/ranker:predict", {"instances": self.rows}, named)
 
-    def infer(self, **parameters: Any) -> tuple[int, Any]:
+    def infer(self, headers: dict[str, str] | None = None, **parameters: Any) -> tuple[int, Any]:
         inputs = [
             {"name": "item", "shape": [1, 1], "datatype": "INT64", "data": [3]},
             {"name": "user", "shape": [1, 1], "datatype": "INT64", "data": [1]},
             {"name": "price", "shape": [1, 2], "datatype": "FP32", "data": [[0.5, 1]]},
         ]
-        status, answer, _ = self.ask("POST", "/v2/models/ranker/infer", {"inputs": inputs, "parameters": parameters})
+        body = {"inputs": inputs, "parameters": parameters}
+        status, answer, _ = self.ask("POST", "/v2/models/ranker/infer", body, headers)
         return status, answer
 
     def answered_by(self, **headers: str) -> str:
@@ -242,10 +249,12 @@ def test_a_canary_is_sticky_counted_apart_and_ends_in_promotion_or_hold(caller: 
     assert state["canary"]["fraction"] == 0.5
     sides = {str(key): caller.answered_by(routing_key=str(key)) for key in range(40)}
     assert set(sides.values()) == {first, second}
+    natively = caller.answered_natively
     for key, snapshot in sides.items():
         assert caller.answered_by(routing_key=key) == snapshot
         status, answer = caller.infer(routing_key=int(key))
         assert (status, answer["parameters"]["snapshot"]) == (200, snapshot)
+    assert caller.answered_natively == natively + len(sides)
     on_canary = sum(snapshot == second for snapshot in sides.values())
     found = caller.metrics()
     labels = 'model="ranker",version="1"'
@@ -276,13 +285,20 @@ def test_a_version_can_be_the_canary_and_is_chosen_before_its_tensors_are_read(
     assert (state["served"]["name"], state["canary"]["name"]) == ("1.0", "2.0")
     sides = {key: caller.predict(Routing_Key=str(key))[2]["Emberline-Model-Version"] for key in range(40)}
     assert set(sides.values()) == {"1", "2"}
+    natively = caller.answered_natively
     for key, version in sides.items():
         status, answer = caller.infer(routing_key=key)
         assert (status, answer["model_version"]) == (200, version)
+        status, answer = caller.infer({"Emberline-Routing-Key": "a"}, routing_key=str(key))
+        assert (status, answer["model_version"]) == (200, version)
+        status, answer = caller.infer({"Emberline-Routing-Key": str(key)})
+        assert (status, answer["model_version"]) == (200, version)
+    assert {caller.infer()[1]["model_version"] for _ in range(40)} == {"1", "2"}
+    assert caller.answered_natively == natively + 3 * len(sides) + 40
     found = caller.metrics()
     of_second = 'emberline_requests_success_total{arm="%s",model="ranker",version="2"}'
     counted = sum(found[of_second % arm] for arm in ("main", "canary"))
-    assert counted == 2 * sum(version == "2" for version in sides.values())
+    assert counted >= 4 * sum(version == "2" for version in sides.values())
     assert caller.ask("GET", "/v2/models/ranker/versions/2")[0] == 200
     state = caller.control("canary", {"stop": True})
     assert state["canary"] is None

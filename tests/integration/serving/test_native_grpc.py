@@ -105,6 +105,19 @@ def test_a_plain_call_is_answered_without_the_python_path(
         np.testing.assert_allclose(values, expected[name], atol=1e-5)
 
 
+def test_one_user_with_a_list_is_answered_natively(
+    native: NativeGrpcServer, channel: grpc.Channel, published: Published
+) -> None:
+    values = tensors(published, 9)
+    values["user"] = values["user"][:1]
+    values["history"] = np.array([published.items[:6]], np.int64)
+    before = native.native.answered
+    for lengths in ({}, {"history.lengths": np.array([2], np.int64)}, {"history.lengths": np.array([7], np.int64)}):
+        data = bytes_of({**values, **lengths})
+        assert call(channel, data) == call(channel, data, BY_PYTHON)
+    assert native.native.answered == before + 2
+
+
 def variants(published: Published) -> list[bytes]:
     """Returns plain and less plain forms of the same request."""
     values = tensors(published, 3)
@@ -122,10 +135,21 @@ def variants(published: Published) -> list[bytes]:
     each = message(values)
     each.outputs.add(name="like").parameters["classification"].int64_param = 1
     made.append(each)
-    for key, value in (("priority", 1), ("timeout", 1_000_000), ("unknown", 1)):
+    for key, value in (("priority", 1), ("timeout", 20_000_000), ("unknown", 1), ("routing_key", 7), ("priority", -1)):
         each = message(values)
         each.parameters[key].int64_param = value
         made.append(each)
+    each = message(values)
+    each.parameters["priority"].uint64_param = 2
+    each.parameters["routing_key"].string_param = "user-1"
+    made.append(each)
+    for key, text in (("priority", "1"), ("routing_key", ""), ("routing_key", "ü"), ("min_snapshot", "1.0")):
+        each = message(values)
+        each.parameters[key].string_param = text
+        made.append(each)
+    each = message(values)
+    each.parameters["priority"].bool_param = True
+    made.append(each)
     each = service_pb2.ModelInferRequest(model_name="ranker")
     each.inputs.add(name="user", datatype="INT64", shape=[3]).contents.int64_contents.extend(map(int, values["user"]))
     each.inputs.add(name="item", datatype="INT64", shape=[3]).contents.int64_contents.extend(range(3))
@@ -270,7 +294,7 @@ def test_a_stream_of_requests_is_answered_in_order(
     requests = [message(tensors(published, 1 + index % 7, index), id=f"r{index}") for index in range(count)]
     requests[50].inputs[0].name = "nobody"
     for index in range(60, 400, 11):
-        requests[index].parameters["priority"].int64_param = 1
+        requests[index].parameters["unknown"].int64_param = 1
     before = native.native.answered
     found = stream(channel, [each.SerializeToString() for each in requests])
     assert native.native.answered == before + count - 1 - len(range(60, 400, 11))

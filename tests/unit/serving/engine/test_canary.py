@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 
 import numpy as np
 
 from serving.engine.canary import routing_point
+
+
+def test_it_is_the_digest_of_the_key() -> None:
+    for length in (1, 63, 64, 127, 128, 129, 256, 1000):
+        for name in ("ranker", "m" * 64, "\u00e4" * 40):
+            key = "k" * length + "\u00e9" * (length % 3)
+            digest = hashlib.blake2b(key.encode(), digest_size=8, key=name.encode()[:64]).digest()
+            assert routing_point(name, key) == int.from_bytes(digest, "big") / 2**64
 
 
 def test_a_key_stays_where_it_is_in_every_process() -> None:

@@ -19,7 +19,7 @@ import tritonclient.http
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Row
 
-THREADS, TURNS = 6, 60
+THREADS, TURNS, MOST_TURNS, SNAPSHOTS = 6, 60, 2000, 4
 # tritonclient adds its own headers to the dictionary that it is given.
 BY_PYTHON = {"authorization": "Bearer none"}
 ONE_BY_ONE = ""
@@ -127,7 +127,9 @@ def test_every_answer_is_that_of_the_snapshot_that_it_names(live: Live) -> None:
     def ask(seed: int) -> None:
         asker = Asker(live, seed)
         try:
-            for _ in range(TURNS):
+            for turn in range(MOST_TURNS):
+                if turn >= TURNS and len(seen) >= SNAPSHOTS:
+                    break
                 rows = live.world.rows_of(first, asker.rng.randint(1, 12))
                 way, send = asker.ways[asker.rng.randrange(len(asker.ways))]
                 answer = send(rows, asker.further())
@@ -158,6 +160,6 @@ def test_every_answer_is_that_of_the_snapshot_that_it_names(live: Live) -> None:
         finally:
             is_over.set()
         publishing.result()
-    assert sum(asked.values()) == THREADS * TURNS
+    assert sum(asked.values()) >= THREADS * TURNS
     assert len(asked) == 6
-    assert len(seen) > 2
+    assert len(seen) >= SNAPSHOTS

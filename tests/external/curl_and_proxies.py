@@ -1,6 +1,6 @@
 """Tests that native code answers plain requests of curl, and of clients behind nginx and HAProxy.
 
-    python -m tests.external.native_clients
+    python -m tests.external.curl_and_proxies
 
 The metric emberline_http_native_requests_total says who has answered: each check states by how much it rises. Prints a
 line for each; exit code 0 when all hold, 1 when one does not, 2 when the proxies could not be had.
@@ -25,7 +25,7 @@ import tritonclient.http as triton_http
 from benchmarks.peers import PeerMissingError
 from tests.external.proxies import FOLDER, HAPROXY, NGINX, documented, fetch, running
 from tests.integration.serving.conftest import Published
-from tests.support.binary_requests import LENGTH, PATH, body_of, tensors
+from tests.integration.serving.native_clients import LENGTH, PATH, body_of, tensors
 from tests.support.server_process import ServerProcess, free_ports
 
 ROWS = 5
@@ -191,7 +191,7 @@ def checks(clients: Clients, server: ServerProcess, folder: Path) -> Iterator[Ch
 def main() -> int:
     """Runs all checks."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.external.native_clients",
+        prog="python -m tests.external.curl_and_proxies",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,0 +1,12 @@
+// BLAKE2b of RFC 7693 with a key, and a digest of eight bytes.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace emberline::front {
+
+// Returns the digest as a number, its first byte the highest. key: 1 to 64 bytes.
+std::uint64_t blake2b_64(std::string_view key, std::string_view message);
+
+}  // namespace emberline::front
