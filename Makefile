@@ -10,6 +10,7 @@ PY     := $(VENV)/bin/python
 JOBS   ?= 2
 SECONDS ?= 600
 FUZZ_SECONDS ?= 600
+FUZZ_INPUTS ?= 1000000
 NATIVE := $(shell find storage/native serving/native benchmarks/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
 SAMPLE ?= 40
 READY  := $(VENV)/.ready
@@ -30,7 +31,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export EMBERLINE_NGHTTP2 := $(abspath $(VENV)/nghttp2/usr)
 
-.PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm fuzz bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
+.PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -126,6 +127,10 @@ $(FUZZERS): $(READY)
 fuzz: $(FUZZERS)  ## every fuzzer, ten minutes each; FUZZ_SECONDS=60 for less
 	@code=0; for name in http native grpc decoders openapi; do echo "== $$name"; $(PY) -m tests.fuzz.$$name --seconds $(FUZZ_SECONDS) || code=1; done; exit $$code
 
+fuzz-cpp: $(READY)  ## a million inputs for the native HTTP server under ASan and UBSan, and a million under TSan; FUZZ_INPUTS=10000 for less
+	$(call cpp_fuzz,asan,address$(comma)undefined)
+	$(call cpp_fuzz,tsan,thread)
+
 bench: $(READY)  ## every benchmark, in its quick form
 	@for name in parity session_memory synthetic_tiers live_updates random_kills starts; do echo "== $$name"; $(PY) -m benchmarks.$$name --quick || exit 1; done
 	@mkdir -p build && $(PY) -m benchmarks.all_store --quick --out build/store-quick.txt; code=$$?; cat build/store-quick.txt; exit $$code
@@ -154,4 +159,12 @@ define cpp_tests
 	  -DEMBERLINE_PYTHON=OFF -DEMBERLINE_TESTS=ON -DEMBERLINE_SANITIZE=$(2) > /dev/null
 	$(VENV)/bin/cmake --build build/$(1) --parallel $(JOBS)
 	$(VENV)/bin/ctest --test-dir build/$(1) --parallel $(JOBS) --output-on-failure
+endef
+# $(1) name of the build folder, $(2) sanitizers
+define cpp_fuzz
+	$(VENV)/bin/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
+	  -DEMBERLINE_PYTHON=OFF -DEMBERLINE_TESTS=ON -DEMBERLINE_SANITIZE=$(2) > /dev/null
+	$(VENV)/bin/cmake --build build/$(1) --parallel $(JOBS) --target front_http_fuzz
+	build/$(1)/tests/cpp/front/front_http_fuzz readers $(FUZZ_INPUTS)
+	build/$(1)/tests/cpp/front/front_http_fuzz server $(FUZZ_INPUTS)
 endef

@@ -44,7 +44,7 @@ class RequestHead:
             self._twice = name
         if name in _FRAMING:
             self.framing += name + b": " + value + b"\r\n"
-        headers[name] = value
+        headers[name] = value.strip(b" \t")  # the parser leaves tabs behind a value
         self._count += 1
         self._size += len(name) + len(value) + 4
 

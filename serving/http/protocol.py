@@ -222,10 +222,11 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def is_at_rest(self) -> bool:
-        """Returns whether no request has begun to arrive, and all responses were passed on."""
-        is_busy = self._active is not None or self._arriving is not None or self._in_head or self._is_full
+        """Returns whether no request has begun to arrive, and the system has all bytes of all responses."""
+        is_busy = self._active is not None or self._arriving is not None or self._in_head
         ends = self._is_stopping or self._is_deaf or self._is_broken or self._transport.is_closing()
-        return not (is_busy or ends or self._waiting or self._unread.data)
+        is_idle = not (is_busy or ends or self._waiting or self._unread.data)
+        return is_idle and self._transport.get_write_buffer_size() == 0
 
     # limits
 

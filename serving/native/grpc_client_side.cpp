@@ -1,4 +1,4 @@
-// What nghttp2 tells of a client's connection, and asks for it.
+// What nghttp2 reports of a client's connection, and asks for it.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -17,6 +17,7 @@ constexpr std::int32_t kConnectionWindow = 2 << 20;
 constexpr std::uint32_t kFrameBytes = 64 << 10;
 // A head of more bytes is not an ordinary one.
 constexpr std::size_t kMostHeadBytes = 8 << 10;
+constexpr std::size_t kLargestHeadBytes = 16 << 10;
 // Bytes that were sent are kept until they are so many.
 constexpr std::size_t kSpentBytes = 256 << 10;
 constexpr std::string_view kInferPath = "/inference.GRPCInferenceService/ModelInfer";
@@ -151,6 +152,12 @@ int GrpcServer::ClientSide::on_header(nghttp2_session* session, const nghttp2_fr
   if (call == nullptr) return 0;
   const std::string_view key = text(name, name_size), content = text(value, value_size);
   if (key == kClientHeader) return 0;  // clients have no say in it
+  // A byte of a head may name a field of four kilobytes, so what it says counts, and not what was sent. gRPC's own server
+  // takes no larger heads.
+  if (call->head.bytes() + key.size() + content.size() > kLargestHeadBytes) {
+    reset(*call, NGHTTP2_ENHANCE_YOUR_CALM);
+    return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  }
   call->head.add(key, content);
   const auto expect = [&](bool is_met) { call->is_infer = call->is_infer && is_met; };
   if (key == ":path") {

@@ -111,7 +111,7 @@ struct GrpcServer::Call {
   std::int64_t timeout_ns = 0, arrived_ns = 0;
   // Messages, with their prefixes, that have not become requests yet.
   std::string body;
-  // Bytes of it that the client is told about only when there is room for further requests.
+  // Bytes of it that flow control gives back to the client only when there is room for further requests.
   std::size_t untold = 0;
   // Bytes that count as being in flight, without those of slots.
   std::size_t held = 0;

@@ -1,4 +1,4 @@
-// What nghttp2 tells of a connection to the gRPC server of the Python path, and asks for it.
+// What nghttp2 reports of a connection to the gRPC server of the Python path, and asks for it.
 #include <new>
 
 #include "grpc_connection.h"

@@ -131,10 +131,16 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
   const bool accepts_encoding = head.accepts_encoding;
   const std::string routing_key(head.routing_key);
   auto request = std::make_shared<InferRequest>();
-  std::string rest = connection.buffer.substr(whole);
-  connection.buffer.resize(whole);
-  request->bytes = std::exchange(connection.buffer, {});  // the head's views end here
-  connection.buffer = std::move(rest);
+  // The head's views end here. Of two copies the smaller one is made, so that a request that came with many others does
+  // not hold the memory of all.
+  if (const std::size_t rest = connection.buffer.size() - whole; rest < whole) {
+    std::string behind = connection.buffer.substr(whole);
+    connection.buffer.resize(whole);
+    request->bytes = std::exchange(connection.buffer, std::move(behind));
+  } else {
+    request->bytes = connection.buffer.substr(0, whole);
+    connection.buffer.erase(0, whole);
+  }
   request->mailbox = mailbox_;
   request->ticket = connection.ticket;
   request->arrived_ns = now_ns();
@@ -204,15 +210,16 @@ HttpServer::Step HttpServer::flush(HttpConnection& connection) {
     return did > 0 ? Step::kGoOn : Step::kWait;
   }
   connection.unsent = std::string();  // an idle connection holds no memory
+  if (is_draining()) {
+    connection.state = HttpConnection::State::kEnding;
+    drop(connection);
+    connection.is_readable = true;
+  }
   if (connection.state == HttpConnection::State::kEnding) {
     // Closing now would lose the answer for a client that still sends, so it may send on for a while.
     ::shutdown(connection.descriptor, SHUT_WR);
     connection.due_ns = now + options_.linger_ns;
     return Step::kGoOn;
-  }
-  if (is_draining()) {
-    finish(connection);
-    return Step::kGone;
   }
   connection.idle_since_ns = now;
   connection.due_ns = now + (connection.buffer.empty() ? options_.keep_alive_ns : options_.body_timeout_ns);

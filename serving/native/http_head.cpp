@@ -83,6 +83,19 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+// Whether each CR so far is in front of an LF, and each LF behind a CR. With another line end, the end of the head may
+// never be found, while the Python path refuses what has come.
+bool has_whole_line_ends(std::string_view bytes) {
+  for (std::size_t at = bytes.find_first_of("\r\n"); at != std::string_view::npos;
+       at = bytes.find_first_of("\r\n", at)) {
+    if (bytes[at] != '\r') return false;
+    if (++at == bytes.size()) return true;
+    if (bytes[at] != '\n') return false;
+    ++at;
+  }
+  return true;
+}
+
 // What is known of the headers so far.
 struct Headers {
   int count = 0;
@@ -109,7 +122,7 @@ struct Headers {
         // Clients that want no encoding often say so.
         accepts_encoding = accepts_encoding || (equals(name, "accept-encoding") && !equals(value, "identity"));
         return true;
-      case 16: return !equals(name, "content-encoding");
+      case 16: return !equals(name, "content-encoding") && !equals(name, "proxy-connection");
       case 17: return !equals(name, "transfer-encoding");
       case 21:
         if (!equals(name, "emberline-routing-key")) break;
@@ -137,7 +150,7 @@ HeadState read_head(std::string_view bytes, InferHead& head) {
   if (bytes.substr(0, known) != kBegin.substr(0, known)) return HeadState::kOther;
   const std::size_t end = bytes.find("\r\n\r\n");
   if (end == std::string_view::npos) {
-    return bytes.size() > kMostBytes ? HeadState::kOther : HeadState::kIncomplete;
+    return bytes.size() > kMostBytes || !has_whole_line_ends(bytes) ? HeadState::kOther : HeadState::kIncomplete;
   }
   if (end > kMostBytes) return HeadState::kOther;
   std::string_view rest = bytes.substr(0, end + 2);

@@ -46,11 +46,12 @@ std::optional<std::string_view> JsonScan::string() {
 
 std::optional<std::int64_t> JsonScan::number() {
   skip_space();
+  const auto has_digit = [&] { return at_ != end_ && is_digit(*at_); };
   const char* begin = at_;
   std::int64_t value = 0;
-  while (at_ != end_ && is_digit(*at_) && at_ - begin <= kMostDigits) value = value * 10 + (*at_++ - '0');
+  while (has_digit() && at_ - begin < kMostDigits) value = value * 10 + (*at_++ - '0');
   const auto digits = at_ - begin;
-  if (digits == 0 || digits > kMostDigits || (digits > 1 && *begin == '0')) return std::nullopt;
+  if (digits == 0 || has_digit() || (digits > 1 && *begin == '0')) return std::nullopt;
   if (at_ != end_ && is_of_number(*at_)) return std::nullopt;
   return value;
 }

@@ -106,7 +106,7 @@ class NativeRoutes:
 
 
 class NativeServer(Generic[AnyServer]):
-    """Runs a native server beside an event loop, which it tells of requests that are for Python."""
+    """Runs a native server beside an event loop, which it wakes for requests that are for Python."""
 
     def __init__(self, routes: NativeRoutes, start: Callable[[int], AnyServer]) -> None:
         """start: makes the server; it takes the descriptor by which the server wakes the loop."""

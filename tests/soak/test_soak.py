@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.integration.serving.conftest import Published
 from tests.simulated_gpu import SimulatedGpus
+from tests.soak import connections
 from tests.soak.gpu import GpuSoak
 from tests.soak.publishing import PublishingSoak
 from tests.soak.store import Soak
@@ -38,3 +40,20 @@ def test_neither_a_publisher_nor_the_server_that_follows_it_grows(tmp_path: Path
     assert soak.server is not None
     assert max(soak.server.samples["rings"]) > 0
     assert soak.server.samples["rings"][-1] <= 2
+
+
+def test_crowds_of_idle_and_slow_clients_stop_nobody(tmp_path: Path) -> None:
+    Published(3).publish(tmp_path / "models" / "ranker")
+    checks = (
+        (connections.idle, 200),
+        (connections.idle_grpc, 100),
+        (connections.handed_over, 100),
+        (connections.slow_writers, 30),
+        (connections.slow_readers, 20),
+        (connections.bytes_in_flight, 100),
+    )
+    limits = {"max_connections": 1000, "max_connections_per_address": 1000}
+    with connections.running(tmp_path, max_inflight_bytes=connections.INFLIGHT, **limits) as site:
+        for check, count in checks:
+            assert f"{count} " in check(site, count)
+    assert "200 connections" in connections.bounded(tmp_path)

@@ -1,7 +1,6 @@
 // A server with real sockets, and a session that answers from its queue. Run under the sanitizers too.
 #include "http_server.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,59 +8,11 @@
 #include <thread>
 
 #include "check.h"
-#include "world.h"
+#include "http_client.h"
 
 using namespace emberline::front;
 
 namespace {
-
-using HttpWorld = World<HttpServer>;
-
-std::string request(std::int64_t rows, const std::string& beside = "", std::int64_t value = 7) {
-  const std::string json = R"({"inputs":[{"name":"a","shape":[)" + std::to_string(rows) +
-                           R"(],"datatype":"INT64","parameters":{"binary_data_size":)" + std::to_string(rows * 8) +
-                           R"(}}],"parameters":{"binary_data_output":true}})";
-  std::string tail;
-  for (std::int64_t i = 0; i < rows; ++i) tail.append(reinterpret_cast<const char*>(&value), sizeof value);
-  return "POST " + kPath + " HTTP/1.1\r\nHost: a\r\n" + beside +
-         "Content-Length: " + std::to_string(json.size() + tail.size()) +
-         "\r\nInference-Header-Content-Length: " + std::to_string(json.size()) + "\r\n\r\n" + json + tail;
-}
-
-void send_all(int end, const std::string& bytes) {
-  std::size_t sent = 0;
-  while (sent < bytes.size()) {
-    const ssize_t did = ::send(end, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (did <= 0) return;
-    sent += static_cast<std::size_t>(did);
-  }
-}
-
-// Reads until `count` responses have come, the end, or five seconds without a byte.
-std::string read_responses(int end, int count) {
-  std::string got;
-  const auto complete = [&] {
-    int found = 0;
-    std::size_t at = 0;
-    while (true) {
-      const std::size_t head = got.find("\r\n\r\n", at);
-      if (head == std::string::npos) return found;
-      const std::size_t length = got.find("content-length: ", at);
-      const std::size_t next = head + 4 + std::stoul(got.substr(length + 16));
-      if (next > got.size()) return found;
-      ++found;
-      at = next;
-    }
-  };
-  char piece[4096];
-  pollfd ready{end, POLLIN, 0};
-  while (complete() < count && ::poll(&ready, 1, 5000) == 1) {
-    const ssize_t size = ::recv(end, piece, sizeof piece, 0);
-    if (size <= 0) break;
-    got.append(piece, static_cast<std::size_t>(size));
-  }
-  return got;
-}
 
 bool begins(const std::string& text, const std::string& beginning) {
   return text.substr(0, beginning.size()) == beginning;
@@ -206,6 +157,25 @@ TEST(draining_answers_what_was_begun_and_ends) {
   CHECK(within_five_seconds([&] { return world.server->connections() == 0; }));
   ::close(busy);
   ::close(idle);
+}
+
+TEST(draining_loses_no_answer_to_a_client_that_still_sends) {
+  const HttpWorld world({.answers = false});
+  const int end = world.connect();
+  send_all(end, request(1));
+  CHECK(within_five_seconds([&] { return world.queue->size() == 1; }));
+  world.server->drain();
+  send_all(end, request(2) + request(3));  // the server has not read these when it closes
+  const Batch batch = world.queue->take();
+  CHECK(batch.requests.size() == 1);
+  const RequestBatch joined({std::static_pointer_cast<InferRequest>(batch.requests.at(0))});
+  const float score = 1.0F;
+  joined.respond({reinterpret_cast<const char*>(&score)}, {"\"1\"", "{}", "1", ""});
+  CHECK(begins(read_responses(end, 1), "HTTP/1.1 200 "));
+  char piece = 0;
+  CHECK(::recv(end, &piece, 1, 0) == 0);  // an end, not a reset
+  ::close(end);
+  CHECK(within_five_seconds([&] { return world.server->connections() == 0; }));
 }
 
 TEST(many_clients_at_once_that_come_and_go) {

@@ -36,6 +36,11 @@ TEST(plain_json_is_read) {
 }
 
 TEST(json_that_readers_may_read_differently_is_not_taken) {
+  CHECK(JsonScan("999999999999999999").number() == 999'999'999'999'999'999);
+  // Under the undefined behaviour sanitizer, no number may overflow on the way.
+  for (const char* text : {"9999999999999999999", "99999999999999999999", "999999999999999999a9"}) {
+    CHECK(JsonScan(text).number().has_value() == (text[18] == 'a'));
+  }
   for (const char* text : {"01", "-1", "1.0", "1e3", "1234567890123456789", "", "x", "+1", "1-"}) {
     CHECK(!JsonScan(text).number());
   }
@@ -74,6 +79,10 @@ TEST(a_head_is_incomplete_until_its_end) {
   for (std::size_t size = 0; size < kHead.size(); ++size) CHECK(state(kHead.substr(0, size)) == HeadState::kIncomplete);
   CHECK(state(kHead + std::string(100, 'x')) == HeadState::kInference);
   CHECK(state("POST /v2/models/m/infer HTTP/1.1\r\nX: " + std::string(20000, 'x')) == HeadState::kOther);
+  // Its end might never come.
+  for (const char* end : {"\n", "\n\n", "\r\r", "\rX", "\r\n\n"}) {
+    CHECK(state(std::string("POST /v2/models/m/infer HTTP/1.1\r\nHost: a") + end) == HeadState::kOther);
+  }
 }
 
 TEST(heads_with_two_meanings_or_further_demands_are_not_taken) {
@@ -87,6 +96,7 @@ TEST(heads_with_two_meanings_or_further_demands_are_not_taken) {
                            "Trailer: x",
                            "TE: trailers",
                            "Content-Encoding: gzip",
+                           "Proxy-Connection: keep-alive",
                            "Connection: close",
                            "Connection: keep-alive, x",
                            "Authorization: Bearer x",

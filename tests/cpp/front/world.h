@@ -61,6 +61,7 @@ class World {
   // further: what the server's constructor takes last.
   template <class... Further>
   explicit World(WorldOptions given = {}, Further... further) {
+    local_ = given.local;
     listener_ = given.local.empty() ? listen_on_port() : listen_on_path(given.local);
     wake_ = ::eventfd(0, EFD_NONBLOCK);
     QueueOptions queue_options;
@@ -69,13 +70,12 @@ class World {
     queue_options.merge = true;
     queue_options.max_waiting = {given.max_waiting};
     queue = std::make_shared<Queue>(queue_options, 1);
-    auto model =
-        std::make_shared<Model>(1, std::vector<ModelInput>{{"a", 0, 1, 1}},
-                                std::vector<ModelOutput>{{"s", "{\"shape\":[", "]", 4, kFp32, "FP32", {1}}}, 16, "m",
-                                "\"m\"", std::vector<ModelLevel>{{given.timeout_ns, false}}, std::size_t{0});
+    model = std::make_shared<Model>(1, std::vector<ModelInput>{{"a", 0, 1, 1}},
+                                    std::vector<ModelOutput>{{"s", "{\"shape\":[", "]", 4, kFp32, "FP32", {1}}}, 16,
+                                    "m", "\"m\"", std::vector<ModelLevel>{{given.timeout_ns, false}}, std::size_t{0});
     model->set_queues(std::make_shared<Queues>(Queues{{queue}}));
-    auto routes = std::make_shared<Routes>();
-    if (given.has_route) routes->set(kPath, std::make_shared<Route>(Route{model, nullptr}));
+    route = std::make_shared<Route>(Route{model, nullptr});
+    if (given.has_route) routes->set(kPath, route);
     server = std::make_unique<AnyServer>(given.server, routes, listener_, wake_, further...);
     if (given.answers) session_ = std::thread([this] { answer_all(); });
   }
@@ -90,6 +90,7 @@ class World {
   }
 
   int connect() const {
+    if (!local_.empty()) return connect_to_path();
     const int end = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -99,7 +100,13 @@ class World {
     return end;
   }
 
+  // An eventfd that the server writes when the Python path has something to take.
+  int wake() const { return wake_; }
+
   std::shared_ptr<Queue> queue;
+  std::shared_ptr<Model> model;
+  std::shared_ptr<const Route> route;
+  std::shared_ptr<Routes> routes = std::make_shared<Routes>();
   std::unique_ptr<AnyServer> server;
 
  private:
@@ -126,6 +133,15 @@ class World {
     return made;
   }
 
+  int connect_to_path() const {
+    const int end = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, local_.data(), local_.size());
+    CHECK(::connect(end, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    return end;
+  }
+
   void answer_all() const {
     while (true) {
       Batch batch = queue->take();
@@ -143,6 +159,7 @@ class World {
   }
 
   int listener_ = -1, wake_ = -1;
+  std::string local_;
   in_port_t port_ = 0;
   std::thread session_;
 };

@@ -74,6 +74,11 @@ def body_of(values: Mapping[str, np.ndarray], **beside: Any) -> tuple[bytes, int
     return text + b"".join(value.tobytes() for value in values.values()), len(text)
 
 
+def request_bytes(body: bytes, length: int, *, version: str = "1.1", headers: str = "") -> bytes:
+    lengths = f"{LENGTH}: {length}\r\nContent-Length: {len(body)}\r\n"
+    return f"POST {PATH} HTTP/{version}\r\nHost: a\r\n{lengths}{headers}\r\n".encode() + body
+
+
 def answered_alike(server: Server, form: Form, *, natively: bool | None = True) -> Reply:
     """Sends a request natively and by Python, and compares the answers.
 

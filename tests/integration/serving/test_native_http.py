@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import socket
@@ -20,11 +19,11 @@ from tests.integration.serving.http_calls import Reply, ask, until
 from tests.integration.serving.native_clients import (
     BY_PYTHON,
     LENGTH,
-    PATH,
     Client,
     answered_alike,
     body_of,
     header,
+    request_bytes,
     tensors,
 )
 
@@ -138,20 +137,6 @@ def test_a_connection_whose_requests_are_for_python_stays_there(
     assert native.native.passed_on == before
 
 
-def request_bytes(body: bytes, length: int, *, version: str = "1.1", headers: str = "") -> bytes:
-    lengths = f"{LENGTH}: {length}\r\nContent-Length: {len(body)}\r\n"
-    return f"POST {PATH} HTTP/{version}\r\nHost: a\r\n{lengths}{headers}\r\n".encode() + body
-
-
-def answers(end: socket.socket, count: int) -> list[Reply]:
-    found = []
-    for _ in range(count):
-        answer = http.client.HTTPResponse(end, method="POST")
-        answer.begin()
-        found.append(Reply(answer.status, dict(answer.getheaders()), answer.read()))
-    return found
-
-
 @pytest.mark.parametrize("piece", [1, 7, 1000])
 def test_requests_arrive_in_pieces_and_ahead_of_their_answers(server: Server, published: Published, piece: int) -> None:
     count = 3 if piece == 1 else 20
@@ -244,3 +229,34 @@ def test_a_batch_that_cannot_be_answered_is_answered_by_python_one_by_one(
     reply = client.post(*body_of(values))
     assert reply.status in (200, 400)
     assert client.post(*body_of(values), BY_PYTHON) == reply
+
+
+@pytest.mark.slow
+def test_a_connection_with_unsent_answers_is_not_given_back(
+    native: NativeHttpServer, server: Server, published: Published
+) -> None:
+    look = b"GET /v2/models/ranker/config HTTP/1.1\r\nHost: a\r\n\r\n"
+    connections = native._protocol.__self__.server_state.connections  # type: ignore[attr-defined]
+    until(lambda: native.native.connections == 0)
+    with socket.socket() as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        end.settimeout(30)
+        end.connect(("127.0.0.1", server.http_port))
+        end.sendall(look)
+        until(lambda: connections)
+        (protocol,) = connections
+        count = 1
+        # Until what the system buffers is full, and a part of an answer waits in the process.
+        while protocol._transport.get_write_buffer_size() == 0:
+            end.sendall(look * 10)
+            count += 10
+            until(lambda count=count: protocol._completed == count and protocol._active is None)  # type: ignore[misc]
+        end.sendall(request_bytes(*body_of(tensors(published, 1), id="last")))
+        with end.makefile("rb") as reader:
+            for index in range(count + 1):
+                assert reader.readline() == b"HTTP/1.1 200 OK\r\n", (count, index)
+                length = 0
+                while (line := reader.readline()) != b"\r\n":
+                    length = int(line[15:]) if line.startswith(b"content-length:") else length
+                content = reader.read(length)
+            assert b'"id":"last"' in content
