@@ -185,7 +185,8 @@ class Server:
             logger.info("stopping: in-flight requests have %g s", config.drain_timeout_s)
             deadline = time.monotonic() + config.drain_timeout_s
             self.repository.stop_loading()
-            http.should_exit = metrics.should_exit = True
+            http.end()
+            metrics.end()
             health.stop()
             for native, bound in ((self.native, ports.http), (self.native_grpc, ports.grpc)):
                 if native is not None:

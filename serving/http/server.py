@@ -23,9 +23,25 @@ _TLS_SHUTDOWN_S = 3600.0
 
 
 class HttpServer(uvicorn.Server):
-    """Is uvicorn without its signal handlers; ours stop all transports together."""
+    """Is uvicorn without its signal handlers, since ours stop all transports together, and without its clock.
+
+    uvicorn looks ten times a second whether it should end; this one waits until `end` is called.
+    """
 
     tls: ServerTls | None = None
+    _ending: asyncio.Event | None = None
+
+    def end(self) -> None:
+        """Lets `serve` end its connections and return. Must be called on its event loop."""
+        self.should_exit = True
+        if self._ending is not None:
+            self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Waits for `end`."""
+        self._ending = asyncio.Event()
+        if not await self.on_tick(0):
+            await self._ending.wait()
 
     def connection(self, **further: Any) -> HttpProtocol:
         """Makes the protocol of one connection. further: what the protocol's class takes beside."""

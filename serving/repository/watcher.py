@@ -23,7 +23,7 @@ logger = logging.getLogger("emberline.serving")
 
 # Changes that come together are reported together, but nothing waits for longer than the first of these.
 _GATHER_MS = 50
-_QUIET_MS = 25
+_QUIET_MS = 40
 _AGAIN_S = 0.05
 # Number of looks into the repository before watching is tried again.
 _LOOKS = 30

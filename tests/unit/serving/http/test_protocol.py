@@ -83,13 +83,13 @@ async def serving(tls: ServerTls | None = None, **options: Any) -> AsyncIterator
         running = asyncio.create_task(server.serve(sockets=[bound]))
         while not server.started:
             await asyncio.sleep(0.001)
-        served.stop = lambda: setattr(server, "should_exit", True)
+        served.stop = server.end
         try:
             yield served
         finally:
             app.go.set()
             served.close()
-            server.should_exit = True
+            server.end()
             await running
 
 
