@@ -152,8 +152,8 @@ int GrpcServer::ClientSide::on_header(nghttp2_session* session, const nghttp2_fr
   if (call == nullptr) return 0;
   const std::string_view key = text(name, name_size), content = text(value, value_size);
   if (key == kClientHeader) return 0;  // clients have no say in it
-  // A byte of a head may name a field of four kilobytes, so what it says counts, and not what was sent. gRPC's own server
-  // takes no larger heads.
+  // A byte of a head may name a field of four kilobytes, so what it says counts, and not what was sent. gRPC's own
+  // server takes no larger heads.
   if (call->head.bytes() + key.size() + content.size() > kLargestHeadBytes) {
     reset(*call, NGHTTP2_ENHANCE_YOUR_CALM);
     return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;

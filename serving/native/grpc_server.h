@@ -18,7 +18,7 @@ class HeaderList;
 class GrpcServer : public Server {
  public:
   // See Server. upstream: the local socket that the Python path's server listens on: a path, or a name of the abstract
-  // namespace after a zero byte. secret: by which that server believes what it hears of a caller.
+  // namespace after a zero byte. secret: what proves to that server that a call was passed on.
   GrpcServer(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python,
              std::string upstream, std::string secret);
   ~GrpcServer() override;
