@@ -23,6 +23,7 @@ from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer
 from serving.server import Server
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.http_calls import until
+from tests.integration.serving.native_clients import tensors
 
 pytestmark = pytest.mark.skipif(not HAS_NATIVE_GRPC, reason="native code was built without nghttp2")
 
@@ -60,15 +61,6 @@ def call(
         return grpc.StatusCode.OK, "", channel.unary_unary(method)(data, metadata=metadata, **further)
     except grpc.RpcError as error:
         return error.code(), error.details() or "", b""
-
-
-def tensors(published: Published, rows: int, seed: int = 1) -> dict[str, np.ndarray]:
-    raw = published.random_rows(rows, seed)
-    return {
-        "user": np.array([row["user"] for row in raw], np.int64),
-        "item": np.array([[row["item"]] for row in raw], np.int64),
-        "price": np.array([row["price"] for row in raw], np.float32),
-    }
 
 
 def message(values: dict[str, np.ndarray], **beside: Any) -> Any:
