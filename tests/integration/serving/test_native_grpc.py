@@ -394,10 +394,12 @@ def test_a_client_that_leaves_frees_its_place(native: NativeGrpcServer, server: 
 
 def test_answers_are_counted(server: Server, channel: grpc.Channel, published: Published) -> None:
     statistics = server.repository.get("ranker").statistics
+    # What clients that left had asked for may be counted meanwhile.
     before, rows = statistics.stages["success"].count, statistics.inference_count
-    assert call(channel, bytes_of(tensors(published, 2)))[0] is grpc.StatusCode.OK
-    until(lambda: statistics.stages["success"].count == before + 1)
-    assert statistics.inference_count == rows + 2
+    for _ in range(50):
+        assert call(channel, bytes_of(tensors(published, 12)))[0] is grpc.StatusCode.OK
+    until(lambda: statistics.stages["success"].count >= before + 50)
+    assert statistics.inference_count >= rows + 50 * 12
 
 
 def test_the_audit_log_has_the_address_of_a_caller_that_was_passed_on(
