@@ -493,6 +493,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def _close(self) -> None:
         """Closes the connection when all bytes that were written have been read."""
+        if self._transport.is_closing():
+            return  # asyncio's transports of TLS are of no more use after a second `close`
         self._transport.close()
         self.idle_since = NEVER
         self._watch_unsent()

@@ -43,7 +43,8 @@ def run(tmp_path: Path) -> Run:
 def test_processor_time_is_that_of_the_server_by_request(run: Run) -> None:
     load = measure_load(run, ThisProcess(), works, 0)
     assert load.cpu_us == pytest.approx(2500, rel=0.25)
-    assert load.busiest_us == load.cpu_us
+    # Of the test's own children, some may run for a moment.
+    assert 0.8 * load.cpu_us <= load.busiest_us <= load.cpu_us
     assert load.others_cores <= load.beside_cores + 0.2
 
 
