@@ -9,10 +9,10 @@ namespace emberline::front {
 
 namespace {
 
-// gRPC's prefix of a message: whether it is compressed, and its length.
-constexpr std::size_t kPrefixBytes = 5;
 // A longer message's memory is only taken as it arrives.
 constexpr std::size_t kReservedBytes = 1 << 20;
+// Bytes of messages that became requests are kept until they are so many.
+constexpr std::size_t kTakenBytes = 256 << 10;
 // Requests of a stream that are answered at a time; the next is read when the first of them is answered.
 constexpr std::size_t kMostSlots = 64;
 
@@ -115,19 +115,23 @@ void GrpcServer::read_messages(Call& call) {
 
 // Takes the next message of a call; returns false where it is not complete.
 bool GrpcServer::read_message(Call& call) {
-  const bool has_prefix = call.body.size() >= kPrefixBytes;
-  const std::size_t whole = has_prefix ? kPrefixBytes + message_bytes(call.body) : 0;
+  const std::string_view left = std::string_view(call.body).substr(call.taken);
+  const bool has_prefix = left.size() >= kPrefixBytes;
+  const std::size_t whole = has_prefix ? kPrefixBytes + message_bytes(left) : 0;
   const bool is_plain =
-      has_prefix && call.body[0] == 0 && whole - kPrefixBytes <= static_cast<std::size_t>(options_.max_body_bytes);
+      has_prefix && left[0] == 0 && whole - kPrefixBytes <= static_cast<std::size_t>(options_.max_body_bytes);
   if (call.is_stream) {
     if (has_prefix && !is_plain) {
       call.state = Call::State::kWaiting;
-      ask(call, call.body.substr(0, kPrefixBytes));  // enough to say what is wrong with it, which ends the stream
+      ask(call,
+          std::string(left.substr(0, kPrefixBytes)));  // enough to say what is wrong with it, which ends the stream
       return false;
     }
-    if (!has_prefix || call.body.size() < whole) return false;
-    std::string message = call.body.substr(0, whole);
-    call.body.erase(0, whole);
+    if (!has_prefix || left.size() < whole) return false;
+    std::string message(left.substr(0, whole));
+    call.taken += whole;
+    // Moving what is left once for many messages: a client may send thousands ahead.
+    if (call.taken == call.body.size() || call.taken >= kTakenBytes) call.body.erase(0, std::exchange(call.taken, 0));
     ask(call, std::move(message));
     return true;
   }
@@ -209,6 +213,7 @@ void GrpcServer::fail(Call& call, HeaderList trailers) {
   if (call.forward != nullptr) end_forward(*call.forward, true);
   release(call.held, call.held);
   call.body = std::string();
+  call.taken = 0;
   call.out.is_ended = true;
   if (call.has_responded) {
     HeaderList plain;

@@ -109,8 +109,9 @@ struct GrpcServer::Call {
   // Whether it is a plain call of ModelInfer or of ModelStreamInfer; whether the client has ended its side.
   bool is_infer = true, is_stream = false, is_ended = false, has_path = false, has_content_type = false;
   std::int64_t timeout_ns = 0, arrived_ns = 0;
-  // Messages, with their prefixes, that have not become requests yet.
+  // Messages, with their prefixes, and how many of the first bytes have become requests.
   std::string body;
+  std::size_t taken = 0;
   // Bytes of it that flow control gives back to the client only when there is room for further requests.
   std::size_t untold = 0;
   // Bytes that count as being in flight, without those of slots.

@@ -13,6 +13,9 @@
 
 namespace emberline::front {
 
+// gRPC's prefix of a message: whether it is compressed, and its length.
+constexpr std::size_t kPrefixBytes = 5;
+
 // A ModelInferRequest whose tensors are in raw_input_contents. Views the bytes that it was read from.
 class InferMessage {
  public:

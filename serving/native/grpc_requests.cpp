@@ -13,8 +13,6 @@ namespace emberline::front {
 
 namespace {
 
-constexpr std::size_t kPrefixBytes = 5;
-
 // The other end of a connection, as gRPC writes it, such as ipv4:127.0.0.1:5000.
 std::string peer_of(int descriptor) {
   sockaddr_storage peer{};

@@ -227,8 +227,7 @@ void GrpcServer::end_upstream(GrpcConnection& connection) {
     if (forward->call == nullptr) continue;
     Call& call = *forward->call;
     end_forward(*forward, false);
-    const bool is_over = call.out.is_ended || call.state == Call::State::kAnswering;
-    if (!is_over) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
+    if (!call.out.is_ended) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
   }
   connection.forwards.clear();
 }

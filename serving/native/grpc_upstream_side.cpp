@@ -124,8 +124,7 @@ int GrpcServer::UpstreamSide::on_close(nghttp2_session* session, std::int32_t id
   if (forward.call != nullptr) {
     Call& call = *forward.call;
     connection.server->end_forward(forward, false);
-    const bool is_over = call.out.is_ended || call.state == Call::State::kAnswering;
-    if (!is_over) ClientSide::reset(call, code == 0 ? std::uint32_t{NGHTTP2_INTERNAL_ERROR} : code);
+    if (!call.out.is_ended) ClientSide::reset(call, code == 0 ? std::uint32_t{NGHTTP2_INTERNAL_ERROR} : code);
   }
   connection.forwards.erase(found);
   return 0;
