@@ -136,8 +136,7 @@ Refusal Queue::put(Request request) {
 
 Refusal Queue::check() {
   // Without the lock where that is enough, because this runs for every request.
-  const std::size_t known = size();
-  if (known == 0 || (static_cast<std::int64_t>(known) < least_room_ && options_.max_wait_ns == 0)) return {};
+  if (options_.max_wait_ns == 0 && static_cast<std::int64_t>(size()) < least_room_) return {};
   const std::lock_guard lock(mutex_);
   std::string why;
   for (std::size_t level = 0; level < options_.max_waiting.size(); ++level) {
@@ -156,9 +155,21 @@ bool Queue::discard(const Waiting* request) {
 }
 
 Batch Queue::take() {
+  const std::thread::id session = std::this_thread::get_id();
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(under_way_, [&](const UnderWay& each) { return each.session == session; });
+  }
   const std::lock_guard turn(turn_);
   std::unique_lock lock(mutex_);
   Batch batch;
+  const std::int64_t rows = gather_batch(lock, batch);
+  if (rows > 0) under_way_.push_back({session, now_ns(), rows});
+  return batch;
+}
+
+// Waits for the next batch; returns its rows.
+std::int64_t Queue::gather_batch(std::unique_lock<std::mutex>& lock, Batch& batch) {
   std::int64_t rows = 0;
   Arm* arm = &main_;
   while (true) {
@@ -166,7 +177,7 @@ Batch Queue::take() {
       if (leaving_ > 0) {
         --leaving_;
         batch.is_end = true;
-        return batch;
+        return rows;
       }
       if (is_paused_) {
         changed_.wait(lock);
@@ -176,11 +187,11 @@ Batch Queue::take() {
     }
     const bool is_full = gather(*arm, batch, rows);
     if (batch.requests.empty()) {
-      if (!batch.expired.empty()) return batch;
+      if (!batch.expired.empty()) return rows;
       if (waiting() == 0) {
         if (is_closed_) {
           batch.is_end = true;
-          return batch;
+          return rows;
         }
         changed_.wait(lock);
       }
@@ -189,10 +200,10 @@ Batch Queue::take() {
     const auto& preferred = options_.preferred;
     if (is_full || is_closed_ || options_.delay_ns == 0 ||
         std::find(preferred.begin(), preferred.end(), rows) != preferred.end()) {
-      return batch;
+      return rows;
     }
     if ((arm == &main_ ? canary_ : main_).count() > 0) {
-      return batch;  // the other arm must not wait while this one gathers more requests
+      return rows;  // the other arm must not wait while this one gathers more requests
     }
     const std::int64_t until_ns = batch.requests.front()->arrived_ns + options_.delay_ns;
     const std::int64_t left_ns = until_ns - now_ns();
@@ -200,7 +211,7 @@ Batch Queue::take() {
     const bool is_due = std::any_of(batch.requests.begin(), batch.requests.end(), [&](const Request& each) {
       return each->deadline_ns > 0 && each->deadline_ns <= until_ns;
     });
-    if (left_ns <= 0 || is_due) return batch;
+    if (left_ns <= 0 || is_due) return rows;
     changed_.wait_for(lock, std::chrono::nanoseconds(left_ns));
   }
 }
@@ -268,10 +279,18 @@ std::int64_t Queue::wait_ns(std::int64_t rows) const {
   return estimate_ns(rows);
 }
 
+// Returns how long the sessions work on the batches that they have and on so many rows more; 0 if one of them is idle
+// and no row waits.
 std::int64_t Queue::estimate_ns(std::int64_t rows) const {
+  const std::int64_t sessions = std::max<std::int64_t>(1, sessions_);
+  if (rows == 0 && static_cast<std::int64_t>(under_way_.size()) < sessions) return 0;
   const double each = row_ns_.load(std::memory_order_relaxed);
-  return static_cast<std::int64_t>(static_cast<double>(rows) * each /
-                                   static_cast<double>(std::max<std::int64_t>(1, sessions_)));
+  double ns = static_cast<double>(rows) * each;
+  const std::int64_t now = now_ns();
+  for (const UnderWay& batch : under_way_) {
+    ns += std::max(0.0, static_cast<double>(batch.rows) * each - static_cast<double>(now - batch.taken_ns));
+  }
+  return static_cast<std::int64_t>(ns / static_cast<double>(sessions));
 }
 
 // Returns what to say when a level has no room; "" when it has.
@@ -282,12 +301,11 @@ std::string Queue::full(std::size_t level) const {
          "; try later";
 }
 
-// Returns what to say when the rows that wait would take too long; "" when they would not. Only waiting rows count, so
-// an idle model never refuses a request, however slow its last batch was.
+// Returns what to say when the rows that come before would take too long; "" when they would not. An idle model never
+// refuses a request, however slow its last batch was.
 std::string Queue::slow(std::size_t level, std::int64_t deadline_ns) const {
-  const std::int64_t rows = main_.rows_before(level) + canary_.rows_before(level);
-  if (rows == 0) return "";
-  const std::int64_t wait = estimate_ns(rows);
+  const std::int64_t wait = estimate_ns(main_.rows_before(level) + canary_.rows_before(level));
+  if (wait == 0) return "";
   const std::string takes = formatted("%.0f", static_cast<double>(wait) / 1e6);
   if (options_.max_wait_ns != 0 && wait > options_.max_wait_ns) {
     return options_.model + ": a request would wait " + takes + " ms, at most " +

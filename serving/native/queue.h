@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace emberline::front {
@@ -134,10 +135,17 @@ class Queue {
   std::vector<std::size_t> levels() const;
   // Records that a session worked on a batch.
   void worked(std::int64_t rows, std::int64_t ns);
-  // How many nanoseconds the sessions will work on rows; 0 before the first batch.
+  // How many nanoseconds pass until the sessions have worked on what they have and on rows; 0 before the first batch.
   std::int64_t wait_ns(std::int64_t rows) const;
 
  private:
+  // A batch that a session took and works on: until it takes the next one.
+  struct UnderWay {
+    std::thread::id session;
+    std::int64_t taken_ns, rows;
+  };
+
+  std::int64_t gather_batch(std::unique_lock<std::mutex>& lock, Batch& batch);
   std::int64_t estimate_ns(std::int64_t rows) const;
   std::string full(std::size_t level) const;
   std::string slow(std::size_t level, std::int64_t deadline_ns) const;
@@ -154,6 +162,7 @@ class Queue {
   std::condition_variable changed_;
   Arm main_, canary_;
   std::atomic<std::size_t> count_{0};
+  std::vector<UnderWay> under_way_;
   std::int64_t sessions_;
   std::int64_t leaving_ = 0;
   bool is_closed_ = false, is_paused_ = false;

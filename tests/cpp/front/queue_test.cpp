@@ -50,6 +50,19 @@ TEST(levels_and_arms_are_kept_apart) {
   CHECK(second.requests.size() == 1 && second.requests[0] == canary);
 }
 
+TEST(a_batch_under_way_counts_for_the_wait_until_its_session_takes_again) {
+  QueueOptions made = options();
+  made.max_wait_ns = 500'000'000;
+  Queue queue(std::move(made), 1);
+  queue.worked(1, 1'000'000'000);
+  CHECK(!queue.put(request(1)));
+  CHECK(queue.take().requests.size() == 1);
+  CHECK(queue.check() && queue.put(request(1)));
+  queue.leave(1);
+  CHECK(queue.take().is_end);
+  CHECK(!queue.check() && !queue.put(request(1)));
+}
+
 TEST(requests_that_expired_are_returned_apart) {
   Queue queue(options(), 1);
   const Request late = request(1, 0, false, now_ns() - 1);

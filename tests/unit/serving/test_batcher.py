@@ -306,6 +306,24 @@ def test_only_what_precedes_it_counts_for_the_wait_of_a_priority(loop: asyncio.A
         queue.put(level_request(loop, 1))
 
 
+def test_the_batch_that_a_session_works_on_counts_for_the_wait(loop: asyncio.AbstractEventLoop) -> None:
+    queue = filled(loop, [], max_wait_us=500_000)
+    queue.worked(1, 1_000_000_000)
+    queue.put(request(loop))
+    assert queue.take() is not None
+    for refuse in (queue.check, lambda: queue.put(request(loop))):
+        with pytest.raises(Overloaded, match="would wait 1000 ms, at most 500 ms"):
+            refuse()
+    queue.enter()  # an idle session takes the next request at once
+    queue.check()
+    queue.put(request(loop))
+    # The session has ended its batch once it takes again.
+    assert queue.take() is not None
+    queue.leave(1)
+    assert queue.take() is None
+    queue.check()
+
+
 def test_the_estimate_follows_the_last_batches(loop: asyncio.AbstractEventLoop) -> None:
     queue = filled(loop, [])
     assert queue.wait_ns(1000) == 0
