@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from storage._table import TrainingTable
 from storage.paths import local_path
 from storage.tiers.training.budget import RowBudget
 from storage.tiers.training.export import TieredTrainingTable
@@ -89,21 +90,9 @@ class RowMemory:
             self._reader = None
         self._store.close()
 
-    def table(
-        self, name: str, dim: int, *, slots: int, seed: int, init_scale: float, admit_after: int
-    ) -> TieredTrainingTable:
-        """A new table under this budget."""
-        table = TieredTrainingTable(
-            name,
-            len(self._tables),
-            dim,
-            slots=slots,
-            seed=seed,
-            init_scale=init_scale,
-            admit_after=admit_after,
-            store=self._store,
-            budget=self._budget,
-        )
+    def table(self, name: str, native: TrainingTable) -> TieredTrainingTable:
+        """Returns a table under this budget. native: its rows in DRAM, made with tiered=True and empty."""
+        table = TieredTrainingTable(name, len(self._tables), native, store=self._store, budget=self._budget)
         self._tables[name] = table
         return table
 

@@ -5,27 +5,25 @@ B bags, N ids, D dim, L length of a padded sequence.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from storage._table import TrainingTable
 from storage.errors import ConfigError, InvalidInput
-from storage.specs import MAX_LENGTH, POOLINGS
+from storage.specs import MAX_LENGTH
+from trainer.embedding.lookups import LayerIds, LayerLookup, Lookups
 from trainer.embedding.table import EmbeddingTable, Ids
-
-Weights = NDArray[np.float32]
 
 
 class EmbeddingBag(nn.Module):
     """Sum or mean of the rows of each bag, or with mode "weighted" their sum times a weight for each id.
 
-    forward(values (N,) int64, offsets (B + 1,) int64) -> (B, D) float32; an id without a row adds zero, an empty bag is
-    zero, and a mean divides by the number of ids given. Mode weighted takes a third argument, weights (N,) float32;
-    they are data: gradients go to the rows alone. Several layers may share a table.
+    forward(values (N,) int64, offsets (B + 1,) int64) -> (B, D) float32; an id without a row adds what the table calls
+    absent (zero by default), an empty bag is zero, and a mean divides by the number of ids given. Mode weighted takes a
+    third argument, weights (N,) float32; they are data: gradients go to the rows alone. Several layers may share a
+    table.
     """
 
     def __init__(self, table: EmbeddingTable, mode: Literal["sum", "mean", "weighted"] = "sum") -> None:
@@ -34,21 +32,25 @@ class EmbeddingBag(nn.Module):
             raise ConfigError(f"table {table.name!r}: mode is {mode!r}, expected sum, mean or weighted", field="mode")
         self.table = table
         self.mode = mode
-        self._anchor = _anchor()
+        self._lookups = Lookups([self.lookup()])
 
-    def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def lookup(self) -> LayerLookup:
+        """How it looks up its table."""
+        return LayerLookup(self.table, self.mode)
+
+    def checked(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> LayerIds:
+        """Returns the arguments of `forward` as arrays. Raises InvalidInput for what is no such argument."""
         ids, bags = _checked(values, offsets)
-        result: Tensor
         if self.mode == "weighted":
-            each = _checked_weights(weights, len(ids), self.table.name)
-            result = _PoolWeighted.apply(self._anchor, self, ids, bags, each)  # type: ignore[no-untyped-call]
-        elif weights is not None:
+            return LayerIds(ids, bags, _checked_weights(weights, len(ids), self.table.name))
+        if weights is not None:
             raise InvalidInput(
                 f"table {self.table.name!r}: weights are for mode weighted, not {self.mode}", field="weights"
             )
-        else:
-            result = _Pool.apply(self._anchor, self, ids, bags)  # type: ignore[no-untyped-call]
-        return result
+        return LayerIds(ids, bags)
+
+    def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+        return self._lookups([self.checked(values, offsets, weights)], train=self.training)[0]
 
     def extra_repr(self) -> str:
         return f"{self.table.name!r}, dim={self.table.dim}, mode={self.mode!r}"
@@ -69,77 +71,30 @@ class Embedding(nn.Module):
             )
         self.table = table
         self.length = length
-        self._anchor = _anchor()
+        self._lookups = Lookups([self.lookup()])
+
+    def lookup(self) -> LayerLookup:
+        """How it looks up its table."""
+        return LayerLookup(self.table, "none", self.length)
+
+    def checked(self, values: Tensor, offsets: Tensor) -> LayerIds:
+        """Returns the arguments of `forward` as arrays. Raises InvalidInput for what is no such argument."""
+        return LayerIds(*_checked(values, offsets))
+
+    def lengths(self, ids: LayerIds) -> Tensor:
+        """Returns how many ids are used of each bag, (B,) int64."""
+        return torch.from_numpy(np.minimum(np.diff(ids.offsets), self.length))
 
     def forward(self, values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        ids, bags = _checked(values, offsets)
-        lengths = np.minimum(np.diff(bags), self.length)
-        rows: Tensor = _Gather.apply(self._anchor, self, ids, bags, lengths)  # type: ignore[no-untyped-call]
-        return rows, torch.from_numpy(lengths)
+        ids = self.checked(values, offsets)
+        _, rows = self._lookups([ids], train=self.training)
+        return rows[0], self.lengths(ids)
 
     def extra_repr(self) -> str:
         return f"{self.table.name!r}, dim={self.table.dim}, length={self.length}"
 
 
-class _Pool(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, layer: EmbeddingBag, ids: Ids, offsets: Ids) -> Tensor:
-        ctx.layer, ctx.ids, ctx.offsets = layer, ids, offsets
-        return torch.from_numpy(layer.table.pool(ids, offsets, layer.mode, train=layer.training))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
-        pooled = np.ascontiguousarray(gradients[0].numpy())
-        rows = TrainingTable.pool_backward(ctx.offsets, POOLINGS.index(ctx.layer.mode), pooled)
-        ctx.layer.table.add_gradients(ctx.ids, rows)
-        return None, None, None, None
-
-
-class _PoolWeighted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, layer: EmbeddingBag, ids: Ids, offsets: Ids, weights: Weights) -> Tensor:
-        ctx.layer, ctx.ids, ctx.offsets, ctx.weights = layer, ids, offsets, weights
-        rows = layer.table.lookup(ids, train=layer.training)
-        rows *= weights[:, None]
-        pooled = np.zeros((len(offsets) - 1, layer.table.dim), np.float32)
-        filled = np.flatnonzero(np.diff(offsets))
-        if len(filled):
-            pooled[filled] = np.add.reduceat(rows, offsets[filled], axis=0)
-        return torch.from_numpy(pooled)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
-        rows = np.repeat(gradients[0].numpy(), np.diff(ctx.offsets), axis=0)
-        rows *= ctx.weights[:, None]
-        ctx.layer.table.add_gradients(ctx.ids, rows)
-        return None, None, None, None, None
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, layer: Embedding, ids: Ids, offsets: Ids, lengths: Ids) -> Tensor:
-        bags = np.repeat(np.arange(len(lengths)), lengths)
-        ends = np.cumsum(lengths)
-        positions = np.arange(len(bags)) - np.repeat(ends - lengths, lengths)
-        used = np.ascontiguousarray(ids[offsets[bags] + positions])
-        padded = np.zeros((len(lengths), layer.length, layer.table.dim), dtype=np.float32)
-        padded[bags, positions] = layer.table.lookup(used, train=layer.training)
-        ctx.layer, ctx.ids, ctx.bags, ctx.positions = layer, used, bags, positions
-        return torch.from_numpy(padded)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
-        rows = np.ascontiguousarray(gradients[0].numpy()[ctx.bags, ctx.positions])
-        ctx.layer.table.add_gradients(ctx.ids, rows)
-        return None, None, None, None, None
-
-
-def _anchor() -> Tensor:
-    # autograd calls backward only for functions with an input that wants a gradient; no dense input of a lookup does.
-    return torch.zeros((), requires_grad=True)
-
-
-def _checked_weights(weights: Tensor | None, count: int, table: str) -> Weights:
+def _checked_weights(weights: Tensor | None, count: int, table: str) -> np.ndarray:
     if weights is None:
         raise InvalidInput(f"table {table!r}: mode weighted needs weights, one for each id", field="weights")
     if weights.dtype != torch.float32 or weights.dim() != 1 or len(weights) != count:
@@ -159,9 +114,10 @@ def _checked(values: Tensor, offsets: Tensor) -> tuple[Ids, Ids]:
             raise InvalidInput(
                 f"{name}: expected int64 of one dimension, got {tensor.dtype} {list(tensor.shape)}", field=name
             )
-    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(values):
+    ids, bags = values.contiguous().numpy(), offsets.contiguous().numpy()
+    if len(bags) == 0 or bags[0] != 0 or bags[-1] != len(ids):
         raise InvalidInput(
-            f"offsets: expected one more than there are bags, from 0 to {len(values)}, the number of values",
+            f"offsets: expected one more than there are bags, from 0 to {len(ids)}, the number of values",
             field="offsets",
         )
-    return values.contiguous().numpy(), offsets.contiguous().numpy()
+    return ids, bags

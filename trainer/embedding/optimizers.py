@@ -1,68 +1,277 @@
-"""Optimizers of the tables. They step in C++ on the gradients that backward() left at the tables."""
+"""Optimizers of the tables. They step in C++ on the gradients that backward() left at the tables.
+
+g is the gradient of a row, summed over all places in the batch where its id stands. Only rows with a gradient take a
+step; what is called lazy elsewhere. Formulas are in storage/native/training/optimizer.h.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
+import torch
+
+from storage._table import squared_norm, step_tables
 from storage.errors import ConfigError
-from trainer.embedding.table import EmbeddingTable
+from trainer.embedding.table import EmbeddingTable, SparseRule
 
 
-class SparseOptimizer(Protocol):
-    """Interface of an optimizer of tables that the training loop uses."""
+class SparseOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers of tables, one step for each row that has a gradient.
 
-    def step(self) -> int: ...
-
-    def zero_grad(self) -> None: ...
-
-
-class SparseAdagrad:
-    """Adagrad, one step for each row that has a gradient: a += g * g; row -= lr * g / (sqrt(a) + eps).
-
-    g is the sum over all places in the batch where the id stands. Source: Duchi, Hazan, Singer, "Adaptive subgradient
-    methods for online learning and stochastic optimization", 2011; eps outside the root, as in torch.optim.Adagrad.
-    Raises ConfigError for a table that was made for another optimizer.
+    It is a torch optimizer with one group of options, so schedulers of torch.optim.lr_scheduler change its `lr`. All of
+    a row's optimizer values lie in the row, and the steps so far at the tables: a checkpoint of the tables has the
+    optimizer's state. weight_decay: L2 penalty, of which only rows with a gradient pay. row_clip: the largest norm of a
+    row's gradient; 0 is none. Raises ConfigError for a table that was made for another optimizer, and for options out
+    of range.
     """
 
-    def __init__(self, tables: Iterable[EmbeddingTable], lr: float = 0.05, eps: float = 1e-8) -> None:
-        self._tables = _made_for("adagrad", tables)
-        self.lr = lr
-        self.eps = eps
+    rule: ClassVar[SparseRule]
 
-    def step(self) -> int:
-        """Updates the rows and forgets the gradients. Returns how many rows took a step."""
-        return sum(table.adagrad(*table.take_gradients(), lr=self.lr, eps=self.eps) for table in self._tables)
+    def __init__(
+        self, tables: Iterable[EmbeddingTable], lr: float, *, weight_decay: float = 0.0, row_clip: float = 0.0, **numbers: float
+    ) -> None:
+        options = {"lr": lr, "weight_decay": weight_decay, "row_clip": row_clip, **numbers}
+        for name, value in options.items():
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"{self.rule}: {name} is {value}, expected 0 or more", field=name)
+        self.tables = _made_for(self.rule, tables)
+        super().__init__([torch.zeros((), requires_grad=True)], options)
 
-    def zero_grad(self) -> None:
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.param_groups[0]["lr"])
+
+    def step(self, closure: Callable[[], float] | None = None, *, scale: float = 1.0) -> int:  # type: ignore[override]
+        """Updates the rows and forgets the gradients. Returns how many rows took a step.
+
+        scale: gradients are multiplied by it first.
+        """
+        if closure is not None:
+            raise ConfigError(f"{self.rule}: steps take no closure", field="closure")
+        gradients = [table.take_gradients() for table in self.tables]
+        natives = [table.native for table in self.tables]
+        return step_tables(natives, gradients, self.rule, self._options(scale), torch.get_num_threads())
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets gradients that no step has used."""
-        for table in self._tables:
+        for table in self.tables:
             table.drop_gradients()
 
+    def squared_norm(self) -> float:
+        """Returns the sum of squares of all gradients that the next step would use: for clipping by a global norm."""
+        gradients = [table.gradients() for table in self.tables]
+        return squared_norm([table.native for table in self.tables], gradients, torch.get_num_threads())
 
-class SparseSGD:
-    """Plain gradient descent, one step for each row that has a gradient: row -= lr * g."""
-
-    def __init__(self, tables: Iterable[EmbeddingTable], lr: float = 0.05) -> None:
-        self._tables = _made_for("sgd", tables)
-        self.lr = lr
-
-    def step(self) -> int:
-        """Updates the rows and forgets the gradients. Returns how many rows took a step."""
-        return sum(table.sgd(*table.take_gradients(), lr=self.lr) for table in self._tables)
-
-    def zero_grad(self) -> None:
-        """Forgets gradients that no step has used."""
-        for table in self._tables:
-            table.drop_gradients()
+    def _options(self, scale: float) -> dict[str, float]:
+        group = self.param_groups[0]
+        return {**{name: value for name, value in group.items() if name in self.defaults}, "scale": scale}
 
 
-def _made_for(optimizer: str, tables: Iterable[EmbeddingTable]) -> list[EmbeddingTable]:
+class SparseSGD(SparseOptimizer):
+    """Plain gradient descent: row -= lr * g."""
+
+    rule = "sgd"
+
+    def __init__(
+        self, tables: Iterable[EmbeddingTable], lr: float = 0.05, *, weight_decay: float = 0.0, row_clip: float = 0.0
+    ) -> None:
+        super().__init__(tables, lr, weight_decay=weight_decay, row_clip=row_clip)
+
+
+class SparseMomentum(SparseOptimizer):
+    """Gradient descent with momentum: m = momentum * m + g; row -= lr * m, as in torch.optim.SGD."""
+
+    rule = "momentum"
+
+    def __init__(
+        self,
+        tables: Iterable[EmbeddingTable],
+        lr: float = 0.05,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        row_clip: float = 0.0,
+    ) -> None:
+        super().__init__(tables, lr, weight_decay=weight_decay, row_clip=row_clip, momentum=momentum)
+
+
+class SparseAdagrad(SparseOptimizer):
+    """Adagrad: a += g * g; row -= lr * g / (sqrt(a) + eps).
+
+    Source: Duchi, Hazan, Singer, "Adaptive subgradient methods for online learning and stochastic optimization", 2011;
+    eps outside the root, as in torch.optim.Adagrad.
+    """
+
+    rule = "adagrad"
+
+    def __init__(
+        self,
+        tables: Iterable[EmbeddingTable],
+        lr: float = 0.05,
+        eps: float = 1e-8,
+        *,
+        weight_decay: float = 0.0,
+        row_clip: float = 0.0,
+    ) -> None:
+        super().__init__(tables, lr, weight_decay=weight_decay, row_clip=row_clip, eps=eps)
+
+
+class SparseRowwiseAdagrad(SparseAdagrad):
+    """Adagrad with one sum a row: a += mean(g * g). It takes one value a row instead of D."""
+
+    rule = "rowwise_adagrad"
+
+
+class SparseAdagradDecay(SparseOptimizer):
+    """Adagrad whose sums are multiplied by `decay` after each `decay_steps` steps, down to their start at least.
+
+    It keeps rows learning that are stepped for months. A row's sum is decayed when the row is stepped next.
+    """
+
+    rule = "adagrad_decay"
+
+    def __init__(
+        self,
+        tables: Iterable[EmbeddingTable],
+        lr: float = 0.05,
+        eps: float = 1e-8,
+        *,
+        decay: float = 0.9,
+        decay_steps: int = 100_000,
+        weight_decay: float = 0.0,
+        row_clip: float = 0.0,
+    ) -> None:
+        if not 0.0 < decay <= 1.0:
+            raise ConfigError(f"{self.rule}: decay is {decay}, expected above 0 and at most 1", field="decay")
+        if decay_steps < 1:
+            raise ConfigError(f"{self.rule}: decay_steps is {decay_steps}, expected 1 or more", field="decay_steps")
+        super().__init__(tables, lr, weight_decay=weight_decay, row_clip=row_clip, eps=eps, decay=decay)
+        self.decay_steps = decay_steps
+        starts = {table.initial_accumulator for table in self.tables}
+        if len(starts) > 1:
+            raise ConfigError(f"{self.rule}: the tables have several initial_accumulators", field="tables")
+        self._initial = starts.pop() if starts else 0.0
+
+    def _options(self, scale: float) -> dict[str, float]:
+        done = self.tables[0].steps if self.tables else 0
+        return {**super()._options(scale), "initial": self._initial, "period": done // self.decay_steps}
+
+
+class SparseAdam(SparseOptimizer):
+    """Adam: moving averages m of g and v of g * g; row -= lr * m' / (sqrt(v') + eps), m', v' corrected for the start.
+
+    Source: Kingma, Ba, "Adam: a method for stochastic optimization", 2015. Rows without a gradient keep m and v, as in
+    torch.optim.SparseAdam.
+    """
+
+    rule = "adam"
+
+    def __init__(
+        self,
+        tables: Iterable[EmbeddingTable],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        weight_decay: float = 0.0,
+        row_clip: float = 0.0,
+    ) -> None:
+        for name, beta in zip(("beta1", "beta2"), betas, strict=True):
+            if not 0.0 <= beta < 1.0:
+                raise ConfigError(f"{self.rule}: {name} is {beta}, expected 0 or more and below 1", field="betas")
+        super().__init__(
+            tables, lr, weight_decay=weight_decay, row_clip=row_clip, beta1=betas[0], beta2=betas[1], eps=eps
+        )
+
+
+class SparseAdamW(SparseAdam):
+    """Adam with decoupled weight decay: row -= lr * weight_decay * row before the step.
+
+    Source: Loshchilov, Hutter, "Decoupled weight decay regularization", 2019.
+    """
+
+    rule = "adamw"
+
+
+class SparseRowwiseAdam(SparseAdam):
+    """Adam with one v a row, of mean(g * g): half of Adam's memory."""
+
+    rule = "rowwise_adam"
+
+
+class SparseLamb(SparseAdam):
+    """Adam's step with weight decay, brought to the norm of the row: for large batches.
+
+    Source: You et al., "Large batch optimization for deep learning", 2020.
+    """
+
+    rule = "lamb"
+
+
+class SparseFtrl(SparseOptimizer):
+    """FTRL-Proximal: l1 above 0 makes values exactly 0.
+
+    A row's first step replaces what the row began with. Source: McMahan et al., "Ad click prediction: a view from the
+    trenches", 2013.
+    """
+
+    rule = "ftrl"
+
+    def __init__(
+        self,
+        tables: Iterable[EmbeddingTable],
+        lr: float = 0.05,
+        *,
+        beta: float = 0.0,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        row_clip: float = 0.0,
+    ) -> None:
+        super().__init__(tables, lr, row_clip=row_clip, beta=beta, l1=l1, l2=l2)
+
+
+def optimizer_classes() -> dict[SparseRule, type[SparseOptimizer]]:
+    """Returns every optimizer by its rule."""
+    classes = (
+        SparseSGD,
+        SparseMomentum,
+        SparseAdagrad,
+        SparseRowwiseAdagrad,
+        SparseAdagradDecay,
+        SparseAdam,
+        SparseAdamW,
+        SparseRowwiseAdam,
+        SparseLamb,
+        SparseFtrl,
+    )
+    return {each.rule: each for each in classes}
+
+
+def _made_for(rule: str, tables: Iterable[EmbeddingTable]) -> list[EmbeddingTable]:
     unique = list(dict.fromkeys(tables))
     for table in unique:
-        if table.optimizer != optimizer:
+        if table.optimizer != rule:
             raise ConfigError(
-                f"table {table.name!r} was made for {table.optimizer}; make it with optimizer={optimizer!r}",
+                f"table {table.name!r} was made for {table.optimizer}; make it with optimizer={rule!r}",
                 field=f"tables.{table.name}.optimizer",
             )
     return unique
+
+
+def global_clip(clip_norm: float, dense: Iterable[torch.Tensor], sparse: SparseOptimizer) -> float:
+    """Scales the gradients of `dense` in place so that the norm of all gradients together is at most `clip_norm`.
+
+    Returns the factor for the step of `sparse`.
+    """
+    gradients: list[Any] = [each.grad for each in dense if each.grad is not None]
+    total = sum(float(each.detach().double().square().sum()) for each in gradients) + sparse.squared_norm()
+    norm = math.sqrt(total)
+    if norm <= clip_norm or norm == 0.0:
+        return 1.0
+    factor = clip_norm / norm
+    for each in gradients:
+        each.mul_(factor)
+    return factor

@@ -1,21 +1,22 @@
 """One trained table: rows by id in C++, and the gradients that wait for the optimizer's step.
 
-N ids, D dim, B bags.
+N ids, D dim, S optimizer values.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage._table import TrainingTable
+from storage._table import RowGradients, TableGradients, TrainingTable
 from storage.checkpoint.fingerprint import MASK, removed_fingerprint, rows_fingerprint
 from storage.errors import ConfigError
+from storage.initializers import ZEROS, Initializer
 from storage.rows import RowCodec
-from storage.specs import POOLINGS, TableSpec
+from storage.specs import TableSpec
 from storage.tiers.training.export import TieredTrainingTable
 from trainer.embedding.memory import RowMemory
 
@@ -23,15 +24,29 @@ Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
 Counts = NDArray[np.uint32]
 
+SparseRule = Literal[
+    "sgd",
+    "momentum",
+    "adagrad",
+    "rowwise_adagrad",
+    "adagrad_decay",
+    "adam",
+    "adamw",
+    "rowwise_adam",
+    "lamb",
+    "ftrl",
+]
+DEFAULT_ROWS = Initializer("uniform", 0.05)
+
 
 class EmbeddingTable:
     """A dynamic table of float32 rows: an id gets its row when it was seen `admit_after` times in training.
 
-    dim: values of a row. optimizer: decides how many optimizer values lie behind a row. init_scale: a new row is
-    uniform in [-init_scale, init_scale), the same for the same seed, table and id. initial_accumulator: Adagrad's
-    start. Ids without a row read as zeros. Every change carries a stamp, so that later changes can be listed. memory:
-    bounds the DRAM of the tables that share it; what does not fit lies on SSD, and nothing else changes. Not
-    thread-safe. Raises ConfigError for a name or size that cannot be stored.
+    dim: values of a row. optimizer: decides which optimizer values lie behind a row. rows: first values of a row, the
+    same for the same seed, table and id. absent: what an id without a row reads as, in training and in serving.
+    initial_accumulator: start of Adagrad's and FTRL's sums. Every change carries a stamp, so that later changes can be
+    listed. memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and nothing else
+    changes. Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
     """
 
     def __init__(
@@ -39,116 +54,137 @@ class EmbeddingTable:
         name: str,
         dim: int,
         *,
-        optimizer: Literal["adagrad", "sgd"] = "adagrad",
+        optimizer: SparseRule = "adagrad",
         seed: int = 0,
-        init_scale: float = 0.05,
+        rows: Initializer = DEFAULT_ROWS,
+        absent: Initializer = ZEROS,
         admit_after: int = 1,
         initial_accumulator: float = 0.1,
         memory: RowMemory | None = None,
     ) -> None:
         TableSpec(name, dim)
-        if optimizer not in ("adagrad", "sgd"):
+        if optimizer not in get_args(SparseRule):
             raise ConfigError(
-                f"table {name!r}: optimizer is {optimizer!r}, expected adagrad or sgd", field=f"tables.{name}.optimizer"
+                f"table {name!r}: optimizer is {optimizer!r}, expected one of {', '.join(get_args(SparseRule))}",
+                field=f"tables.{name}.optimizer",
             )
         self.name = name
         self.dim = dim
         self.optimizer = optimizer
-        self._initial_slot = initial_accumulator if optimizer == "adagrad" else 0.0
-        slots = dim if optimizer == "adagrad" else 0
-        mixed = _mixed_seed(seed, name)
-        self._native: TrainingTable | TieredTrainingTable = (
-            TrainingTable(dim, slots=slots, seed=mixed, init_scale=init_scale, admit_after=admit_after)
-            if memory is None
-            else memory.table(name, dim, slots=slots, seed=mixed, init_scale=init_scale, admit_after=admit_after)
+        self.initial_accumulator = initial_accumulator
+        self.absent = absent
+        #: The rows in DRAM.
+        self.native = TrainingTable(
+            dim,
+            optimizer=optimizer,
+            initial_accumulator=initial_accumulator,
+            seed=_mixed_seed(seed, name),
+            rows=rows.native(),
+            absent=absent.native(),
+            admit_after=admit_after,
+            tiered=memory is not None,
         )
-        self._waiting: list[tuple[Ids, Rows]] = []
+        self._whole: TrainingTable | TieredTrainingTable = self.native
+        #: All rows, when a part of them may lie on SSD.
+        self.tiered: TieredTrainingTable | None = None
+        if memory is not None:
+            self._whole = self.tiered = memory.table(name, self.native)
+        self._waiting: list[TableGradients | RowGradients] = []
         self.forgotten = 0
         self._saved: int | None = None
 
     def __repr__(self) -> str:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, rows={self.size()})"
 
+    @property
+    def slots(self) -> int:
+        """Number S of optimizer values behind a row."""
+        return self.native.slots
+
     def size(self) -> int:
         """Number of rows."""
-        return int(self._native.size())
+        return int(self._whole.size())
 
     def waiting(self) -> int:
         """Number of ids that were seen and have no row yet."""
-        native = self._native
-        return native.waiting_size() if isinstance(native, TrainingTable) else native.waiting()
+        return self.native.waiting_size() if self.tiered is None else self.tiered.waiting()
 
     def rows_on_ssd(self) -> int:
         """Number of rows that are not in DRAM."""
-        return self._native.rows_outside if isinstance(self._native, TieredTrainingTable) else 0
+        return 0 if self.tiered is None else self.tiered.rows_outside
 
     def memory_bytes(self) -> int:
         """Bytes of DRAM held by rows, optimizer values, index and counts."""
-        return int(self._native.memory_bytes())
+        return int(self._whole.memory_bytes())
 
     def lookup(self, ids: Ids, *, train: bool) -> Rows:
-        """Maps ids (N,) to rows (N, D), zeros for ids without a row.
+        """Maps ids (N,) to rows (N, D); ids without a row read as `absent`.
 
         train: counts the ids and creates the rows that are due.
         """
         out = np.empty((len(ids), self.dim), dtype=np.float32)
-        self._native.lookup(ids, out, train, self._initial_slot)
-        return out
-
-    def pool(self, values: Ids, offsets: Ids, pooling: str, *, train: bool) -> Rows:
-        """Pools bags of values (N,), offsets (B + 1,) to (B, D), summed in the order of the ids; see `lookup`.
-
-        pooling: "sum", or "mean" over the ids given. An id without a row adds zero.
-        """
-        out = np.empty((len(offsets) - 1, self.dim), dtype=np.float32)
-        self._native.pool(values, offsets, POOLINGS.index(pooling), out, train, self._initial_slot)
+        self._whole.lookup(ids, out, train)
         return out
 
     def add_gradients(self, ids: Ids, gradients: Rows) -> None:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""
-        self._waiting.append((ids, gradients))
+        if self.tiered is not None:
+            self.tiered.bring(ids)
+        self._waiting.append(RowGradients(self.native, ids, gradients))
 
-    def take_gradients(self) -> tuple[Ids, Rows]:
-        """Returns all gradients kept so far, in the order in which they came, and forgets them."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return np.empty(0, dtype=np.int64), np.empty((0, self.dim), dtype=np.float32)
-        if len(waiting) == 1:
-            return waiting[0]
-        return np.concatenate([ids for ids, _ in waiting]), np.concatenate([rows for _, rows in waiting])
+    def keep_gradients(self, gradients: TableGradients) -> None:
+        """Keeps what a lookup got for this table until the optimizer's next step or `drop_gradients`."""
+        self._waiting.append(gradients)
+
+    def take_gradients(self) -> list[TableGradients | RowGradients]:
+        """Returns all gradients kept so far, in the order in which they came, and forgets them.
+
+        Their rows are in DRAM.
+        """
+        waiting = self.gradients()
+        self._waiting = []
+        return waiting
+
+    def gradients(self) -> list[TableGradients | RowGradients]:
+        """Returns all gradients kept so far, in the order in which they came. Their rows are in DRAM."""
+        if self.tiered is not None and self._waiting:
+            # Rows that were looked up for another batch since may have displaced them.
+            self.tiered.bring(np.concatenate([each.ids for each in self._waiting]))
+        return self._waiting
 
     def drop_gradients(self) -> None:
         """Forgets the gradients kept so far."""
         self._waiting = []
 
-    def adagrad(self, ids: Ids, gradients: Rows, *, lr: float, eps: float) -> int:
-        """Sums the gradients of equal ids, then steps each row once. Returns the rows that took a step."""
-        return int(self._native.adagrad(ids, gradients, lr, eps))
+    @property
+    def steps(self) -> int:
+        """Steps of the optimizer so far, on which Adam and its kin depend."""
+        return int(self.native.steps)
 
-    def sgd(self, ids: Ids, gradients: Rows, *, lr: float) -> int:
-        """Steps as `adagrad` does, without optimizer values."""
-        return int(self._native.sgd(ids, gradients, lr))
+    def set_steps(self, steps: int) -> None:
+        """Sets the steps of the optimizer, as those of a run that is resumed."""
+        self.native.steps = steps
 
     @property
     def stamp(self) -> int:
         """The number that changes carry from now on; 1 at the start."""
-        return int(self._native.stamp)
+        return int(self._whole.stamp)
 
     def advance(self) -> int:
         """Closes the stamp and returns it; later changes carry the next one."""
-        return int(self._native.advance())
+        return int(self._whole.advance())
 
     def set_stamp(self, stamp: int) -> None:
         """Sets the stamp of later changes. Raises ValueError for one below the table's own."""
-        self._native.set_stamp(stamp)
+        self._whole.set_stamp(stamp)
 
     def changed_since(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending of rows that were created, stepped or looked up in training after a stamp."""
-        return self._native.changed_since(stamp)
+        return self._whole.changed_since(stamp)
 
     def removed_since(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending that were erased after a stamp and have no row now."""
-        return self._native.removed_since(stamp)
+        return self._whole.removed_since(stamp)
 
     def rows_fingerprint(self, row_type: str = "fp32", since: int = 0) -> int:
         """The fingerprint of the rows that changed after a stamp, of all rows by default, as `row_type` stores them.
@@ -170,19 +206,19 @@ class EmbeddingTable:
 
         The stamp is one of the last 64.
         """
-        return self._native.waiting_since(stamp)
+        return self._whole.waiting_since(stamp)
 
     def expired(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending of rows that changed last at that stamp or before."""
-        return self._native.expired(stamp)
+        return self._whole.expired(stamp)
 
     def erase(self, ids: Ids) -> int:
         """Forgets rows, optimizer values and counts; an id seen again is new. Returns how many had a row."""
-        return int(self._native.erase(ids))
+        return int(self._whole.erase(ids))
 
     def removed(self) -> tuple[Ids, Counts]:
         """Returns ids (N,) ascending that were erased and have no row now, and the stamps at which they were erased."""
-        return self._native.removed()
+        return self._whole.removed()
 
     def forget_removed(self, stamp: int) -> None:
         """Forgets the ids that were erased at this stamp or before, when no caller will ask for them again.
@@ -190,39 +226,39 @@ class EmbeddingTable:
         What no training checkpoint holds yet is kept until one does: a row must not come back on resume.
         """
         self.forgotten = max(self.forgotten, stamp)
-        self._native.forget_removed(stamp if self._saved is None else min(stamp, self._saved))
+        self._whole.forget_removed(stamp if self._saved is None else min(stamp, self._saved))
 
     def saved(self, stamp: int) -> None:
         """Notes that a training checkpoint holds every change up to this stamp."""
         self._saved = stamp
-        self._native.forget_removed(min(self.forgotten, stamp))
+        self._whole.forget_removed(min(self.forgotten, stamp))
 
-    def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts]:
-        """Returns rows (N, D), optimizer values (N, slots), counts (N,), stamps (N,).
+    def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts, Counts]:
+        """Returns rows (N, D), optimizer values (N, S), counts (N,), stamps (N,) and ticks (N,) of the last use.
 
         Raises ValueError for an id without a row.
         """
-        return self._native.export_ids(ids)
+        return self._whole.export_ids(ids)
 
-    def export_rows(self) -> tuple[Ids, Rows, Rows, Counts, Counts]:
-        """Returns ids (N,) ascending, rows (N, D), optimizer values (N, slots), counts (N,), stamps (N,)."""
-        return self._native.export_rows()
+    def export_rows(self) -> tuple[Ids, Rows, Rows, Counts, Counts, Counts]:
+        """Returns ids (N,) ascending, rows (N, D), optimizer values (N, S), counts, stamps and ticks (N,) each."""
+        return self._whole.export_rows()
 
     def export_counts(self) -> tuple[Ids, Counts]:
         """Returns ids that were seen and have no row yet, ascending, and their counts."""
-        return self._native.export_counts()
+        return self._whole.export_counts()
 
-    def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts) -> None:
+    def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts, ticks: Counts) -> None:
         """Puts back what `export_rows` gave; call `set_stamp` first."""
-        self._native.restore(ids, rows, slots, counts, stamps)
+        self._whole.restore(ids, rows, slots, counts, stamps, ticks)
 
     def restore_counts(self, ids: Ids, counts: Counts) -> None:
         """Puts back what `export_counts` or `waiting_since` gave."""
-        self._native.restore_counts(ids, counts)
+        self._whole.restore_counts(ids, counts)
 
     def restore_removed(self, ids: Ids, stamps: Counts) -> None:
         """Puts back what `removed` gave; ids that have a row are left out."""
-        self._native.restore_removed(ids, stamps)
+        self._whole.restore_removed(ids, stamps)
 
 
 def _mixed_seed(seed: int, name: str) -> int:

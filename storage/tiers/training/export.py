@@ -16,7 +16,7 @@ from storage.tiers.training.spool import Spool
 _LAST_STAMP = 2**32 - 1
 # The native table knows the changed counts of so many stamps; the store keeps no more.
 _WAITING_STAMPS = 64
-_Part = tuple[Ids, Rows, Rows, Counts, Counts]
+_Part = tuple[Ids, Rows, Rows, Counts, Counts, Counts]
 
 
 class TieredTrainingTable(TieredRows):
@@ -38,17 +38,17 @@ class TieredTrainingTable(TieredRows):
         return closed
 
     def export_rows(self) -> _Part:
-        """Returns ids (n,), rows (n, D), optimizer values (n, S), occurrences (n,) and stamps (n,) of all rows."""
+        """Returns ids (n,), rows (n, D), optimizer values (n, S), occurrences, stamps and ticks (n,) of all rows."""
         all_ids, spools = self._spool(np.int64), self._row_spools()
         for ids, *parts in self._all_rows():
             all_ids.append(ids)
             for spool, values in zip(spools, parts, strict=True):
                 spool.append(values)
-        rows, slots, counts, stamps = (spool.array() for spool in spools)
-        return all_ids.array(), rows, slots, counts, stamps
+        rows, slots, counts, stamps, ticks = (spool.array() for spool in spools)
+        return all_ids.array(), rows, slots, counts, stamps, ticks
 
-    def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts]:
-        """Returns rows (n, D), optimizer values (n, S), occurrences (n,) and stamps (n,) of ids (n,).
+    def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts, Counts]:
+        """Returns rows (n, D), optimizer values (n, S), occurrences (n,), stamps (n,) and ticks (n,) of ids (n,).
 
         Raises ValueError for an id without a row.
         """
@@ -56,8 +56,8 @@ class TieredTrainingTable(TieredRows):
         for piece in self.pieces(ids):
             for spool, values in zip(spools, self._rows_of(piece), strict=True):
                 spool.append(values)
-        rows, slots, counts, stamps = (spool.array() for spool in spools)
-        return rows, slots, counts, stamps
+        rows, slots, counts, stamps, ticks = (spool.array() for spool in spools)
+        return rows, slots, counts, stamps, ticks
 
     def export_counts(self) -> tuple[Ids, Counts]:
         """Returns ids (n,) that have no row yet, and their occurrences (n,)."""
@@ -177,10 +177,10 @@ class TieredTrainingTable(TieredRows):
         ids = np.concatenate([inside, outside])
         order = np.argsort(ids, kind="stable")
         here, there = self.native.export_ids(inside), self.unpack(records)
-        rows, slots, counts, stamps = (
+        rows, slots, counts, stamps, ticks = (
             np.concatenate([mine, theirs])[order] for mine, theirs in zip(here, there, strict=True)
         )
-        return ids[order], rows, slots, counts, stamps
+        return ids[order], rows, slots, counts, stamps, ticks
 
     def _outside_rows(self) -> Iterator[tuple[Ids, np.ndarray]]:
         """Yields ids, ascending, and records of the rows that are in the store alone; no part is empty."""
@@ -195,7 +195,7 @@ class TieredTrainingTable(TieredRows):
             if outside.any():
                 yield ids[outside], records.reshape(-1, size)[outside]
 
-    def _rows_of(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts]:
+    def _rows_of(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts, Counts]:
         here = self.native.has_row(ids) != 0
         if here.all():
             return self.native.export_ids(ids)
@@ -210,12 +210,12 @@ class TieredTrainingTable(TieredRows):
             whole = np.empty((len(ids), *mine.shape[1:]), mine.dtype)
             whole[here], whole[~here] = mine, theirs
             parts.append(whole)
-        rows, slots, counts, stamps = parts
-        return rows, slots, counts, stamps
+        rows, slots, counts, stamps, ticks = parts
+        return rows, slots, counts, stamps, ticks
 
     def _row_spools(self) -> list[Spool]:
         values = [self._spool(np.float32, (self.dim,)), self._spool(np.float32, (self.slots,))]
-        return [*values, self._spool(np.uint32), self._spool(np.uint32)]
+        return [*values, *(self._spool(np.uint32) for _ in range(3))]
 
     def _spool(self, dtype: type, tail: tuple[int, ...] = ()) -> Spool:
         return Spool(dtype, tail, folder=lambda: self.store.scratch)

@@ -23,8 +23,8 @@ Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
 Counts = NDArray[np.uint32]
 
-# Beside its values a row takes 15 to 21 bytes of index, 8 of counts, 12 of what the tiers need, up to a quarter more of
-# both while they grow, two to four entries in the log of changes, and its part of a batch's notes about absent ids.
+# Beside its values a row takes 14 to 28 bytes of index, 12 of counts, 12 of what the tiers need, two to four entries in
+# each log of changes, and its part of a batch's notes about absent ids.
 _ROW_OVERHEAD = 112
 # An id without a row is in up to three open-addressing maps and a log.
 _BARE_BYTES = 112
@@ -62,34 +62,28 @@ class TieredRows:
     """Holds the rows of a training table in DRAM and in a store. `TrainingTable` documents methods of the same name.
 
     One thread trains; another one may call `stage`. name, number: those of the table, in messages and in the store.
-    budget: shared with other tables.
+    native: the rows in DRAM, a table made with tiered=True. budget: shared with other tables.
     """
 
     def __init__(
         self,
         name: str,
         number: int,
-        dim: int,
+        native: TrainingTable,
         *,
-        slots: int,
-        seed: int,
-        init_scale: float,
-        admit_after: int,
         store: TrainingStore,
         budget: RowBudget,
     ) -> None:
         self.name = name
         self.number = number
-        self.dim = dim
-        self.slots = slots
+        self.native = native
+        self.dim = native.dim
+        self.slots = native.slots
         self.share_bytes = 0
         self.traffic = Traffic()
-        self.native = TrainingTable(
-            dim, slots=slots, seed=seed, init_scale=init_scale, admit_after=admit_after, tiered=True
-        )
         self.store = store
         self.budget = budget
-        self.row_bytes = 4 * (dim + slots) + _ROW_OVERHEAD
+        self.row_bytes = 4 * (self.dim + self.slots) + _ROW_OVERHEAD
         # The numbers of rows, and of ids that wait for one, that are in the store alone.
         self.rows_outside = 0
         self.waiting_outside = 0
@@ -131,46 +125,29 @@ class TieredRows:
         self.native.begin()
         try:
             # Rows that leave to make room for the batch also make the copies that were read for it stale.
-            self._bring(ids, self._staged)
+            self.bring(ids, self._staged)
         finally:
             with self._staging:
                 self._staged = None
 
-    def lookup(self, ids: Ids, out: Rows, train: bool, initial_slot: float) -> int:
+    def lookup(self, ids: Ids, out: Rows, train: bool) -> int:
         """Looks up rows as `TrainingTable.lookup` does. Evaluation reads rows from the store without moving them."""
         if train:
-            self._bring(ids)
-            return self.native.lookup(ids, out, True, initial_slot)
-        return self.native.lookup(ids, out, False, initial_slot, *self._beside(ids))
-
-    def pool(self, values: Ids, offsets: Ids, mode: int, out: Rows, train: bool, initial_slot: float) -> int:
-        """Looks up rows pooled by bags, as `TrainingTable.pool` does. Evaluation reads as in `lookup`."""
-        if train:
-            self._bring(values)
-            return self.native.pool(values, offsets, mode, out, True, initial_slot)
-        return self.native.pool(values, offsets, mode, out, False, initial_slot, *self._beside(values))
-
-    def adagrad(self, ids: Ids, grads: Rows, lr: float, eps: float) -> int:
-        """Steps rows; those that left since the lookup are brought back."""
-        self._bring(ids)
-        return self.native.adagrad(ids, grads, lr, eps)
-
-    def sgd(self, ids: Ids, grads: Rows, lr: float) -> int:
-        """Steps rows as `adagrad` does, without optimizer values."""
-        self._bring(ids)
-        return self.native.sgd(ids, grads, lr)
+            self.bring(ids)
+            return self.native.lookup(ids, out, True)
+        return self.native.lookup(ids, out, False, *self.beside(ids))
 
     def erase(self, ids: Ids) -> int:
         """Forgets rows, optimizer values and counts, wherever they are. Returns how many had a row."""
         return sum(self._erase(np.unique(part)) for part in self.pieces(ids))
 
-    def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts) -> None:
+    def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts, ticks: Counts) -> None:
         """Puts back rows: a small table into DRAM, a larger one into the store, until training asks for its rows."""
         wanted = (self.native.size() + len(ids)) * self.row_bytes
         if self.rows_outside == 0 and wanted <= self.budget.kept_bytes:
             self.know(ids)
             self.budget.ask(self, wanted)
-            self.native.restore(ids, rows, slots, counts, stamps)
+            self.native.restore(ids, rows, slots, counts, stamps, ticks)
             return
         if len(np.unique(ids)) != len(ids):
             raise ValueError("ids: an id stands there twice")
@@ -178,7 +155,8 @@ class TieredRows:
             order = np.argsort(ids[part], kind="stable")
             mine = ids[part][order]
             at = stamps[part][order]
-            records = self.native.encode(rows[part][order], slots[part][order], counts[part][order], at)
+            values = (each[part][order] for each in (rows, slots, counts))
+            records = self.native.encode(*values, at, ticks[part][order])
             self._restore_outside(mine, records, at)
 
     def restore_counts(self, ids: Ids, counts: Counts) -> None:
@@ -221,7 +199,8 @@ class TieredRows:
         """Divides ids into parts, each a bounded piece of work."""
         return (ids[part] for part in self.slices(len(ids)))
 
-    def _bring(self, ids: Ids, staged: Staged | None = None) -> None:
+    def bring(self, ids: Ids, staged: Staged | None = None) -> None:
+        """Brings the rows of ids to DRAM, where they stay until the next batch begins."""
         self._spill_bare_if_many()
         unknown, rowless = self.native.unknown(ids, True)
         if rowless == 0:
@@ -250,20 +229,23 @@ class TieredRows:
         self.waiting_outside -= int((found.counts > 0).sum())
         self.native.settle(found.bare_ids[(found.counts == 0) & (removed == 0)])
 
-    def _beside(self, ids: Ids) -> tuple[Ids, Rows] | tuple[None, None]:
+    def beside(self, ids: Ids) -> tuple[Ids, Rows] | tuple[None, None]:
+        """Returns ids (k,) and rows (k, D) of those that have a row in the store alone; None where none has."""
         if self.rows_outside == 0:
             return None, None
         unknown, _ = self.native.unknown(ids, False)
         found = self.store.read(self.number, unknown, self.record_bytes)
         return found.row_ids, self.unpack(found.records)[0]
 
-    def unpack(self, records: NDArray[np.uint8]) -> tuple[Rows, Rows, Counts, Counts]:
-        """Returns rows (n, D), optimizer values (n, S), counts (n,), stamps (n,) of records (n, record_bytes)."""
-        parts = records.view(
-            np.dtype([("count", "<u4"), ("stamp", "<u4"), ("row", "<f4", (self.dim,)), ("slots", "<f4", (self.slots,))])
-        ).reshape(-1)
-        count, stamp, row, slots = (np.ascontiguousarray(parts[name]) for name in ("count", "stamp", "row", "slots"))
-        return row, slots, count, stamp
+    def unpack(self, records: NDArray[np.uint8]) -> tuple[Rows, Rows, Counts, Counts, Counts]:
+        """Returns rows (n, D), optimizer values (n, S), counts, stamps and ticks (n,) of records (n, record_bytes)."""
+        words = [(name, "<u4") for name in ("count", "stamp", "tick")]
+        values = [("row", "<f4", (self.dim,)), ("slots", "<f4", (self.slots,))]
+        parts = records.view(np.dtype([*words, *values])).reshape(-1)
+        row, slots, count, stamp, tick = (
+            np.ascontiguousarray(parts[name]) for name in ("row", "slots", "count", "stamp", "tick")
+        )
+        return row, slots, count, stamp, tick
 
     def _used_bytes(self, more_rows: int = 0) -> int:
         return (self.native.size() + more_rows) * self.row_bytes + self.native.bare_size() * _BARE_BYTES
@@ -337,7 +319,7 @@ class TieredRows:
             self.store.erase(self.number, inside, written)
         if len(outside):
             found = self.store.read(self.number, outside, self.record_bytes)
-            _, _, _, stamps = self.unpack(found.records)
+            stamps = self.unpack(found.records)[3]
             none = np.zeros(len(found.row_ids), np.uint32)
             self.store.erase(self.number, found.row_ids, stamps)
             self.store.write_bare(self.number, found.row_ids, none, none, none + np.uint32(self.native.stamp))
@@ -349,8 +331,7 @@ class TieredRows:
     def _restore_outside(self, ids: Ids, records: NDArray[np.uint8], stamps: Counts) -> None:
         here = self.native.has_row(ids) != 0
         if here.any():
-            row, slots, counts, at = self.unpack(records[here])
-            self.native.restore(ids[here], row, slots, counts, at)
+            self.native.restore(ids[here], *self.unpack(records[here]))
         ids, records, stamps = ids[~here], records[~here], stamps[~here]
         has_row = self.know(ids)
         written = np.zeros(len(ids), np.uint32)

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "table/training.h"
+#include "training/training_table.h"
 
 namespace emberline {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 // Heats are halved after so many uses a row, so that what was hot long ago does not stay.
 constexpr std::uint64_t kUsesPerRow = 32;
 constexpr std::size_t kHeats = 256;  // above, rows are equally hot: they are the last to leave
-constexpr std::size_t kHead = 2 * sizeof(std::uint32_t);
+constexpr std::size_t kHead = 3 * sizeof(std::uint32_t);
 
 }  // namespace
 
@@ -41,18 +41,17 @@ void TrainingTable::use_now(std::uint32_t slot) {
 std::vector<std::int64_t> TrainingTable::unknown(const std::int64_t* ids, std::size_t n, bool hold,
                                                  std::size_t* rowless) {
   const std::lock_guard lock(mutex_);
-  locate_rows(ids, n);
   positions_.clear();
   std::vector<std::int64_t> found;
   for (std::size_t i = 0; i < n; ++i) {
-    if (slots_[i] != kEmptySlot) {
-      if (hold) use_now(slots_[i]);
+    if (const std::uint32_t slot = index_.get(ids[i]); slot != 0) {
+      if (hold) use_now(slot);
       continue;
     }
     std::uint32_t& met = positions_[ids[i]];
     if (met != 0) continue;
     met = 1;
-    if (seen_.find(ids[i]) == nullptr && removed_.find(ids[i]) == nullptr && settled_.find(ids[i]) == nullptr) {
+    if (seen_.get(ids[i]) == 0 && removed_.get(ids[i]) == 0 && settled_.find(ids[i]) == nullptr) {
       found.push_back(ids[i]);
     }
   }
@@ -69,13 +68,12 @@ void TrainingTable::bring(const std::int64_t* ids, std::size_t n, const std::uin
   const std::lock_guard lock(mutex_);
   const std::size_t bytes = record_bytes();
   for (std::size_t i = 0; i < n; ++i, records += bytes) {
-    if (table_.locate(ids[i]) != kEmptySlot) continue;
+    if (index_.get(ids[i]) != 0) continue;
     Use use;
-    std::memcpy(&use.count, records, sizeof(use.count));
-    std::memcpy(&use.stamp, records + sizeof(use.count), sizeof(use.stamp));
-    const std::uint32_t slot = table_.create(ids[i]);
-    std::memcpy(table_.row(slot), records + kHead, bytes - kHead);
-    set_use(ids[i], slot, use);
+    static_assert(sizeof(Use) == kHead);
+    std::memcpy(&use, records, kHead);
+    const std::uint32_t slot = create(ids[i], use);
+    std::memcpy(row(slot), records + kHead, bytes - kHead);
     // Its heat is not kept outside; how often it was ever used says something of it.
     tiers_[slot] = {use.stamp, batch_, static_cast<std::uint16_t>(std::bit_width(use.count)), true, false};
     ++marks_;
@@ -86,16 +84,15 @@ void TrainingTable::bring_bare(const std::int64_t* ids, std::size_t n, const std
                                const std::uint32_t* waiting, const std::uint32_t* removed) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
-    if (table_.locate(ids[i]) != kEmptySlot || seen_.find(ids[i]) != nullptr || removed_.find(ids[i]) != nullptr)
-      continue;
+    if (index_.get(ids[i]) != 0 || seen_.get(ids[i]) != 0 || removed_.get(ids[i]) != 0) continue;
     if (counts[i] > 0) {
-      seen_[ids[i]] = counts[i];
+      seen_.set(ids[i], counts[i]);
       if (waiting[i] > 0) {
-        waiting_stamps_[ids[i]] = waiting[i];
+        waiting_stamps_.set(ids[i], waiting[i]);
         waiting_.note(ids[i], waiting[i]);
       }
     }
-    if (removed[i] > 0) removed_[ids[i]] = removed[i];
+    if (removed[i] > 0) removed_.set(ids[i], removed[i]);
   }
 }
 
@@ -105,9 +102,12 @@ std::vector<std::int64_t> TrainingTable::coldest(std::size_t n) {
   const auto heat_of = [](const Tier& tier) { return std::min<std::size_t>(tier.heat, kHeats - 1); };
   const auto may_leave = [this](const Tier& tier) { return tier.live && tier.used != batch_; };
   std::size_t counts[kHeats] = {};
-  for (const Tier& tier : tiers_) {
+  const auto each = [this](auto visit) {
+    for (std::size_t slot = 0; slot < tiers_.size(); ++slot) visit(tiers_[slot]);
+  };
+  each([&](const Tier& tier) {
     if (may_leave(tier)) ++counts[heat_of(tier)];
-  }
+  });
   std::size_t bound = 0;  // rows below this heat leave, and of those at it the oldest
   std::size_t below = 0;
   while (bound < kHeats && below + counts[bound] <= n) below += counts[bound++];
@@ -115,16 +115,16 @@ std::vector<std::int64_t> TrainingTable::coldest(std::size_t n) {
   std::uint32_t newest = 0;  // rows at the bound that were used before this batch leave
   if (bound < kHeats && below < n) {
     ages.reserve(counts[bound]);
-    for (const Tier& tier : tiers_) {
+    each([&](const Tier& tier) {
       if (may_leave(tier) && heat_of(tier) == bound) ages.push_back(tier.used);
-    }
+    });
     const auto at = ages.begin() + static_cast<std::ptrdiff_t>(n - below);
     std::nth_element(ages.begin(), at, ages.end());
     newest = *at;
   }
   std::vector<std::int64_t> ids;
   std::vector<std::int64_t> ties;
-  table_.each([&](std::int64_t id, std::uint32_t slot) {
+  index_.each([&](std::int64_t id, std::uint32_t slot) {
     const Tier& tier = tiers_[slot];
     if (!may_leave(tier) || heat_of(tier) > bound) return;
     if (heat_of(tier) < bound || tier.used < newest) {
@@ -141,15 +141,18 @@ std::vector<std::int64_t> TrainingTable::coldest(std::size_t n) {
 }
 
 void TrainingTable::age() {
-  if (marks_ < kUsesPerRow * table_.size()) return;
+  if (marks_ < kUsesPerRow * index_.size()) return;
   marks_ = 0;
-  for (Tier& tier : tiers_) tier.heat = static_cast<std::uint16_t>(tier.heat / 2);
+  for (std::size_t slot = 0; slot < tiers_.size(); ++slot) {
+    tiers_[slot].heat = static_cast<std::uint16_t>(tiers_[slot].heat / 2);
+  }
 }
 
 std::size_t TrainingTable::held() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<std::size_t>(std::count_if(tiers_.begin(), tiers_.end(),
-                                                [this](const Tier& tier) { return tier.live && tier.used == batch_; }));
+  std::size_t count = 0;
+  for (std::size_t slot = 0; slot < tiers_.size(); ++slot) count += tiers_[slot].live && tiers_[slot].used == batch_;
+  return count;
 }
 
 PackedRows TrainingTable::pack(const std::int64_t* ids, std::size_t n) const {
@@ -162,11 +165,10 @@ PackedRows TrainingTable::pack(const std::int64_t* ids, std::size_t n) const {
   all.dirty.reserve(n);
   std::uint8_t* record = all.records.data();
   for (std::size_t i = 0; i < n; ++i, record += bytes) {
-    const std::uint32_t slot = table_.locate(ids[i]);
-    if (slot == kEmptySlot) throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " has no row here");
-    std::memcpy(record, &uses_[slot].count, sizeof(std::uint32_t));
-    std::memcpy(record + sizeof(std::uint32_t), &uses_[slot].stamp, sizeof(std::uint32_t));
-    std::memcpy(record + kHead, table_.row(slot), bytes - kHead);
+    const std::uint32_t slot = index_.get(ids[i]);
+    if (slot == 0) throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " has no row here");
+    std::memcpy(record, &uses_[slot], kHead);
+    std::memcpy(record + kHead, row(slot), bytes - kHead);
     all.stamps.push_back(uses_[slot].stamp);
     all.written.push_back(tiers_[slot].written);
     all.dirty.push_back(tiers_[slot].dirty ? 1 : 0);
@@ -175,7 +177,8 @@ PackedRows TrainingTable::pack(const std::int64_t* ids, std::size_t n) const {
 }
 
 std::vector<std::uint8_t> TrainingTable::encode(std::size_t n, const float* rows, const float* slot_values,
-                                                const std::uint32_t* counts, const std::uint32_t* stamps) const {
+                                                const std::uint32_t* counts, const std::uint32_t* stamps,
+                                                const std::uint32_t* ticks) const {
   const std::lock_guard lock(mutex_);
   const std::size_t bytes = record_bytes();
   const std::size_t row_bytes = dim() * sizeof(float);
@@ -183,8 +186,8 @@ std::vector<std::uint8_t> TrainingTable::encode(std::size_t n, const float* rows
   std::uint8_t* record = records.data();
   for (std::size_t i = 0; i < n; ++i, record += bytes) {
     check_stamp(stamps[i]);
-    std::memcpy(record, &counts[i], sizeof(std::uint32_t));
-    std::memcpy(record + sizeof(std::uint32_t), &stamps[i], sizeof(std::uint32_t));
+    const Use use{counts[i], stamps[i], ticks == nullptr ? tick_ : ticks[i]};
+    std::memcpy(record, &use, kHead);
     std::memcpy(record + kHead, rows + i * dim(), row_bytes);
     if (slots() > 0) std::memcpy(record + kHead + row_bytes, slot_values + i * slots(), bytes - kHead - row_bytes);
   }
@@ -194,14 +197,14 @@ std::vector<std::uint8_t> TrainingTable::encode(std::size_t n, const float* rows
 void TrainingTable::let_go(const std::int64_t* ids, std::size_t n) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t slot = table_.locate(ids[i]);
-    if (slot == kEmptySlot) continue;
-    tiers_[slot] = {};
-    table_.erase(&ids[i], 1);
+    const std::uint32_t slot = index_.get(ids[i]);
+    if (slot == 0) continue;
+    remove(ids[i], slot);
     settled_.erase(ids[i]);
   }
   // Rows come and go between two stamps: without this the log would grow with every coming.
-  changes_.compact(table_.size(), [this](std::int64_t id) { return latest(id); });
+  changes_.compact(index_.size(), [this](std::int64_t id) { return latest(id); });
+  ticks_.compact(index_.size(), [this](std::int64_t id) { return latest_tick(id); });
 }
 
 void TrainingTable::forget(const std::int64_t* ids, std::size_t n) {
@@ -220,10 +223,10 @@ BareIds TrainingTable::pack_bare() const {
   ids.reserve(seen_.size() + removed_.size());
   seen_.each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
   removed_.each([&](std::int64_t id, std::uint32_t) {
-    if (seen_.find(id) == nullptr) ids.push_back(id);
+    if (seen_.get(id) == 0) ids.push_back(id);
   });
   waiting_stamps_.each([&](std::int64_t id, std::uint32_t) {
-    if (seen_.find(id) == nullptr && removed_.find(id) == nullptr) lost.push_back(id);
+    if (seen_.get(id) == 0 && removed_.get(id) == 0) lost.push_back(id);
   });
   std::sort(ids.begin(), ids.end());
   std::sort(lost.begin(), lost.end());
@@ -232,14 +235,10 @@ BareIds TrainingTable::pack_bare() const {
   all.counts.reserve(ids.size());
   all.waiting.reserve(ids.size());
   all.removed.reserve(ids.size());
-  const auto value = [](const IdMap& map, std::int64_t id) {
-    const std::uint32_t* found = map.find(id);
-    return found == nullptr ? 0 : *found;
-  };
   for (const std::int64_t id : ids) {
-    all.counts.push_back(value(seen_, id));
-    all.waiting.push_back(value(waiting_stamps_, id));
-    all.removed.push_back(value(removed_, id));
+    all.counts.push_back(seen_.get(id));
+    all.waiting.push_back(waiting_stamps_.get(id));
+    all.removed.push_back(removed_.get(id));
   }
   all.ids = std::move(ids);
   return all;
@@ -267,8 +266,8 @@ std::size_t TrainingTable::waiting_size() const {
 std::vector<std::int64_t> TrainingTable::row_ids() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::int64_t> ids;
-  ids.reserve(table_.size());
-  table_.each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
+  ids.reserve(index_.size());
+  index_.each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
   std::sort(ids.begin(), ids.end());
   return ids;
 }
@@ -276,14 +275,14 @@ std::vector<std::int64_t> TrainingTable::row_ids() const {
 std::vector<std::uint8_t> TrainingTable::has_row(const std::int64_t* ids, std::size_t n) const {
   const std::lock_guard lock(mutex_);
   std::vector<std::uint8_t> found(n);
-  for (std::size_t i = 0; i < n; ++i) found[i] = table_.locate(ids[i]) != kEmptySlot;
+  for (std::size_t i = 0; i < n; ++i) found[i] = index_.get(ids[i]) != 0;
   return found;
 }
 
 std::vector<std::uint8_t> TrainingTable::has_waited(const std::int64_t* ids, std::size_t n) const {
   const std::lock_guard lock(mutex_);
   std::vector<std::uint8_t> found(n);
-  for (std::size_t i = 0; i < n; ++i) found[i] = waiting_stamps_.find(ids[i]) != nullptr;
+  for (std::size_t i = 0; i < n; ++i) found[i] = waiting_stamps_.get(ids[i]) != 0;
   return found;
 }
 
@@ -291,22 +290,10 @@ std::vector<std::uint32_t> TrainingTable::written(const std::int64_t* ids, std::
   const std::lock_guard lock(mutex_);
   std::vector<std::uint32_t> stamps(n);
   for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t slot = table_.locate(ids[i]);
-    stamps[i] = slot == kEmptySlot ? 0 : tiers_[slot].written;
+    const std::uint32_t slot = index_.get(ids[i]);
+    stamps[i] = slot == 0 ? 0 : tiers_[slot].written;
   }
   return stamps;
-}
-
-// Ids that have no row here and one beside the table read that one.
-void TrainingTable::add_side(const std::int64_t* ids, std::size_t n, const SideRows& side) {
-  if (side.n == 0) return;
-  positions_.clear();
-  for (std::size_t k = 0; k < side.n; ++k) positions_[side.ids[k]] = static_cast<std::uint32_t>(k + 1);
-  for (std::size_t i = 0; i < n; ++i) {
-    if (rows_[i] != nullptr) continue;
-    const std::uint32_t* place = positions_.find(ids[i]);
-    if (place != nullptr) rows_[i] = reinterpret_cast<const char*>(side.rows + std::size_t{*place - 1} * dim());
-  }
 }
 
 }  // namespace emberline

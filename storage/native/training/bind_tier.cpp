@@ -1,5 +1,5 @@
 // The methods of TrainingTable that a store needs, for Python.
-#include "table/bind_training.h"
+#include "training/bind_training.h"
 
 namespace emberline::bind {
 namespace {
@@ -46,16 +46,18 @@ nb::tuple pack(const TrainingTable& table, nb::handle ids) {
                         to_numpy(std::move(all.dirty)));
 }
 
-nb::object encode(const TrainingTable& table, nb::handle rows, nb::handle slots, nb::handle counts, nb::handle stamps) {
+nb::object encode(const TrainingTable& table, nb::handle rows, nb::handle slots, nb::handle counts, nb::handle stamps,
+                  nb::handle ticks) {
   const Words count = Words::of_rank(1, counts, "counts");
   const std::size_t n = count.size();
   const Floats row(rows, "rows", {n, table.dim()});
   const Floats slot(slots, "slots", {n, table.slots()});
   const Words stamp(stamps, "stamps", {n});
+  const Words tick(ticks, "ticks", {n});
   std::vector<std::uint8_t> records;
   {
     const nb::gil_scoped_release release;
-    records = table.encode(n, row.data(), slot.data(), count.data(), stamp.data());
+    records = table.encode(n, row.data(), slot.data(), count.data(), stamp.data(), tick.data());
   }
   return to_numpy(std::move(records), {n, table.record_bytes()});
 }
@@ -105,7 +107,7 @@ void bind_training_tier(nb::class_<TrainingTable>& table) {
   table
       .def_prop_ro(
           "record_bytes", &TrainingTable::record_bytes,
-          "Number of bytes of a row in a store: count and stamp (u32 each), weights and optimizer values (float32).")
+          "Number of bytes of a row in a store: count, stamp and tick (u32 each), weights and optimizer values (float32).")
       .def("begin", &TrainingTable::begin, nb::call_guard<nb::gil_scoped_release>(),
            "Begins a batch: rows that the batch before held may leave, and settled ids are asked for again.")
       .def("unknown", &unknown, "ids"_a, "hold"_a,
@@ -140,11 +142,11 @@ void bind_training_tier(nb::class_<TrainingTable>& table) {
            "(n,).\n\n"
            "dirty is 1 where the copy differs from the row.")
       .def(
-          "encode", &encode, "rows"_a, "slots"_a, "counts"_a, "stamps"_a,
+          "encode", &encode, "rows"_a, "slots"_a, "counts"_a, "stamps"_a, "ticks"_a,
           nb::sig(
               "def encode(self, rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
-              "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32]) -> "
-              "numpy.typing.NDArray[numpy.uint8]"),
+              "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32], "
+              "ticks: numpy.typing.NDArray[numpy.uint32]) -> numpy.typing.NDArray[numpy.uint8]"),
           "Returns the records (n, record_bytes) of rows that restore would take.")
       .def("let_go", &applied<&TrainingTable::let_go>, "ids"_a,
            nb::sig("def let_go(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),

@@ -1,23 +1,44 @@
-// A table that trains: rows are created when an id was seen often enough, and written in place by fused sparse
-// optimizers.
+// A table that trains: rows are created when an id was seen often enough, and written in place by fused optimizers.
 //
 // A row is dim weights, then the optimizer's slots. Phases: there is one caller and no other reader; a mutex keeps
 // callers apart. Every change carries a stamp, a number that the caller advances: changes after a stamp can be listed
-// at any later time, at a cost that follows the changes and not the table. N ids, B batch, D dim. Floats are added and
-// multiplied in float32 in the order given, without contraction.
+// at any later time, at a cost that follows the changes and not the table. Use carries a tick, a number that the caller
+// sets from steps or seconds, so that rows without use can be listed likewise. N ids, D dim.
+//
+// No call copies the table: index, rows and what is known of them grow in small steps.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <vector>
 
-#include "rows/pooling.h"
-#include "table/changes.h"
+#include "rows/codec.h"
+#include "rows/initial.h"
 #include "table/id_map.h"
-#include "table/table.h"
+#include "table/slab.h"
+#include "training/changes.h"
+#include "training/chunks.h"
+#include "training/id_index.h"
+#include "training/optimizer.h"
 
 namespace emberline {
+
+struct TrainingOptions {
+  std::uint32_t dim = 0;
+  Rule rule = Rule::kSgd;
+  // Of Adagrad's and FTRL's sums.
+  float initial_accumulator = 0.0f;
+  std::uint64_t seed = 0;
+  Initializer rows;
+  // What an id without a row reads as.
+  Initializer absent;
+  // Occurrences that make a row.
+  std::uint32_t admit_after = 1;
+  // A part of the rows lies in a store of the caller's; tier.cpp.
+  bool tiered = false;
+};
 
 struct TrainingRows {
   std::vector<std::int64_t> ids;  // ascending
@@ -25,6 +46,7 @@ struct TrainingRows {
   std::vector<float> slots;  // (n, slots)
   std::vector<std::uint32_t> counts;
   std::vector<std::uint32_t> stamps;  // stamps of the last change
+  std::vector<std::uint32_t> ticks;  // ticks of the last use
 };
 
 struct IdCounts {
@@ -44,7 +66,19 @@ struct SideRows {
   const float* rows = nullptr;  // (n, D)
 };
 
-// Rows as a store keeps them: count and stamp (u32 each), D weights, the slots (float32), little endian.
+// The ids of a lookup, each once, and what the table has of them.
+struct FoundRows {
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> counts;  // occurrences in the lookup
+  std::vector<std::uint32_t> slots;  // 0: no row
+  std::vector<const float*> rows;  // null: zeros
+  std::vector<float> absent;  // rows of ids without one
+  // The state of the table in which `slots` are right and their use is noted.
+  std::uint64_t layout = 0;
+  std::uint32_t stamp = 0;
+};
+
+// Rows as a store keeps them: count, stamp and tick (u32 each), D weights, the slots (float32), little endian.
 struct PackedRows {
   std::vector<std::uint8_t> records;  // (n, record_bytes)
   std::vector<std::uint32_t> stamps;  // stamps of the last change
@@ -63,32 +97,42 @@ struct BareIds {
 class TrainingTable {
  public:
   // Throws std::invalid_argument.
-  // tiered: a part of the rows lies in a store of the caller's; training_tier.cpp.
-  TrainingTable(std::uint32_t dim, std::uint32_t slots, std::uint64_t seed, float init_scale, std::uint32_t admit_after,
-                bool tiered = false);
+  explicit TrainingTable(const TrainingOptions& options);
+  TrainingTable(const TrainingTable&) = delete;
+  TrainingTable& operator=(const TrainingTable&) = delete;
 
-  std::uint32_t dim() const { return table_.dim(); }
-  std::uint32_t slots() const { return table_.extra(); }
-  std::uint64_t size() const { return table_.size(); }
+  std::uint32_t dim() const { return options_.dim; }
+  std::uint32_t slots() const { return slot_count_; }
+  const TrainingOptions& options() const { return options_; }
+  RowFormat format() const { return {RowType::kFp32, options_.dim}; }
+  std::uint64_t size() const;
   std::size_t memory_bytes() const;
 
-  // out (n, D). train: counts every occurrence, creates the rows of ids that reach admit_after; ids below give zeros.
-  // Returns the ids (occurrences) that have a row.
-  std::size_t lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, float initial_slot,
-                     const SideRows& side = {});
-  std::size_t pool(const std::int64_t* values, const std::int64_t* offsets, std::size_t batch, std::size_t value_count,
-                   Pooling pooling, float* out, bool train, float initial_slot, const SideRows& side = {});
+  // out (n, D). train: counts every occurrence, creates the rows of ids that reach admit_after; others read as absent.
+  // All occurrences of an id in one call see the same row. Returns the ids (occurrences) that have a row.
+  std::size_t lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, const SideRows& side = {});
 
-  // grads (n, D). Gradients of one id are added in order, then the row takes one step. Returns the rows stepped.
-  std::size_t adagrad(const std::int64_t* ids, std::size_t n, const float* grads, float lr, float eps);
-  std::size_t sgd(const std::int64_t* ids, std::size_t n, const float* grads, float lr);
+  // For lookups of several tables (batch_lookup.h), which hold this meanwhile.
+  std::mutex& mutex() const { return mutex_; }
+  // found: with ids and counts. The addresses hold until the table's layout changes.
+  void find(FoundRows& found, bool train, const SideRows& side = {});
+  // Brings `slots` up to date before a step, and notes that the rows are used.
+  void find_again(FoundRows& found);
+  float* row(std::uint32_t slot) const { return reinterpret_cast<float*>(slab_.row(slot)); }
+  // Steps of the optimizer so far.
+  std::uint64_t steps() const { return steps_; }
+  void set_steps(std::uint64_t steps) { steps_ = steps; }
+
+  // Thresholds that may change between two batches. admit_after: 1 or more.
+  void set_admit_after(std::uint32_t admit_after);
 
   TrainingRows export_rows() const;
   IdCounts export_counts() const;  // ids seen and not admitted
   // The rows of these ids, in their order. Throws std::invalid_argument for an id without one.
   TrainingRows export_ids(const std::int64_t* ids, std::size_t n) const;
+  // ticks: null for the tick of now.
   void restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slots,
-               const std::uint32_t* counts, const std::uint32_t* stamps);
+               const std::uint32_t* counts, const std::uint32_t* stamps, const std::uint32_t* ticks);
   void restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts);
   void restore_removed(const std::int64_t* ids, std::size_t n, const std::uint32_t* stamps);
 
@@ -110,9 +154,17 @@ class TrainingTable {
   // stamp must be one of the last 64; throws std::invalid_argument.
   IdCounts waiting_since(std::uint32_t stamp) const;
 
-  // Rows beyond DRAM; training_tier.cpp. What the table knows of an id is newer than what the store has of it.
+  // tick: of later uses; only raised. 0, as at the start, notes no use.
+  std::uint32_t tick() const;
+  void set_tick(std::uint32_t tick);
+  // Ids, ascending, of rows that were used last at a tick in (after, upto].
+  std::vector<std::int64_t> used_between(std::uint32_t after, std::uint32_t upto) const;
+  // Those of ids whose row has a smaller norm; ids without a row are left out.
+  std::vector<std::int64_t> shorter(const std::int64_t* ids, std::size_t n, float norm) const;
+
+  // Rows beyond DRAM; tier.cpp. What the table knows of an id is newer than what the store has of it.
   std::size_t record_bytes() const {
-    return 2 * sizeof(std::uint32_t) + (std::size_t{dim()} + slots()) * sizeof(float);
+    return 3 * sizeof(std::uint32_t) + (std::size_t{dim()} + slots()) * sizeof(float);
   }
   // A new batch: what the one before held may leave.
   void begin();
@@ -131,7 +183,7 @@ class TrainingTable {
   // Throws std::invalid_argument for an id without a row here.
   PackedRows pack(const std::int64_t* ids, std::size_t n) const;
   std::vector<std::uint8_t> encode(std::size_t n, const float* rows, const float* slots, const std::uint32_t* counts,
-                                   const std::uint32_t* stamps) const;
+                                   const std::uint32_t* stamps, const std::uint32_t* ticks) const;
   // The store has these rows: they leave without a trace.
   void let_go(const std::int64_t* ids, std::size_t n);
   // The store has rows of these ids, which have none here: their counts and erasures are over.
@@ -155,6 +207,7 @@ class TrainingTable {
   struct Use {
     std::uint32_t count = 0;
     std::uint32_t stamp = 0;
+    std::uint32_t tick = 0;
   };
 
   // State of a row, by slot, in a tiered table.
@@ -166,59 +219,59 @@ class TrainingTable {
     bool dirty = false;
   };
 
-  void locate_rows(const std::int64_t* ids, std::size_t n);
-  void find_rows(const std::int64_t* ids, std::size_t n, bool train, float initial_slot);
-  void add_side(const std::int64_t* ids, std::size_t n, const SideRows& side);
+  void locate(FoundRows& found) const;
+  void admit(FoundRows& found);
+  void add_side(FoundRows& found, const SideRows& side);
   void check_stamp(std::uint32_t stamp) const;
   void use_now(std::uint32_t slot);
   void age();
-  std::uint32_t admit(std::int64_t id, std::uint32_t count, float initial_slot);
+  std::uint32_t create(std::int64_t id, Use use);
+  void remove(std::int64_t id, std::uint32_t slot);
   void set_use(std::int64_t id, std::uint32_t slot, Use use);
   void touch(std::int64_t id, std::uint32_t slot) {
     Use& use = uses_[slot];
-    if (tiered_) tiers_[slot].dirty = true;
-    if (use.stamp == stamp_) return;
-    use.stamp = stamp_;
-    changes_.note(id, stamp_);
+    if (options_.tiered) tiers_[slot].dirty = true;
+    if (use.stamp != stamp_) {
+      use.stamp = stamp_;
+      changes_.note(id, stamp_);
+    }
+    if (use.tick != tick_) {
+      use.tick = tick_;
+      ticks_.note(id, tick_);
+    }
   }
   void note_waiting(std::int64_t id);
   void forget_waiting();
-  std::uint32_t last_waiting(std::int64_t id) const;
   void fill(TrainingRows& all, std::int64_t id, std::uint32_t slot) const;
   std::uint32_t latest(std::int64_t id) const;
-  std::size_t gather_gradients(const std::int64_t* ids, std::size_t n, const float* grads);
+  std::uint32_t latest_tick(std::int64_t id) const;
 
   mutable std::mutex mutex_;
-  Table table_;
-  std::uint64_t seed_;
-  float init_scale_;
-  std::uint32_t admit_after_;
-  bool tiered_;
-  std::vector<Use> uses_;  // by slot
-  std::vector<Tier> tiers_;  // by slot
-  IdMap seen_;  // ids without a row -> occurrences
-  IdMap removed_;  // ids that had a row -> stamp
+  TrainingOptions options_;
+  std::uint32_t slot_count_;
+  Slab slab_;
+  std::vector<std::uint32_t> free_;  // slots of rows that have gone
+  IdIndex index_;  // id -> slot
+  Chunks<Use> uses_;  // by slot
+  Chunks<Tier> tiers_;  // by slot
+  IdIndex seen_;  // ids without a row -> occurrences
+  IdIndex removed_;  // ids that had a row -> stamp
   std::uint32_t stamp_ = 1;
+  std::uint32_t tick_ = 0;
+  std::uint64_t steps_ = 0;
+  // Counts what makes slots that were found before wrong.
+  std::uint64_t layout_ = 1;
   ChangeLog changes_;
+  ChangeLog ticks_;
   ChangeLog waiting_;  // changes of seen_
-  IdMap waiting_stamps_;  // id -> stamp of its last change in seen_
+  IdIndex waiting_stamps_;  // id -> stamp of its last change in seen_
   IdMap settled_;  // ids that the store has nothing of
   std::uint32_t batch_ = 1;
   std::uint64_t marks_ = 0;  // uses since the last ageing
   // scratch
-  std::vector<const char*> rows_;
-  std::vector<std::uint32_t> slots_;
   IdMap positions_;
-  std::vector<std::uint32_t> stepped_;  // slots
-  std::vector<float> sums_;
+  FoundRows found_;
+  std::vector<std::uint32_t> places_;
 };
-
-// Value j of a new row: uniform in [-scale, scale), from the seed and the id alone. With mix and mix_id of bucket.cuh:
-// u = mix(mix_id(id) + mix(seed) + j * 0x9E3779B97F4A7C15) >> 40; scale * (u * 2^-23 - 1).
-float initial_value(std::uint64_t seed, std::int64_t id, std::uint32_t j, float scale);
-
-// grads (N, D): the gradient of a bag for each of its ids; mean divides it by the ids of the bag.
-void pool_backward(const std::int64_t* offsets, std::size_t batch, std::uint32_t dim, Pooling pooling,
-                   const float* grad, float* grads);
 
 }  // namespace emberline

@@ -1,0 +1,424 @@
+#include "training/batch_lookup.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "table/workers.h"
+
+namespace emberline {
+namespace {
+
+// The mutexes of tables, taken in one order everywhere.
+class Locks {
+ public:
+  explicit Locks(std::vector<TrainingTable*> tables) {
+    std::sort(tables.begin(), tables.end(), std::less<>());
+    tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
+    locks_.reserve(tables.size());
+    for (TrainingTable* table : tables) locks_.emplace_back(table->mutex());
+  }
+
+ private:
+  std::vector<std::unique_lock<std::mutex>> locks_;
+};
+
+// Calls task(0) to task(count - 1) on at most so many threads; each takes the next one that is left.
+template <class Task>
+void on_threads(std::size_t threads, std::size_t count, const Task& task) {
+  if (threads <= 1 || count <= 1) {
+    for (std::size_t i = 0; i < count; ++i) task(i);
+    return;
+  }
+  std::atomic<std::size_t> next{0};
+  Workers::shared().run(std::min(threads, count), [&](std::size_t) {
+    for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) task(i);
+  });
+}
+
+// Places 0 to n - 1, the largest first.
+std::vector<std::size_t> by_size(std::size_t n, const std::vector<std::size_t>& sizes) {
+  std::vector<std::size_t> order(n);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return sizes[a] > sizes[b]; });
+  return order;
+}
+
+// Makes starts of counts, and room for the contributions.
+void set_starts(TableGradients& gradients) {
+  const std::vector<std::uint32_t>& counts = gradients.found.counts;
+  gradients.starts.resize(counts.size() + 1);
+  std::uint32_t start = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    gradients.starts[i] = start;
+    start += counts[i];
+  }
+  gradients.starts[counts.size()] = start;
+}
+
+// Notes an id of a batch; returns its place among those that differ.
+std::uint32_t place_of(IdMap& places, FoundRows& found, std::int64_t id, std::uint32_t count) {
+  std::uint32_t& place = places[id];
+  if (place == 0) {
+    found.ids.push_back(id);
+    found.counts.push_back(0);
+    place = static_cast<std::uint32_t>(found.ids.size());
+  }
+  found.counts[place - 1] += count;
+  return place - 1;
+}
+
+IdMap& scratch_places() {
+  thread_local IdMap places;
+  places.clear();
+  return places;
+}
+
+}  // namespace
+
+TableGradients TableGradients::of_rows(TrainingTable& table, const std::int64_t* ids, std::size_t n,
+                                       const float* grads) {
+  TableGradients made;
+  IdMap& places = scratch_places();
+  std::vector<std::uint32_t> at(n);
+  for (std::size_t i = 0; i < n; ++i) at[i] = place_of(places, made.found, ids[i], 1);
+  {
+    const std::lock_guard lock(table.mutex());
+    table.find(made.found, false);
+  }
+  set_starts(made);
+  made.contributions.resize(n);
+  std::vector<std::uint32_t> next = made.starts;
+  for (std::size_t i = 0; i < n; ++i) made.contributions[next[at[i]]++] = {grads + i * table.dim(), 1.0f, false};
+  return made;
+}
+
+TableGradients TableGradients::merged(const std::vector<const TableGradients*>& parts) {
+  TableGradients made;
+  IdMap& places = scratch_places();
+  for (const TableGradients* part : parts) {
+    for (std::size_t i = 0; i < part->found.ids.size(); ++i) {
+      // An id that had no row in one of the lookups has no gradient there.
+      if (part->found.slots[i] != 0) {
+        place_of(places, made.found, part->found.ids[i], part->starts[i + 1] - part->starts[i]);
+      }
+    }
+  }
+  set_starts(made);
+  made.contributions.resize(made.starts.back());
+  made.found.slots.assign(made.found.ids.size(), 1);  // the layout of before any table: they are looked up again
+  std::vector<std::uint32_t> next = made.starts;
+  for (const TableGradients* part : parts) {
+    for (std::size_t i = 0; i < part->found.ids.size(); ++i) {
+      if (part->found.slots[i] == 0) continue;
+      std::uint32_t& to = next[*places.find(part->found.ids[i]) - 1];
+      for (std::uint32_t from = part->starts[i]; from < part->starts[i + 1]; ++from) {
+        made.contributions[to++] = part->contributions[from];
+      }
+    }
+  }
+  return made;
+}
+
+BatchLookup::BatchLookup(std::vector<TrainingTable*> tables, std::vector<FeatureLookup> features)
+    : tables_(std::move(tables)), features_(std::move(features)), parts_(tables_.size()) {
+  for (std::uint32_t f = 0; f < features_.size(); ++f) {
+    if (features_[f].table >= tables_.size()) {
+      throw std::invalid_argument("features[" + std::to_string(f) + "]: there is no table " +
+                                  std::to_string(features_[f].table));
+    }
+    if (features_[f].pooling == Pooling::kNone && features_[f].length == 0) {
+      throw std::invalid_argument("features[" + std::to_string(f) + "]: the length must be 1 or more");
+    }
+    parts_[features_[f].table].features.push_back(f);
+  }
+}
+
+// Returns how many ids of a bag are used.
+std::size_t BatchLookup::used(std::uint32_t feature, std::size_t bag) const {
+  const std::int64_t* offsets = ids_[feature].offsets;
+  const auto given = static_cast<std::size_t>(offsets[bag + 1] - offsets[bag]);
+  return features_[feature].pooling == Pooling::kNone ? std::min<std::size_t>(given, features_[feature].length) : given;
+}
+
+void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std::vector<FeatureValues<float>>& out,
+                      const LookupOptions& options) {
+  ids_ = std::move(ids);
+  batch_ = batch;
+  single_.resize(features_.size());
+  for (std::size_t f = 0; f < features_.size(); ++f) {
+    single_[f] = check_offsets(ids_[f].offsets, batch, ids_[f].n, "offsets", f) ? 1 : 0;
+  }
+  std::vector<std::size_t> sizes(tables_.size());
+  for (std::size_t f = 0; f < features_.size(); ++f) sizes[features_[f].table] += ids_[f].n;
+  const std::vector<std::size_t> order = by_size(tables_.size(), sizes);
+  const std::size_t all = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+  // A table whose ids are many is pooled by several threads, the others where their rows were just found.
+  const auto is_large = [&](std::size_t table) {
+    return options.threads > 1 && sizes[table] > all / (2 * options.threads);
+  };
+  const Locks locks(tables_);
+  on_threads(options.threads, order.size(), [&](std::size_t i) {
+    const std::size_t table = order[i];
+    Part& part = parts_[table];
+    collect(part);
+    tables_[table]->find(part.gradients.found, options.train, options.sides.empty() ? SideRows{} : options.sides[table]);
+    if (!is_large(table)) pool(part, out, 0, batch_);
+  });
+  if (options.threads <= 1) return;
+  const std::size_t pieces = 4 * options.threads;
+  for (const std::size_t table : order) {
+    if (!is_large(table)) break;
+    on_threads(options.threads, pieces, [&](std::size_t piece) {
+      pool(parts_[table], out, piece * batch_ / pieces, (piece + 1) * batch_ / pieces);
+    });
+  }
+}
+
+// Finds which ids differ.
+void BatchLookup::collect(Part& part) {
+  FoundRows& found = part.gradients.found;
+  found.ids.clear();
+  found.counts.clear();
+  part.places.clear();
+  IdMap& places = scratch_places();
+  for (const std::uint32_t feature : part.features) {
+    const FeatureIds& ids = ids_[feature];
+    if (features_[feature].pooling != Pooling::kNone) {
+      for (std::size_t i = 0; i < ids.n; ++i) part.places.push_back(place_of(places, found, ids.values[i], 1));
+      continue;
+    }
+    for (std::size_t bag = 0; bag < batch_; ++bag) {
+      const std::int64_t* first = ids.values + ids.offsets[bag];
+      const std::size_t n = used(feature, bag);
+      for (std::size_t i = 0; i < n; ++i) part.places.push_back(place_of(places, found, first[i], 1));
+    }
+  }
+}
+
+// Pools the bags first to last - 1 of all features of a table.
+void BatchLookup::pool(const Part& part, const std::vector<FeatureValues<float>>& out, std::size_t first,
+                       std::size_t last) const {
+  std::size_t begin = 0;  // of the feature in part.places
+  for (const std::uint32_t feature : part.features) {
+    pool_feature(part, feature, begin, out[feature], first, last);
+    if (features_[feature].pooling != Pooling::kNone) {
+      begin += ids_[feature].n;
+    } else {
+      for (std::size_t bag = 0; bag < batch_; ++bag) begin += used(feature, bag);
+    }
+  }
+}
+
+void BatchLookup::pool_feature(const Part& part, std::uint32_t feature, std::size_t begin,
+                               const FeatureValues<float>& out, std::size_t first, std::size_t last) const {
+  const FeatureLookup& how = features_[feature];
+  const FeatureIds& ids = ids_[feature];
+  const std::vector<const float*>& rows = part.gradients.found.rows;
+  const std::uint32_t* places = part.places.data() + begin;
+  const std::uint32_t dim = tables_[how.table]->dim();
+  const std::size_t bytes = dim * sizeof(float);
+  if (how.pooling == Pooling::kNone) {
+    for (std::size_t bag = 0; bag < first; ++bag) places += used(feature, bag);
+    for (std::size_t bag = first; bag < last; ++bag) {
+      float* to = out.data + bag * how.length * dim;
+      const std::size_t n = used(feature, bag);
+      for (std::size_t i = 0; i < n; ++i, to += dim) {
+        const float* row = rows[*places++];
+        if (row != nullptr) {
+          std::memcpy(to, row, bytes);
+        } else {
+          std::memset(to, 0, bytes);
+        }
+      }
+      std::memset(to, 0, (how.length - n) * bytes);
+    }
+    return;
+  }
+  const RowFormat format{RowType::kFp32, dim};
+  const auto pooling_single = how.pooling != Pooling::kWeighted && single_[feature] != 0;
+  if (pooling_single) {
+    for (std::size_t bag = first; bag < last; ++bag) {
+      float* __restrict to = out.data + bag * out.stride;
+      const float* __restrict row = rows[places[bag]];
+      if (row == nullptr) {
+        std::memset(to, 0, bytes);
+      } else {
+        for (std::uint32_t d = 0; d < dim; ++d) to[d] = 0.0f + row[d];  // as any other sum: never -0
+      }
+    }
+    return;
+  }
+  std::vector<const char*> bag_rows;
+  for (std::size_t bag = first; bag < last; ++bag) {
+    const auto from = static_cast<std::size_t>(ids.offsets[bag]);
+    const auto n = static_cast<std::size_t>(ids.offsets[bag + 1]) - from;
+    bag_rows.resize(n);
+    for (std::size_t i = 0; i < n; ++i) bag_rows[i] = reinterpret_cast<const char*>(rows[places[from + i]]);
+    pool_rows(format, bag_rows.data(), ids.weights == nullptr ? nullptr : ids.weights + from, n, how.pooling,
+              out.data + bag * out.stride);
+  }
+}
+
+void BatchLookup::set_gradients(const std::vector<FeatureValues<const float>>& grads, std::size_t threads) {
+  std::vector<std::size_t> sizes(parts_.size());
+  for (std::size_t table = 0; table < parts_.size(); ++table) sizes[table] = parts_[table].places.size();
+  const std::vector<std::size_t> order = by_size(parts_.size(), sizes);
+  on_threads(threads, order.size(), [&](std::size_t i) { contribute(parts_[order[i]], grads); });
+}
+
+// Lists, for each id, where its gradients lie.
+void BatchLookup::contribute(Part& part, const std::vector<FeatureValues<const float>>& grads) const {
+  TableGradients& gradients = part.gradients;
+  const bool has_all = std::all_of(part.features.begin(), part.features.end(),
+                                   [&](std::uint32_t feature) { return grads[feature].data != nullptr; });
+  if (!has_all) {  // the ids of the others have fewer gradients
+    std::fill(gradients.found.counts.begin(), gradients.found.counts.end(), 0);
+    const std::uint32_t* place = part.places.data();
+    for (const std::uint32_t feature : part.features) {
+      std::size_t n = 0;
+      for (std::size_t bag = 0; bag < batch_; ++bag) n += used(feature, bag);
+      for (std::size_t i = 0; i < n && grads[feature].data != nullptr; ++i) ++gradients.found.counts[place[i]];
+      place += n;
+    }
+    for (std::size_t i = 0; i < gradients.found.ids.size(); ++i) {
+      if (gradients.found.counts[i] == 0) gradients.found.slots[i] = 0;  // takes no step
+    }
+  }
+  set_starts(gradients);
+  gradients.contributions.resize(gradients.starts.back());
+  std::vector<std::uint32_t> next(gradients.starts.begin(), gradients.starts.end() - 1);
+  const std::uint32_t* place = part.places.data();
+  for (const std::uint32_t feature : part.features) {
+    const FeatureLookup& how = features_[feature];
+    const FeatureValues<const float>& grad = grads[feature];
+    const std::uint32_t dim = tables_[how.table]->dim();
+    for (std::size_t bag = 0; bag < batch_; ++bag) {
+      const std::size_t n = used(feature, bag);
+      if (grad.data == nullptr) {
+        place += n;
+      } else if (how.pooling == Pooling::kNone) {
+        const float* from = grad.data + bag * how.length * dim;
+        for (std::size_t i = 0; i < n; ++i, from += dim) {
+          gradients.contributions[next[*place++]++] = {from, 1.0f, false};
+        }
+      } else {
+        const float* from = grad.data + bag * grad.stride;
+        const float* weights = ids_[feature].weights;
+        const auto first = static_cast<std::size_t>(ids_[feature].offsets[bag]);
+        const bool divides = how.pooling == Pooling::kMean && n > 1;
+        for (std::size_t i = 0; i < n; ++i) {
+          const float factor = how.pooling == Pooling::kWeighted ? weights[first + i]
+                               : divides                         ? static_cast<float>(n)
+                                                                 : 1.0f;
+          gradients.contributions[next[*place++]++] = {from, factor, divides};
+        }
+      }
+    }
+  }
+}
+
+namespace {
+
+// Rows of one table that one thread works on.
+struct Range {
+  std::size_t table, first, last;
+};
+
+// Brings the gradients up to date and divides them into ranges.
+std::vector<Range> ranges_of(const std::vector<TableStep>& tables, std::size_t threads) {
+  constexpr std::size_t kRows = 512;
+  on_threads(threads, tables.size(), [&](std::size_t i) { tables[i].table->find_again(tables[i].gradients->found); });
+  std::vector<Range> ranges;
+  for (std::size_t table = 0; table < tables.size(); ++table) {
+    const std::size_t n = tables[table].gradients->found.ids.size();
+    for (std::size_t first = 0; first < n; first += kRows) ranges.push_back({table, first, std::min(n, first + kRows)});
+  }
+  return ranges;
+}
+
+std::vector<TrainingTable*> tables_of(const std::vector<TableStep>& steps) {
+  std::vector<TrainingTable*> tables;
+  for (const TableStep& each : steps) tables.push_back(each.table);
+  return tables;
+}
+
+// Steps the rows of a range. What the next rows need is on its way meanwhile.
+std::size_t step_range(TrainingTable& table, const TableGradients& gradients, const StepNumbers& numbers,
+                       const OptimizerLoops& loops, std::size_t first, std::size_t last) {
+  constexpr std::size_t kAhead = 4, kLine = 16, kMostLines = 16;
+  const std::uint32_t dim = table.dim();
+  const auto step = loops.step[static_cast<int>(numbers.step.rule)];
+  const std::size_t lines = std::min(kMostLines, (std::size_t{dim} + table.slots() + kLine - 1) / kLine);
+  const std::size_t grad_lines = std::min(kMostLines, (std::size_t{dim} + kLine - 1) / kLine);
+  const FoundRows& found = gradients.found;
+  std::vector<float> sum(dim);
+  std::size_t stepped = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    if (i + kAhead < last && found.slots[i + kAhead] != 0) {
+      const float* ahead = table.row(found.slots[i + kAhead]);
+      for (std::size_t line = 0; line < lines; ++line) __builtin_prefetch(ahead + line * kLine, 1, 3);
+      const float* grad = gradients.contributions[gradients.starts[i + kAhead]].grad;
+      for (std::size_t line = 0; line < grad_lines; ++line) __builtin_prefetch(grad + line * kLine, 0, 3);
+    }
+    if (found.slots[i] == 0) continue;
+    const std::uint32_t begin = gradients.starts[i];
+    loops.sum(gradients.contributions.data() + begin, gradients.starts[i + 1] - begin, dim, sum.data());
+    float* row = table.row(found.slots[i]);
+    step(numbers, row, row + dim, sum.data(), dim);
+    ++stepped;
+  }
+  return stepped;
+}
+
+}  // namespace
+
+std::size_t step_tables(const std::vector<TableStep>& tables, const Step& step, std::size_t threads) {
+  for (const TableStep& each : tables) {
+    if (each.table->options().rule != step.rule) {
+      throw std::invalid_argument(std::string("the table was made for ") + rule_name(each.table->options().rule) +
+                                  ", not for " + rule_name(step.rule));
+    }
+  }
+  const Locks locks(tables_of(tables));
+  const std::vector<Range> ranges = ranges_of(tables, threads);
+  std::vector<StepNumbers> numbers;
+  for (const TableStep& each : tables) {
+    Step own = step;
+    own.t = each.table->steps() + 1;
+    each.table->set_steps(own.t);
+    numbers.push_back(numbers_of(own));
+  }
+  const OptimizerLoops& loops = optimizer_loops();
+  std::vector<std::size_t> stepped(ranges.size());
+  on_threads(threads, ranges.size(), [&](std::size_t i) {
+    const auto [table, first, last] = ranges[i];
+    stepped[i] = step_range(*tables[table].table, *tables[table].gradients, numbers[table], loops, first, last);
+  });
+  return std::accumulate(stepped.begin(), stepped.end(), std::size_t{0});
+}
+
+double squared_norm(const std::vector<TableStep>& tables, std::size_t threads) {
+  const Locks locks(tables_of(tables));
+  const std::vector<Range> ranges = ranges_of(tables, threads);
+  const OptimizerLoops& loops = optimizer_loops();
+  std::vector<double> squares(ranges.size());
+  on_threads(threads, ranges.size(), [&](std::size_t i) {
+    const auto [table, first, last] = ranges[i];
+    const TableGradients& gradients = *tables[table].gradients;
+    const std::uint32_t dim = tables[table].table->dim();
+    std::vector<float> sum(dim);
+    for (std::size_t at = first; at < last; ++at) {
+      if (gradients.found.slots[at] == 0) continue;
+      const std::uint32_t begin = gradients.starts[at];
+      loops.sum(gradients.contributions.data() + begin, gradients.starts[at + 1] - begin, dim, sum.data());
+      squares[i] += static_cast<double>(loops.squares(sum.data(), dim));
+    }
+  });
+  return std::accumulate(squares.begin(), squares.end(), 0.0);
+}
+
+}  // namespace emberline

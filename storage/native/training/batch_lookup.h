@@ -1,0 +1,111 @@
+// One lookup of several features of several tables, and the gradients that come back for it. A table reads an id once a
+// batch, however often it stands there, and its row takes one step.
+//
+// B bags, N ids of a feature, D dim, L length. Work is divided among threads by tables and by rows, and every sum is
+// made by one thread in the order of the ids, so results do not depend on the number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "rows/pooling.h"
+#include "training/training_table.h"
+
+namespace emberline {
+
+// How a feature is looked up.
+struct FeatureLookup {
+  std::uint32_t table = 0;  // its place in the list of tables
+  Pooling pooling = Pooling::kSum;
+  // Of kNone: the first ids of a bag that are used; the rest are neither read nor counted.
+  std::uint32_t length = 0;
+};
+
+// The ids of a feature. They must stay where they are until the gradients have come.
+struct FeatureIds {
+  const std::int64_t* values = nullptr;  // (N)
+  const std::int64_t* offsets = nullptr;  // (B + 1)
+  const float* weights = nullptr;  // (N), of kWeighted
+  std::size_t n = 0;
+};
+
+// Where values of a feature lie: pooled (B, D), `stride` floats from bag to bag; kNone (B, L, D) without gaps.
+template <class T>
+struct FeatureValues {
+  T* data = nullptr;
+  std::size_t stride = 0;
+};
+
+struct LookupOptions {
+  // Counts the ids and creates the rows that are due.
+  bool train = false;
+  std::size_t threads = 1;
+  // (tables) or empty.
+  std::vector<SideRows> sides;
+};
+
+// What a table gets from the gradients of a lookup.
+class TableGradients {
+ public:
+  // grads (N, D): one for each of the ids; they must stay where they are until the step.
+  static TableGradients of_rows(TrainingTable& table, const std::int64_t* ids, std::size_t n, const float* grads);
+  // The gradients of several lookups of one table, in the order given.
+  static TableGradients merged(const std::vector<const TableGradients*>& parts);
+
+  FoundRows found;
+  std::vector<std::uint32_t> starts;  // (ids + 1): where the contributions of each id begin
+  std::vector<Contribution> contributions;
+};
+
+class BatchLookup {
+ public:
+  // Throws std::invalid_argument for a table that is not there, or a length of 0.
+  BatchLookup(std::vector<TrainingTable*> tables, std::vector<FeatureLookup> features);
+
+  const std::vector<TrainingTable*>& tables() const { return tables_; }
+  const std::vector<FeatureLookup>& features() const { return features_; }
+
+  // ids, out: (features). Throws std::invalid_argument for offsets that are none.
+  void run(std::vector<FeatureIds> ids, std::size_t batch, const std::vector<FeatureValues<float>>& out,
+           const LookupOptions& options);
+  // grads: (features), of which those without data are left out. They must stay where they are until the step.
+  void set_gradients(const std::vector<FeatureValues<const float>>& grads, std::size_t threads);
+  TableGradients& gradients(std::size_t table) { return parts_[table].gradients; }
+
+ private:
+  // The features of a table, and its ids in their order.
+  struct Part {
+    std::vector<std::uint32_t> features;
+    std::vector<std::uint32_t> places;  // (ids of all its features): which of gradients.found.ids it is
+    TableGradients gradients;
+  };
+
+  std::size_t used(std::uint32_t feature, std::size_t bag) const;
+  void collect(Part& part);
+  void pool(const Part& part, const std::vector<FeatureValues<float>>& out, std::size_t first, std::size_t last) const;
+  void pool_feature(const Part& part, std::uint32_t feature, std::size_t begin, const FeatureValues<float>& out,
+                    std::size_t first, std::size_t last) const;
+  void contribute(Part& part, const std::vector<FeatureValues<const float>>& grads) const;
+
+  std::vector<TrainingTable*> tables_;
+  std::vector<FeatureLookup> features_;
+  std::vector<Part> parts_;
+  std::vector<FeatureIds> ids_;
+  std::vector<char> single_;  // by feature: every bag has one id
+  std::size_t batch_ = 0;
+};
+
+// What a step works on: tables, each once, and their gradients.
+struct TableStep {
+  TrainingTable* table = nullptr;
+  TableGradients* gradients = nullptr;
+};
+
+// Steps every row that has a gradient. step.t is set from each table. Returns the rows stepped.
+std::size_t step_tables(const std::vector<TableStep>& tables, const Step& step, std::size_t threads);
+// The sum of squares of the gradients of all rows that would take a step.
+double squared_norm(const std::vector<TableStep>& tables, std::size_t threads);
+
+}  // namespace emberline

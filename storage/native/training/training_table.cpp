@@ -1,0 +1,340 @@
+#include "training/training_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace emberline {
+namespace {
+
+constexpr std::uint32_t kMostDim = 4096;
+// An id's place in the index is on its way while so many ids before it are looked up, its row while so many are used.
+constexpr std::size_t kIndexAhead = 16;
+constexpr std::size_t kLine = 64;
+// Lines of a row that are fetched ahead; of longer rows, the processor guesses the rest.
+constexpr std::size_t kLinesAhead = 8;
+
+std::uint32_t checked_dim(std::uint32_t dim) {
+  if (dim < 1 || dim > kMostDim) throw std::invalid_argument("dim must be 1 to 4096, got " + std::to_string(dim));
+  return dim;
+}
+
+std::uint32_t saturated(std::uint32_t count, std::uint32_t more) {
+  return count > std::numeric_limits<std::uint32_t>::max() - more ? std::numeric_limits<std::uint32_t>::max()
+                                                                  : count + more;
+}
+
+}  // namespace
+
+TrainingTable::TrainingTable(const TrainingOptions& options)
+    : options_(options),
+      slot_count_(slots_of(options.rule, checked_dim(options.dim))),
+      slab_((std::size_t{options.dim} + slot_count_) * sizeof(float), std::numeric_limits<std::uint32_t>::max()) {
+  set_admit_after(options.admit_after);
+}
+
+std::uint64_t TrainingTable::size() const {
+  const std::lock_guard lock(mutex_);
+  return index_.size();
+}
+
+std::size_t TrainingTable::memory_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return slab_.bytes() + free_.capacity() * sizeof(free_[0]) + index_.bytes() + uses_.bytes() + tiers_.bytes() +
+         seen_.bytes() + removed_.bytes() + changes_.bytes() + ticks_.bytes() + waiting_.bytes() +
+         waiting_stamps_.bytes() + settled_.bytes();
+}
+
+void TrainingTable::set_admit_after(std::uint32_t admit_after) {
+  if (admit_after < 1) throw std::invalid_argument("admit_after: must be 1 or more, got 0");
+  const std::lock_guard lock(mutex_);
+  options_.admit_after = admit_after;
+}
+
+std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train,
+                                  const SideRows& side) {
+  const std::lock_guard lock(mutex_);
+  positions_.clear();
+  found_.ids.clear();
+  found_.counts.clear();
+  places_.resize(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t& position = positions_[ids[i]];
+    if (position == 0) {
+      found_.ids.push_back(ids[i]);
+      found_.counts.push_back(0);
+      position = static_cast<std::uint32_t>(found_.ids.size());
+    }
+    places_[i] = position - 1;
+    ++found_.counts[places_[i]];
+  }
+  find(found_, train, side);
+  const std::size_t bytes = dim() * sizeof(float);
+  std::size_t hits = 0;
+  for (std::size_t i = 0; i < n; ++i, out += dim()) {
+    const float* row = found_.rows[places_[i]];
+    if (row == nullptr) {
+      std::memset(out, 0, bytes);
+    } else {
+      std::memcpy(out, row, bytes);
+    }
+    hits += found_.slots[places_[i]] != 0;
+  }
+  for (std::size_t k = 0; k < side.n; ++k) {
+    const std::uint32_t* position = positions_.find(side.ids[k]);
+    if (position != nullptr && found_.slots[*position - 1] == 0) hits += found_.counts[*position - 1];
+  }
+  return hits;
+}
+
+void TrainingTable::find(FoundRows& found, bool train, const SideRows& side) {
+  locate(found);
+  if (train) admit(found);
+  const std::size_t n = found.ids.size();
+  found.rows.resize(n);
+  std::size_t missing = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    found.rows[i] = found.slots[i] == 0 ? nullptr : row(found.slots[i]);
+    missing += found.slots[i] == 0;
+  }
+  if (missing > 0 && !options_.absent.is_zero()) {
+    found.absent.resize(missing * dim());
+    float* to = found.absent.data();
+    for (std::size_t i = 0; i < n; ++i) {
+      if (found.slots[i] != 0) continue;
+      initial_row(options_.absent, options_.seed, found.ids[i], dim(), to);
+      found.rows[i] = to;
+      to += dim();
+    }
+  }
+  if (missing > 0 && side.n > 0) add_side(found, side);
+  found.layout = layout_;
+  found.stamp = train ? stamp_ : 0;
+}
+
+void TrainingTable::find_again(FoundRows& found) {
+  if (found.layout == layout_ && found.stamp == stamp_) return;
+  if (found.layout != layout_) {
+    // An id that had no row when it was read has no gradient, even if it has a row now.
+    std::vector<std::uint32_t> before = std::move(found.slots);
+    locate(found);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      if (before[i] == 0) found.slots[i] = 0;
+    }
+  }
+  for (std::size_t i = 0; i < found.ids.size(); ++i) {
+    if (found.slots[i] != 0) touch(found.ids[i], found.slots[i]);
+  }
+  found.layout = layout_;
+  found.stamp = stamp_;
+}
+
+// Fills `slots`, and brings the rows into the caches.
+void TrainingTable::locate(FoundRows& found) const {
+  const std::size_t n = found.ids.size();
+  found.slots.resize(n);
+  std::uint64_t hashes[kIndexAhead];
+  const std::size_t lines = std::min(kLinesAhead, (dim() * sizeof(float) + kLine - 1) / kLine);
+  for (std::size_t i = 0; i < n + kIndexAhead; ++i) {
+    if (i >= kIndexAhead) {
+      const std::size_t at = i - kIndexAhead;
+      const std::uint32_t slot = index_.get(found.ids[at], hashes[at % kIndexAhead]);
+      found.slots[at] = slot;
+      if (slot != 0) {
+        const char* from = slab_.row(slot);
+        for (std::size_t line = 0; line < lines; ++line) __builtin_prefetch(from + line * kLine, 0, 3);
+        __builtin_prefetch(&uses_[slot], 1, 3);
+      }
+    }
+    if (i < n) {
+      const std::uint64_t hash = index_.hash(found.ids[i]);
+      hashes[i % kIndexAhead] = hash;
+      index_.prefetch(hash);
+    }
+  }
+}
+
+// Counts the occurrences, and creates the rows of ids that are due.
+void TrainingTable::admit(FoundRows& found) {
+  for (std::size_t i = 0; i < found.ids.size(); ++i) {
+    const std::int64_t id = found.ids[i];
+    if (const std::uint32_t slot = found.slots[i]; slot != 0) {
+      touch(id, slot);
+      uses_[slot].count = saturated(uses_[slot].count, found.counts[i]);
+      continue;
+    }
+    std::uint32_t count = found.counts[i];
+    if (options_.admit_after > 1) {
+      const std::uint32_t seen = seen_.get(id);
+      count = saturated(seen, count);
+      note_waiting(id);
+      if (count < options_.admit_after) {
+        seen_.set(id, count);
+        continue;
+      }
+      if (seen != 0) seen_.erase(id);
+    }
+    const std::uint32_t slot = create(id, {count, stamp_, tick_});
+    float* values = row(slot);
+    initial_row(options_.rows, options_.seed, id, dim(), values);
+    start_slots(options_.rule, dim(), options_.initial_accumulator, values + dim());
+    found.slots[i] = slot;
+  }
+}
+
+// Gives an id a row, which is not filled.
+std::uint32_t TrainingTable::create(std::int64_t id, Use use) {
+  std::uint32_t slot;
+  if (free_.empty()) {
+    slot = slab_.extend();
+    if (slot == 0) throw std::invalid_argument("the table is full: it has 2^32 rows");
+  } else {
+    slot = free_.back();
+    free_.pop_back();
+  }
+  index_.set(id, slot);
+  uses_.reach(slot);
+  if (options_.tiered) tiers_.reach(slot);
+  set_use(id, slot, use);
+  return slot;
+}
+
+// Takes an id's row away.
+void TrainingTable::remove(std::int64_t id, std::uint32_t slot) {
+  index_.erase(id);
+  free_.push_back(slot);
+  if (options_.tiered) tiers_[slot] = {};
+  ++layout_;
+}
+
+// Notes a row that is new, or whose count and stamps come from outside.
+void TrainingTable::set_use(std::int64_t id, std::uint32_t slot, Use use) {
+  uses_[slot] = use;
+  if (options_.tiered) tiers_[slot] = {tiers_[slot].live ? tiers_[slot].written : 0, batch_, 1, true, true};
+  removed_.erase(id);
+  changes_.note(id, use.stamp);
+  if (use.tick != 0) ticks_.note(id, use.tick);
+}
+
+// Ids that have no row here and one beside the table read that one.
+void TrainingTable::add_side(FoundRows& found, const SideRows& side) {
+  IdMap places;
+  for (std::size_t k = 0; k < side.n; ++k) places[side.ids[k]] = static_cast<std::uint32_t>(k + 1);
+  for (std::size_t i = 0; i < found.ids.size(); ++i) {
+    if (found.slots[i] != 0) continue;
+    const std::uint32_t* place = places.find(found.ids[i]);
+    if (place != nullptr) found.rows[i] = side.rows + std::size_t{*place - 1} * dim();
+  }
+}
+
+TrainingRows TrainingTable::export_rows() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::int64_t, std::uint32_t>> order;
+  order.reserve(index_.size());
+  index_.each([&](std::int64_t id, std::uint32_t slot) { order.emplace_back(id, slot); });
+  std::sort(order.begin(), order.end());
+  TrainingRows all;
+  all.ids.reserve(order.size());
+  all.rows.reserve(order.size() * dim());
+  all.slots.reserve(order.size() * slots());
+  all.counts.reserve(order.size());
+  all.stamps.reserve(order.size());
+  all.ticks.reserve(order.size());
+  for (const auto& [id, slot] : order) fill(all, id, slot);
+  return all;
+}
+
+TrainingRows TrainingTable::export_ids(const std::int64_t* ids, std::size_t n) const {
+  const std::lock_guard lock(mutex_);
+  TrainingRows all;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t slot = index_.get(ids[i]);
+    if (slot == 0) throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " has no row");
+    fill(all, ids[i], slot);
+  }
+  return all;
+}
+
+void TrainingTable::fill(TrainingRows& all, std::int64_t id, std::uint32_t slot) const {
+  const float* values = row(slot);
+  all.ids.push_back(id);
+  all.rows.insert(all.rows.end(), values, values + dim());
+  all.slots.insert(all.slots.end(), values + dim(), values + dim() + slots());
+  all.counts.push_back(uses_[slot].count);
+  all.stamps.push_back(uses_[slot].stamp);
+  all.ticks.push_back(uses_[slot].tick);
+}
+
+IdCounts TrainingTable::export_counts() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::int64_t, std::uint32_t>> order;
+  seen_.each([&](std::int64_t id, std::uint32_t count) { order.emplace_back(id, count); });
+  std::sort(order.begin(), order.end());
+  IdCounts all;
+  for (const auto& [id, count] : order) {
+    all.ids.push_back(id);
+    all.counts.push_back(count);
+  }
+  return all;
+}
+
+void TrainingTable::check_stamp(std::uint32_t stamp) const {
+  if (stamp == 0 || stamp > stamp_) {
+    throw std::invalid_argument("stamps: expected 1 to " + std::to_string(stamp_) + ", the table's own, got " +
+                                std::to_string(stamp) + "; set_stamp first");
+  }
+}
+
+void TrainingTable::restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slot_values,
+                            const std::uint32_t* counts, const std::uint32_t* stamps, const std::uint32_t* ticks) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) {
+    check_stamp(stamps[i]);
+    const Use use{counts[i], stamps[i], ticks == nullptr ? tick_ : ticks[i]};
+    std::uint32_t slot = index_.get(ids[i]);
+    if (slot == 0) {
+      slot = create(ids[i], use);
+    } else {
+      set_use(ids[i], slot, use);
+    }
+    float* values = row(slot);
+    std::memcpy(values, rows + i * dim(), dim() * sizeof(float));
+    if (slots() > 0) std::memcpy(values + dim(), slot_values + i * slots(), slots() * sizeof(float));
+    seen_.erase(ids[i]);
+  }
+}
+
+void TrainingTable::restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (counts[i] == 0) {
+      seen_.erase(ids[i]);
+    } else if (index_.get(ids[i]) == 0) {
+      seen_.set(ids[i], counts[i]);
+    }
+  }
+}
+
+void TrainingTable::restore_removed(const std::int64_t* ids, std::size_t n, const std::uint32_t* stamps) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (index_.get(ids[i]) == 0 && stamps[i] > 0) removed_.set(ids[i], stamps[i]);
+  }
+}
+
+std::size_t TrainingTable::erase(const std::int64_t* ids, std::size_t n) {
+  const std::lock_guard lock(mutex_);
+  std::size_t erased = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (seen_.erase(ids[i])) note_waiting(ids[i]);
+    const std::uint32_t slot = index_.get(ids[i]);
+    if (slot == 0) continue;
+    remove(ids[i], slot);
+    removed_.set(ids[i], stamp_);
+    ++erased;
+  }
+  return erased;
+}
+
+}  // namespace emberline

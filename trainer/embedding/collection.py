@@ -1,0 +1,130 @@
+"""All lookups of a model in one call.
+
+B bags, N ids of a feature, D dim, L length, W the dims of all pooled features together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from storage.errors import ConfigError, InvalidInput
+from storage.features.strict_model import did_you_mean
+from trainer.embedding.lookups import LayerIds, Lookups
+from trainer.embedding.modules import Embedding, EmbeddingBag
+
+Layer = EmbeddingBag | Embedding
+
+
+class Embedded:
+    """What a collection looked up. One feature's part is collection[name]: (B, D) pooled, or rows (B, L, D)."""
+
+    def __init__(
+        self, pooled: Tensor | Sequence[Tensor], dims: Mapping[str, int], sequences: Mapping[str, tuple[Tensor, Tensor]]
+    ) -> None:
+        """pooled: (B, W), or a part (B, D) for each of `dims`, in their order."""
+        self._pooled = pooled
+        self._dims = dims
+        #: Rows (B, L, D) and lengths (B,) by feature.
+        self.sequences = sequences
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self.sequences:
+            return self.sequences[name][0]
+        if name not in self._dims:
+            known = (*self._dims, *self.sequences)
+            raise InvalidInput(f"there is no feature {name!r} here{did_you_mean(name, known)}", field="features")
+        return self.parts()[list(self._dims).index(name)]
+
+    @property
+    def pooled(self) -> Tensor:
+        """The pooled features side by side, (B, W)."""
+        return self._pooled if isinstance(self._pooled, Tensor) else torch.cat(list(self._pooled), dim=1)
+
+    def parts(self) -> list[Tensor]:
+        """Returns the pooled features, (B, D) each."""
+        if isinstance(self._pooled, Tensor):
+            return list(self._pooled.split(list(self._dims.values()), dim=1))
+        return list(self._pooled)
+
+    def stacked(self) -> Tensor:
+        """Returns the pooled features, which have one dim, as (B, features, D)."""
+        if isinstance(self._pooled, Tensor):
+            return self._pooled.view(len(self._pooled), len(self._dims), -1)
+        return torch.stack(list(self._pooled), dim=1)
+
+
+class EmbeddingCollection(nn.Module):
+    """Looks up all features of a batch in one native call, forward and back, and steps their rows in one more.
+
+    layers: the layer of each feature; several may share a table. It gives what the layers give one by one, bit for bit.
+    forward(inputs) takes a dict with `F.values` (N,) int64 and `F.offsets` (B + 1,) int64 for each feature F, with mode
+    weighted `F.weights` (N,) float32 beside, or TorchRec's KeyedJaggedTensor, whose keys are the features. Raises
+    InvalidInput naming what is missing.
+    """
+
+    def __init__(self, layers: Mapping[str, Layer]) -> None:
+        super().__init__()
+        if not layers:
+            raise ConfigError("a collection needs at least one layer", field="layers")
+        self.names = tuple(layers)
+        self.layers = nn.ModuleList(layers.values())
+        self.dims = {
+            name: layer.table.dim for name, layer in layers.items() if isinstance(layer, EmbeddingBag)
+        }
+        self._lookups = Lookups([layer.lookup() for layer in layers.values()])
+
+    def forward(self, inputs: Mapping[str, Tensor] | Any) -> Embedded:
+        given = [_of_feature(inputs, name) for name in self.names]
+        # A publisher, or a user, may have put other modules in the places of the layers.
+        if all(type(layer) in (EmbeddingBag, Embedding) for layer in self.layers):
+            return self._at_once(given)
+        pooled, sequences = [], {}
+        for name, layer, (values, offsets, weights) in zip(self.names, self.layers, given, strict=True):
+            if name in self.dims:
+                pooled.append(layer(values, offsets, weights))
+            else:
+                sequences[name] = layer(values, offsets)
+        return Embedded(pooled, self.dims, sequences)
+
+    def _at_once(self, given: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> Embedded:
+        ids: list[LayerIds] = []
+        for name, layer, (values, offsets, weights) in zip(self.names, self.layers, given, strict=True):
+            try:
+                if isinstance(layer, EmbeddingBag):
+                    ids.append(layer.checked(values, offsets, weights))
+                else:
+                    ids.append(layer.checked(values, offsets))
+            except InvalidInput as error:
+                raise InvalidInput(f"feature {name!r}: {error}", field=name) from None
+        pooled, rows = self._lookups(ids, train=self.training)
+        named = [(name, layer, own) for name, layer, own in zip(self.names, self.layers, ids, strict=True)]
+        long = [(name, layer.lengths(own)) for name, layer, own in named if isinstance(layer, Embedding)]
+        return Embedded(pooled, self.dims, {name: (part, each) for (name, each), part in zip(long, rows, strict=True)})
+
+
+def _of_feature(inputs: Any, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Returns values, offsets and weights of a feature."""
+    if isinstance(inputs, Mapping):
+        try:
+            return inputs[f"{name}.values"], inputs[f"{name}.offsets"], inputs.get(f"{name}.weights")
+        except KeyError as error:
+            raise InvalidInput(
+                f"feature {name!r}: the inputs lack {error.args[0]!r}{did_you_mean(error.args[0], list(inputs))}",
+                field=name,
+            ) from None
+    # A KeyedJaggedTensor: torchrec is not needed to take one.
+    try:
+        jagged = inputs[name]
+    except KeyError:
+        keys = list(inputs.keys())
+        raise InvalidInput(
+            f"feature {name!r}: the KeyedJaggedTensor has no such key{did_you_mean(name, keys)}", field=name
+        ) from None
+    offsets = jagged.offsets().to(torch.int64)
+    return jagged.values().to(torch.int64), offsets - offsets[0], jagged.weights_or_none()
+
+
