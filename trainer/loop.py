@@ -23,11 +23,11 @@ from storage.errors import ConfigError, InvalidInput
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState
 from trainer.config import TrainConfig
 from trainer.data import Batch, BatchMaker, ParquetRows, Prefetcher, RowStream
-from trainer.embedding import EmbeddingTable, RowMemory
+from trainer.embedding import EmbeddingTable, RowMemory, global_clip
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
 from trainer.models import RankingModel
-from trainer.optimizers import dense_optimizer, sparse_optimizer
+from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
@@ -59,6 +59,7 @@ class TrainingLoop:
         self.tables = tables
         self.dense_optimizer = dense_optimizer(config.optimizer.dense, model)
         self.sparse_optimizer = sparse_optimizer(config.optimizer.sparse, tables)
+        self._schedule = Schedule(config.optimizer.schedule, self.dense_optimizer, self.sparse_optimizer)
         self.position = Position()
         self.history: list[EpochReport] = []
         self.update: UpdateState | None = None
@@ -256,8 +257,11 @@ class TrainingLoop:
         if not math.isfinite(value):
             raise self._not_finite(batch, value)
         loss.backward()  # type: ignore[no-untyped-call]
+        self._schedule.set(self.position.step)
+        clip_norm = self.config.optimizer.clip_norm
+        scale = global_clip(clip_norm, self.model.parameters(), self.sparse_optimizer) if clip_norm else 1.0
         self.dense_optimizer.step()
-        self.sparse_optimizer.step()
+        self.sparse_optimizer.step(scale=scale)
         self._display.step(value, batch.labels, logits)
         return value
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.config import DenseOptimizerConfig, SparseOptimizerConfig
-from trainer.embedding import EmbeddingTable, SparseAdagrad, SparseOptimizer, SparseSGD
+from trainer.config import DenseOptimizerConfig, ScheduleConfig, SparseOptimizerConfig
+from trainer.embedding import EmbeddingTable, SparseOptimizer, optimizer_classes
 
 
 def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
@@ -28,6 +28,21 @@ def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.opt
 
 def sparse_optimizer(config: SparseOptimizerConfig, tables: Mapping[str, EmbeddingTable]) -> SparseOptimizer:
     """The fused optimizer for the tables."""
-    if config.type == "adagrad":
-        return SparseAdagrad(tables.values(), lr=config.lr, eps=config.eps)
-    return SparseSGD(tables.values(), lr=config.lr)
+    options = config.model_dump(exclude={"type", "initial_accumulator"})
+    made: Any = optimizer_classes()[config.type]
+    optimizer: SparseOptimizer = made(tables.values(), **options)
+    return optimizer
+
+
+class Schedule:
+    """Sets the learning rates of optimizers before each step, as a configuration says."""
+
+    def __init__(self, config: ScheduleConfig, *optimizers: torch.optim.Optimizer) -> None:
+        self._config = config
+        self._groups = [(group, float(group["lr"])) for each in optimizers for group in each.param_groups]
+
+    def set(self, step: int) -> None:
+        """step: how many steps were made before."""
+        factor = self._config.factor(step)
+        for group, lr in self._groups:
+            group["lr"] = lr * factor

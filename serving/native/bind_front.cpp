@@ -171,6 +171,8 @@ nb::str number_text(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::dev
 }  // namespace
 
 NB_MODULE(_front, m) {
+  // Objects that live until the interpreter ends, such as those of globals, are no leak that a user should read of.
+  nb::set_leak_warnings(false);
   nb::class_<RequestBatch> batch(m, "RequestBatch");  // others' signatures name it
   nb::class_<Ticket>(m, "Ticket").def(nb::init<>());
   nb::class_<AnswerHead>(m, "AnswerHead")

@@ -24,12 +24,14 @@ _NAME = re.compile(r"commit-([0-9]{9,18})")
 
 @dataclass(frozen=True)
 class TableStamps:
-    """Stamps of one table in a commit."""
+    """Stamps and counters of one table in a commit."""
 
     #: The last stamp whose changes are in the commit.
     stamp: int
     #: Erased ids up to this stamp are not remembered.
     forgotten: int
+    #: Steps of the optimizer so far.
+    steps: int
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
         for commit in chain
     ]
     table.set_stamp(stamps.stamp + 1)
+    table.set_steps(stamps.steps)
     gone = [np.empty(0, np.int64)]
     for arrays in saved[:0:-1]:
         gone.append(gone[-1] if arrays is None else np.union1d(gone[-1], arrays["removed_ids"]))
@@ -113,11 +114,10 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
             raise CheckpointError(
                 f"{commit.folder}: table {name!r} has dim {arrays['rows'].shape[1]}, expected {table.dim}"
             )
-        width = table.dim if table.optimizer == "adagrad" else 0
-        if arrays["slots"].shape[1] != width:
+        if arrays["slots"].shape[1] != table.slots:
             raise CheckpointError(
                 f"{commit.folder}: table {name!r} has {arrays['slots'].shape[1]} optimizer values a row, expected "
-                f"{width}; optimizer.sparse.type cannot change in the life of a run"
+                f"{table.slots}; optimizer.sparse.type cannot change in the life of a run"
             )
         _restore_rows(table, arrays, later)
     for arrays in saved:
@@ -132,7 +132,7 @@ def _restore_rows(table: EmbeddingTable, arrays: Mapping[str, Array], gone: Arra
     """Restores rows in parts, so that mapped files need not be in memory at once. gone: ids (m,) ascending to leave
     out.
     """
-    fields = [arrays[field] for field in ("ids", "rows", "slots", "counts", "stamps")]
+    fields = [arrays[field] for field in ("ids", "rows", "slots", "counts", "stamps", "ticks")]
     count = len(fields[0])
     at_once = max(1, _BYTES_AT_ONCE * count // max(1, sum(field.nbytes for field in fields)))
     for start in range(0, count, at_once):

@@ -10,8 +10,8 @@ from trainer.embedding import EmbeddingTable
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
-# Bytes of the id, count and stamp of a row.
-_ROW_BYTES = 16
+# Bytes of the id, count, stamp and tick of a row.
+_ROW_BYTES = 20
 # The native table knows changes of waiting counts for 64 stamps; some are left for those of the save itself.
 _WAITING_STAMPS = 60
 
@@ -25,20 +25,18 @@ def changed_bytes(table: EmbeddingTable, since: int) -> int | None:
     """Estimates the bytes that the changes after a stamp take; None when changes are not known so far back."""
     if table.stamp - since > _WAITING_STAMPS:
         return None
-    width = table.dim * (2 if table.optimizer == "adagrad" else 1)
-    return len(table.changed_since(since)) * (_ROW_BYTES + 4 * width)
+    return len(table.changed_since(since)) * (_ROW_BYTES + 4 * (table.dim + table.slots))
 
 
 def whole_table(table: EmbeddingTable) -> Arrays:
     """Returns everything in a table."""
-    ids, rows, slots, counts, stamps = table.export_rows()
-    return _arrays(table, 0, ids, rows, slots, counts, stamps, *table.export_counts())
+    return _arrays(table, 0, table.export_rows(), table.export_counts())
 
 
 def changed_table(table: EmbeddingTable, since: int) -> Arrays | None:
     """Returns what changed after a stamp: rows, removed ids, counts of ids without a row. None when nothing changed."""
     ids = table.changed_since(since)
-    arrays = _arrays(table, since, ids, *table.export_ids(ids), *table.waiting_since(since))
+    arrays = _arrays(table, since, (ids, *table.export_ids(ids)), table.waiting_since(since))
     if not any(len(arrays[name]) for name in ("ids", "waiting_ids", "removed_ids")):
         return None
     return arrays
@@ -47,24 +45,14 @@ def changed_table(table: EmbeddingTable, since: int) -> Arrays | None:
 def _arrays(
     table: EmbeddingTable,
     since: int,
-    ids: np.ndarray[Any, Any],
-    rows: np.ndarray[Any, Any],
-    slots: np.ndarray[Any, Any],
-    counts: np.ndarray[Any, Any],
-    stamps: np.ndarray[Any, Any],
-    waiting_ids: np.ndarray[Any, Any],
-    waiting_counts: np.ndarray[Any, Any],
+    rows: tuple[np.ndarray[Any, Any], ...],
+    waiting: tuple[np.ndarray[Any, Any], ...],
 ) -> Arrays:
     removed_ids, removed_stamps = table.removed()
     new = removed_stamps > since
     return {
-        "ids": ids,
-        "rows": rows,
-        "slots": slots,
-        "counts": counts,
-        "stamps": stamps,
-        "waiting_ids": waiting_ids,
-        "waiting_counts": waiting_counts,
+        **dict(zip(("ids", "rows", "slots", "counts", "stamps", "ticks"), rows, strict=True)),
+        **dict(zip(("waiting_ids", "waiting_counts"), waiting, strict=True)),
         "removed_ids": removed_ids[new],
         "removed_stamps": removed_stamps[new],
     }

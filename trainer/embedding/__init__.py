@@ -1,19 +1,49 @@
-"""Embedding layers over the C++ table, and the fused optimizers that update it."""
+"""Embedding layers over the C++ tables, and the fused optimizers that update them."""
 
 from __future__ import annotations
 
+from storage.initializers import Initializer
+from trainer.embedding.collection import Embedded, EmbeddingCollection
 from trainer.embedding.memory import MemoryFigures, RowMemory
 from trainer.embedding.modules import Embedding, EmbeddingBag
-from trainer.embedding.optimizers import SparseAdagrad, SparseOptimizer, SparseSGD
-from trainer.embedding.table import EmbeddingTable
+from trainer.embedding.optimizers import (
+    SparseAdagrad,
+    SparseAdagradDecay,
+    SparseAdam,
+    SparseAdamW,
+    SparseFtrl,
+    SparseLamb,
+    SparseMomentum,
+    SparseOptimizer,
+    SparseRowwiseAdagrad,
+    SparseRowwiseAdam,
+    SparseSGD,
+    global_clip,
+    optimizer_classes,
+)
+from trainer.embedding.table import EmbeddingTable, SparseRule
 
 __all__ = [
+    "Embedded",
     "Embedding",
     "EmbeddingBag",
+    "EmbeddingCollection",
     "EmbeddingTable",
+    "Initializer",
     "MemoryFigures",
     "RowMemory",
     "SparseAdagrad",
+    "SparseAdagradDecay",
+    "SparseAdam",
+    "SparseAdamW",
+    "SparseFtrl",
+    "SparseLamb",
+    "SparseMomentum",
     "SparseOptimizer",
+    "SparseRowwiseAdagrad",
+    "SparseRowwiseAdam",
+    "SparseRule",
     "SparseSGD",
+    "global_clip",
+    "optimizer_classes",
 ]

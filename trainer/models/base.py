@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
-from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
+from trainer.embedding import Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
 
 Inputs = Mapping[str, Tensor]
 
@@ -32,7 +32,7 @@ class RankingModel(nn.Module, ABC):
 
 
 class FeatureEmbeddings(nn.Module):
-    """The lookups of all ids features of a spec, and its dense groups side by side."""
+    """The lookups of all ids features of a spec, in one call, and its dense groups side by side."""
 
     def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable]) -> None:
         super().__init__()
@@ -42,26 +42,18 @@ class FeatureEmbeddings(nn.Module):
         self.dims = {feature.name: tables[feature.table].dim for feature in features}
         self.groups = tuple(spec.dense_groups)
         self.dense_width = sum(spec.dense_groups.values())
-        self.pooled_layers = nn.ModuleList(
-            EmbeddingBag(tables[feature.table], feature.pooling) for feature in features if feature.pooling != "none"
-        )
-        self.sequence_layers = nn.ModuleList(
-            Embedding(tables[feature.table], feature.length) for feature in features if feature.pooling == "none"
-        )
+        layers: dict[str, EmbeddingBag | Embedding] = {}
+        for feature in features:
+            table = tables[feature.table]
+            bagged = feature.pooling != "none"
+            layers[feature.name] = EmbeddingBag(table, feature.pooling) if bagged else Embedding(table, feature.length)
+        self.embeddings = EmbeddingCollection(layers) if layers else None
 
-    def pooled(self, inputs: Inputs) -> list[Tensor]:
-        """Returns one (B, D) for each name in pooled_names."""
-        return [
-            layer(inputs[f"{name}.values"], inputs[f"{name}.offsets"], inputs.get(f"{name}.weights"))
-            for name, layer in zip(self.pooled_names, self.pooled_layers, strict=True)
-        ]
-
-    def sequences(self, inputs: Inputs) -> list[tuple[Tensor, Tensor]]:
-        """Returns rows (B, L, D) and lengths (B,) for each name in sequence_names."""
-        return [
-            layer(inputs[f"{name}.values"], inputs[f"{name}.offsets"])
-            for name, layer in zip(self.sequence_names, self.sequence_layers, strict=True)
-        ]
+    def forward(self, inputs: Inputs) -> Embedded:
+        """Looks up every feature of a batch."""
+        assert self.embeddings is not None  # models check that there are features
+        embedded: Embedded = self.embeddings(inputs)
+        return embedded
 
     def dense(self, inputs: Inputs) -> list[Tensor]:
         """Returns the dense groups, (B, W) each; an empty list when the spec has no dense feature."""

@@ -35,7 +35,7 @@ class DeepFm(RankingModel):
         )
 
     def logits(self, inputs: Inputs) -> Tensor:
-        pooled = self.features.pooled(inputs)
+        pooled = self.features(inputs).parts()
         deep = [field[:, 1:] for field in pooled]
         if self.dense_field is not None:
             dense = torch.cat(self.features.dense(inputs), dim=1)

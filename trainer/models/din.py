@@ -51,8 +51,9 @@ class Din(RankingModel):
         self.top = mlp(width, config.hidden, dropout=config.dropout, out=1)
 
     def logits(self, inputs: Inputs) -> Tensor:
-        pooled = self.features.pooled(inputs)
-        rows, lengths = self.features.sequences(inputs)[0]
+        embedded = self.features(inputs)
+        pooled = embedded.parts()
+        (rows, lengths), *_ = embedded.sequences.values()
         target = pooled[self.target_position]
         query = target.unsqueeze(1).expand_as(rows)
         weights = self.attention(torch.cat([query, rows, query - rows, query * rows], dim=2)).squeeze(2)

@@ -36,9 +36,11 @@ class Dlrm(RankingModel):
         self.top = mlp(dim + len(rows), config.top, dropout=config.dropout, out=1)
 
     def logits(self, inputs: Inputs) -> Tensor:
-        vectors = self.features.pooled(inputs)
-        if self.bottom is not None:
-            vectors = [self.bottom(torch.cat(self.features.dense(inputs), dim=1)), *vectors]
+        embedded = self.features(inputs)
+        if self.bottom is None:
+            vectors = embedded.parts()
+        else:
+            vectors = [self.bottom(torch.cat(self.features.dense(inputs), dim=1)), *embedded.parts()]
         stacked = torch.stack(vectors, dim=1)
         products = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
         result: Tensor = self.top(torch.cat([vectors[0], products.index_select(1, self.pairs)], dim=1))

@@ -21,9 +21,10 @@ def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[s
             table.dim,
             optimizer=sparse.type,
             seed=config.training.seed,
-            init_scale=table.init_scale,
+            rows=table.init.initializer,
+            absent=table.absent.initializer,
             admit_after=table.admit_after,
-            initial_accumulator=sparse.initial_accumulator,
+            initial_accumulator=getattr(sparse, "initial_accumulator", 0.0),
             memory=memory,
         )
         for table in config.tables

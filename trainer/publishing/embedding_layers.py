@@ -59,7 +59,7 @@ class TableSource:
     def data(self, row_type: str = "fp32") -> TableData:
         """Returns all rows, to be published as `row_type`. A plain layer's ids are its row numbers."""
         if self.trained is not None:
-            ids, rows, _, counts, _ = self.trained.export_rows()
+            ids, rows, _, counts, *_ = self.trained.export_rows()
             return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), row_type)
         assert self.weight is not None
         rows = self.weight.detach().cpu().contiguous().numpy()

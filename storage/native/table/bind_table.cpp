@@ -164,6 +164,8 @@ void bind_tables(nb::module_& module) {
 }  // namespace emberline::bind
 
 NB_MODULE(_table, module) {
+  // Objects that live until the interpreter ends, such as those of globals, are no leak that a user should read of.
+  nb::set_leak_warnings(false);
   module.doc() =
       "Embedding tables in DRAM, lookups over them, and tables that train. The core is storage/native/table.";
   emberline::bind::bind_rows(module);
