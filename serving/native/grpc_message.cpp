@@ -182,6 +182,10 @@ bool InferMessage::read_parameter(std::string_view bytes) {
   const auto tag = kind.varint();
   std::optional<std::int64_t> number;
   std::string_view text;
+  if (tag == field(1, kVarint)) {
+    // Triton's own load generator and clients send it; every answer here is its request's last one.
+    return name == "triton_enable_empty_final_response" && kind.varint().has_value() && kind.is_end();
+  }
   if (tag == field(2, kVarint) || tag == field(5, kVarint)) {
     const auto found = kind.varint();
     if (!found) return false;

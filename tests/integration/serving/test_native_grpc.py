@@ -31,6 +31,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 # With it, a call is never a plain one; without tokens, the Python path does not look at it.
 BY_PYTHON = (("authorization", "Bearer none"),)
+FINAL = "triton_enable_empty_final_response"
 WIRES = {"int64": "INT64", "float32": "FP32", "int32": "INT32", "float64": "FP64", "uint64": "UINT64"}
 # Status, its text, and the message.
 Answer = tuple[grpc.StatusCode, str, bytes]
@@ -97,6 +98,16 @@ def test_a_plain_call_is_answered_without_the_python_path(
         np.testing.assert_allclose(values, expected[name], atol=1e-5)
 
 
+def test_a_call_as_the_load_generator_of_triton_makes_it_is_answered_natively(
+    native: NativeGrpcServer, channel: grpc.Channel, published: Published
+) -> None:
+    made = message(tensors(published, 3))
+    made.parameters[FINAL].bool_param = True
+    before = native.native.answered
+    assert call(channel, made.SerializeToString()) == call(channel, made.SerializeToString(), BY_PYTHON)
+    assert native.native.answered == before + 1
+
+
 def test_one_user_with_a_list_is_answered_natively(
     native: NativeGrpcServer, channel: grpc.Channel, published: Published
 ) -> None:
@@ -139,8 +150,12 @@ def variants(published: Published) -> list[bytes]:
         each = message(values)
         each.parameters[key].string_param = text
         made.append(each)
+    for key, flag in (("priority", True), (FINAL, True), (FINAL, False)):
+        each = message(values)
+        each.parameters[key].bool_param = flag
+        made.append(each)
     each = message(values)
-    each.parameters["priority"].bool_param = True
+    each.parameters[FINAL].string_param = "true"
     made.append(each)
     each = service_pb2.ModelInferRequest(model_name="ranker")
     each.inputs.add(name="user", datatype="INT64", shape=[3]).contents.int64_contents.extend(map(int, values["user"]))
