@@ -1147,3 +1147,27 @@ def squared_norm(
     """
     Returns the sum of squares of the gradients of all rows that a step would change.
     """
+
+def pair_products(
+    first: numpy.typing.NDArray[numpy.float32] | None,
+    rest: numpy.typing.NDArray[numpy.float32],
+    out: numpy.typing.NDArray[numpy.float32],
+    threads: int,
+) -> None:
+    """
+    Dot products of all pairs of vectors, first (B, D) and rest (B, n, D) -> out (B, D + pairs).
+
+    A row of out is the first vector, then the products, ordered by the larger number of a pair.
+    """
+
+def pair_gradients(
+    first: numpy.typing.NDArray[numpy.float32] | None,
+    rest: numpy.typing.NDArray[numpy.float32],
+    grad: numpy.typing.NDArray[numpy.float32],
+    first_grad: numpy.typing.NDArray[numpy.float32] | None,
+    rest_grad: numpy.typing.NDArray[numpy.float32],
+    threads: int,
+) -> None:
+    """
+    Writes the gradients of first and rest, from that of what pair_products wrote.
+    """

@@ -154,8 +154,7 @@ void step_row_adam(const StepNumbers& numbers, float* __restrict row, float* __r
                    std::uint32_t dim) {
   ready(numbers.step, row, grad, dim, true);
   const float beta1 = numbers.step.beta1, keep1 = numbers.keep1, lr = numbers.corrected_lr;
-  const float v =
-      numbers.step.beta2 * slots[dim] + numbers.keep2 * (squares(grad, dim) / static_cast<float>(dim));
+  const float v = numbers.step.beta2 * slots[dim] + numbers.keep2 * (squares(grad, dim) / static_cast<float>(dim));
   slots[dim] = v;
   const float root = std::sqrt(v) * numbers.corrected_root + numbers.step.eps;
   for (std::uint32_t d = 0; d < dim; ++d) {
