@@ -863,7 +863,8 @@ class TrainingTable:
         numpy.typing.NDArray[numpy.uint32],
     ]:
         """
-        Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError for an id without a row.
+        Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError
+        for an id without a row.
         """
 
     def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]:

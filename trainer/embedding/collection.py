@@ -20,7 +20,7 @@ Layer = EmbeddingBag | Embedding
 
 
 class Embedded:
-    """What a collection looked up. One feature's part is collection[name]: (B, D) pooled, or rows (B, L, D)."""
+    """Holds what a collection looked up. One feature's part is collection[name]: (B, D) pooled, or rows (B, L, D)."""
 
     def __init__(
         self, pooled: Tensor | Sequence[Tensor], dims: Mapping[str, int], sequences: Mapping[str, tuple[Tensor, Tensor]]

@@ -1,6 +1,6 @@
-// The optimizers of training tables: how a row takes a step, once for each instruction set. All sets give the same bits:
-// values are added and multiplied in float32 in the same order, without contraction, and sums over a row are made in 16
-// lanes that are then folded in halves.
+// The optimizers of training tables: how a row takes a step, once for each instruction set. All sets give the same
+// bits: values are added and multiplied in float32 in the same order, without contraction, and sums over a row are made
+// in 16 parts that are then folded in halves.
 //
 // A row is D weights; the optimizer's values, its slots, lie behind them. w weights, g gradient, t steps so far, this
 // one included. Every rule is lazy: only rows with a gradient take a step.

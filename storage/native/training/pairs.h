@@ -1,5 +1,6 @@
-// Dot products of all pairs of vectors of a sample, forward and back: the interaction of DLRM, without the square of all
-// products. Floats are rounded as each instruction set does it best; a result does not depend on the number of threads.
+// Dot products of all pairs of vectors of a sample, forward and back: the interaction of DLRM, without the square of
+// all products. Floats are rounded as each instruction set does it best; a result does not depend on the number of
+// threads.
 //
 // B samples, V vectors, D dim, P = V (V - 1) / 2 pairs, ordered by the larger number, then by the smaller one.
 #pragma once
@@ -37,10 +38,10 @@ struct PairLoops {
                     const PairVectors<float>& grads, std::size_t first, std::size_t last, float* scratch);
 };
 
-constexpr std::uint32_t kPairLanes = 16;
-inline std::size_t pair_padded(std::uint32_t n) { return (n + kPairLanes - 1) / kPairLanes * kPairLanes; }
+constexpr std::uint32_t kPairTile = 16;
+inline std::size_t pair_padded(std::uint32_t n) { return (n + kPairTile - 1) / kPairTile * kPairTile; }
 inline std::size_t pair_scratch(const PairShape& shape) {
-  return pair_padded(shape.vectors) * (std::size_t{shape.dim} + pair_padded(shape.vectors) + 2 * kPairLanes) +
+  return pair_padded(shape.vectors) * (std::size_t{shape.dim} + pair_padded(shape.vectors) + 2 * kPairTile) +
          pair_padded(shape.vectors) * pair_padded(shape.dim);
 }
 

@@ -10,25 +10,28 @@ inline T* vector_of(const PairShape& shape, const PairVectors<T>& vectors, std::
   return vectors.rest + (sample * (shape.vectors - 1) + v - 1) * shape.dim;
 }
 
-// sums (kRowsAtOnce, kPairLanes): products of some vectors with the vectors `lane` to lane + 15, which lie transposed.
+// sums (kRowsAtOnce, kPairTile): products of some vectors with the vectors `at` to at + 15, which lie transposed.
 inline void products_of(const float* const* rows, const float* __restrict transposed, std::size_t stride,
                         std::uint32_t dim, float* __restrict sums) {
-  float a[kPairLanes] = {}, b[kPairLanes] = {}, c[kPairLanes] = {}, d[kPairLanes] = {};
-  const float* __restrict one = rows[0], * __restrict two = rows[1], * __restrict three = rows[2], * __restrict four = rows[3];
+  float a[kPairTile] = {}, b[kPairTile] = {}, c[kPairTile] = {}, d[kPairTile] = {};
+  const float* __restrict one = rows[0];
+  const float* __restrict two = rows[1];
+  const float* __restrict three = rows[2];
+  const float* __restrict four = rows[3];
   for (std::uint32_t k = 0; k < dim; ++k) {
     const float* __restrict with = transposed + k * stride;
-    for (std::uint32_t lane = 0; lane < kPairLanes; ++lane) {
-      a[lane] += one[k] * with[lane];
-      b[lane] += two[k] * with[lane];
-      c[lane] += three[k] * with[lane];
-      d[lane] += four[k] * with[lane];
+    for (std::uint32_t at = 0; at < kPairTile; ++at) {
+      a[at] += one[k] * with[at];
+      b[at] += two[k] * with[at];
+      c[at] += three[k] * with[at];
+      d[at] += four[k] * with[at];
     }
   }
-  for (std::uint32_t lane = 0; lane < kPairLanes; ++lane) {
-    sums[lane] = a[lane];
-    sums[kPairLanes + lane] = b[lane];
-    sums[2 * kPairLanes + lane] = c[lane];
-    sums[3 * kPairLanes + lane] = d[lane];
+  for (std::uint32_t at = 0; at < kPairTile; ++at) {
+    sums[at] = a[at];
+    sums[kPairTile + at] = b[at];
+    sums[2 * kPairTile + at] = c[at];
+    sums[3 * kPairTile + at] = d[at];
   }
 }
 
@@ -54,13 +57,13 @@ void products(const PairShape& shape, const PairVectors<const float>& vectors, f
         rows[i] = vector_of(shape, vectors, sample, v + i < count ? v + i : count - 1);
       }
       // The products of v to end - 1 with all smaller ones; row u begins behind u (u - 1) / 2 products.
-      for (std::uint32_t lane = 0; lane < end - 1; lane += kPairLanes) {
-        float sums[kRowsAtOnce * kPairLanes];
-        products_of(rows, transposed + lane, stride, dim, sums);
+      for (std::uint32_t at = 0; at < end - 1; at += kPairTile) {
+        float sums[kRowsAtOnce * kPairTile];
+        products_of(rows, transposed + at, stride, dim, sums);
         for (std::uint32_t u = v; u < end; ++u) {
           float* row = to + std::size_t{u} * (u - 1) / 2;
-          const std::uint32_t stop = u < lane + kPairLanes ? u : lane + kPairLanes;
-          for (std::uint32_t w = lane; w < stop; ++w) row[w] = sums[(u - v) * kPairLanes + w - lane];
+          const std::uint32_t stop = u < at + kPairTile ? u : at + kPairTile;
+          for (std::uint32_t w = at; w < stop; ++w) row[w] = sums[(u - v) * kPairTile + w - at];
         }
       }
     }
@@ -70,22 +73,25 @@ void products(const PairShape& shape, const PairVectors<const float>& vectors, f
 // Adds to (16 values of each of four gradients) the vectors by their factors.
 inline void add_scaled(const float* const* factors, const float* __restrict vectors, std::size_t stride,
                        std::uint32_t count, float* __restrict sums) {
-  float a[kPairLanes] = {}, b[kPairLanes] = {}, c[kPairLanes] = {}, d[kPairLanes] = {};
-  const float* __restrict one = factors[0], * __restrict two = factors[1], * __restrict three = factors[2], * __restrict four = factors[3];
+  float a[kPairTile] = {}, b[kPairTile] = {}, c[kPairTile] = {}, d[kPairTile] = {};
+  const float* __restrict one = factors[0];
+  const float* __restrict two = factors[1];
+  const float* __restrict three = factors[2];
+  const float* __restrict four = factors[3];
   for (std::uint32_t v = 0; v < count; ++v) {
     const float* __restrict with = vectors + v * stride;
-    for (std::uint32_t lane = 0; lane < kPairLanes; ++lane) {
-      a[lane] += one[v] * with[lane];
-      b[lane] += two[v] * with[lane];
-      c[lane] += three[v] * with[lane];
-      d[lane] += four[v] * with[lane];
+    for (std::uint32_t at = 0; at < kPairTile; ++at) {
+      a[at] += one[v] * with[at];
+      b[at] += two[v] * with[at];
+      c[at] += three[v] * with[at];
+      d[at] += four[v] * with[at];
     }
   }
-  for (std::uint32_t lane = 0; lane < kPairLanes; ++lane) {
-    sums[lane] = a[lane];
-    sums[kPairLanes + lane] = b[lane];
-    sums[2 * kPairLanes + lane] = c[lane];
-    sums[3 * kPairLanes + lane] = d[lane];
+  for (std::uint32_t at = 0; at < kPairTile; ++at) {
+    sums[at] = a[at];
+    sums[kPairTile + at] = b[at];
+    sums[2 * kPairTile + at] = c[at];
+    sums[3 * kPairTile + at] = d[at];
   }
 }
 
@@ -114,13 +120,13 @@ void gradients(const PairShape& shape, const PairVectors<const float>& vectors, 
       for (std::uint32_t i = 0; i < kRowsAtOnce; ++i) {
         rows[i] = factors + (u + i < count ? u + i : count - 1) * square;
       }
-      for (std::uint32_t k = 0; k < dim; k += kPairLanes) {
-        float sums[kRowsAtOnce * kPairLanes];
+      for (std::uint32_t k = 0; k < dim; k += kPairTile) {
+        float sums[kRowsAtOnce * kPairTile];
         add_scaled(rows, packed + k, width, count, sums);
-        const std::uint32_t values = k + kPairLanes < dim ? kPairLanes : dim - k;
+        const std::uint32_t values = k + kPairTile < dim ? kPairTile : dim - k;
         for (std::uint32_t i = 0; i < kRowsAtOnce && u + i < count; ++i) {
           float* __restrict to = vector_of(shape, grads, sample, u + i) + k;
-          for (std::uint32_t j = 0; j < values; ++j) to[j] = sums[i * kPairLanes + j];
+          for (std::uint32_t j = 0; j < values; ++j) to[j] = sums[i * kPairTile + j];
         }
       }
     }
