@@ -42,7 +42,7 @@ def decode_rows(
 ) -> numpy.typing.NDArray[numpy.float32]:
     """Decodes encoded rows (n, row_bytes) to (n, dim)."""
 
-class CapacityExceeded(RuntimeError):
+class CapacityExceeded(RuntimeError):  # noqa: N818
     pass
 
 class RowSource:
