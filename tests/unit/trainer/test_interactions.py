@@ -40,7 +40,8 @@ def test_a_single_vector_has_no_pairs() -> None:
 
 def test_results_do_not_depend_on_threads() -> None:
     rest = torch.randn(300, 9, 8, requires_grad=True)
-    before, found = torch.get_num_threads(), []
+    before = torch.get_num_threads()
+    found: list[tuple[bytes, bytes]] = []
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
