@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emberline.inspection.figures import TableFigures
+from emberline.inspection.histogram import Histogram
 from storage.hbm.replica import bytes_of
 from storage.specs import ROW_TYPES, encoded_bytes
 from storage.tiers.planning.budget import INDEX_BYTES_PER_ROW
@@ -109,17 +110,29 @@ def admissions(figures: TableFigures, thresholds: Iterable[int] = ADMISSIONS) ->
 
 
 def evictions(figures: TableFigures) -> list[Freed]:
-    """Returns what evictions by norm and by age would free, for some thresholds of each."""
+    """Returns what evictions by norm and by age would free, for some thresholds of each.
+
+    Ages at which every row would go are left out.
+    """
     found: list[Freed] = []
     quantiles = {figures.norms.quantile(share) for share in _NORM_QUANTILES}
-    for threshold in sorted({figures.near_zero, *quantiles} - {0.0}):
-        found.append(_freed(figures, "norm", threshold, *figures.norms.below(threshold)))
-    for unit, ages in figures.ages.items():
+    found += [
+        _freed(figures, "norm", threshold, *figures.norms.below(threshold))
+        for threshold in sorted({figures.near_zero, *quantiles} - {0.0})
+    ]
+    for unit, ages in shown_ages(figures).items():
         oldest, threshold = ages.largest, 1
         while threshold <= oldest:
-            found.append(_freed(figures, unit, threshold, *ages.at_least(threshold)))
+            rows, uses = ages.at_least(threshold)
+            if rows < figures.rows:
+                found.append(_freed(figures, unit, threshold, rows, uses))
             threshold *= 2 if threshold < 16 else 4
     return found
+
+
+def shown_ages(figures: TableFigures) -> dict[str, Histogram]:
+    """Returns the units of age that say something: stamps count commits too, so publishes take their place."""
+    return {unit: ages for unit, ages in figures.ages.items() if unit != "stamps" or len(figures.ages) == 1}
 
 
 def budgets(figures: TableFigures, coverages: Iterable[float] = COVERAGES) -> list[Budget]:
@@ -150,8 +163,8 @@ def remarks(figures: TableFigures) -> list[str]:
     facts, rows = figures.facts, max(1, figures.rows)
     if figures.not_finite_rows:
         found.append(
-            f"{figures.not_finite_rows:,} rows hold NaN or infinity: the training diverged; lower the learning rate, or "
-            "set a clip (optimizer.sparse.row_clip)"
+            f"{figures.not_finite_rows:,} rows hold NaN or infinity: the training diverged; lower the learning rate, "
+            "or set a clip (optimizer.sparse.row_clip)"
         )
     if figures.uses == 0 and figures.rows:
         found.append("no use was counted (layers of plain torch count none), so nothing follows from counts")
@@ -170,8 +183,8 @@ def remarks(figures: TableFigures) -> list[str]:
         found.append(f"{figures.zero_rows / rows:.0%} of the rows are all zeros")
     if facts.slots * 4 > facts.spec.row_bytes:
         found.append(
-            f"optimizer values take {facts.slots * 4 / facts.spec.row_bytes:.3g} times the bytes of the rows; a rowwise "
-            "optimizer keeps one value a row"
+            f"optimizer values take {facts.slots * 4 / facts.spec.row_bytes:.3g} times the bytes of the rows; a "
+            "rowwise optimizer keeps one value a row"
         )
     return found
 

@@ -24,8 +24,8 @@ class HashedFeature:
     feature: str
     #: None for 63-bit hashes, which do not collide in practice.
     buckets: int | None
-    #: Features whose ids share the table, this one included.
-    sharing: int
+    #: True when other features of the table hash differently, so that its ids do not tell the collisions of each.
+    mixed: bool
     #: Distinct ids that the table has seen, those that wait for a row included.
     ids: int
     #: Distinct values that gave them, by the expectation of a random hash; None where it cannot be told.
@@ -38,19 +38,21 @@ class HashedFeature:
 def hashed_features(spec: FeatureSpec, figures: TableFigures) -> list[HashedFeature]:
     """Returns the features that hash into a table, with what is expected of each.
 
-    Nothing is expected where several features share the table, or where nearly every bucket is in use: the ids then do
-    not tell how many values gave them.
+    Nothing is expected where features that hash differently share the table, or where nearly every bucket is in use:
+    the ids then do not tell how many values gave them.
     """
     features = [feature for feature in spec.ids_features if feature.table == figures.facts.name]
     seen = figures.rows + figures.waiting
+    # Features that hash alike, such as a target and a history of items, give equal values equal ids.
+    alike = len({_hashing(feature) for feature in features}) == 1
     found: list[HashedFeature] = []
     for feature in features:
         hashes = [op for op in feature.transforms if isinstance(op, Hash | Cross)]
         if not hashes:
             continue
         buckets = hashes[-1].buckets
-        values, rate = _expected(seen, buckets) if len(features) == 1 else (None, None)
-        found.append(HashedFeature(feature.name, buckets, len(features), seen, values, rate))
+        values, rate = _expected(seen, buckets) if alike else (None, None)
+        found.append(HashedFeature(feature.name, buckets, not alike, seen, values, rate))
     return found
 
 
@@ -86,6 +88,10 @@ def measured_collisions(
     rows = ParquetRows.open(list(data), Wanted(wanted)).range(0, limit).read()
     columns = {entry.name: column_from_arrow(rows.column(entry.source), entry) for entry in wanted}
     return {report.feature: report for report in collision_report(part, columns, rows.num_rows)}
+
+
+def _hashing(feature: Feature) -> str:
+    return "".join(op.model_dump_json() for op in feature.transforms if isinstance(op, Hash | Cross))
 
 
 def _has_buckets(feature: Feature) -> bool:

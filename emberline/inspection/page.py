@@ -33,8 +33,8 @@ def to_html(origin: Origin, tables: Sequence[TableAnalysis]) -> str:
         f"<header><h1>Embedding tables</h1><p>{escape(origin.title)}</p></header><main>"
         f"<nav><ul>{links}</ul></nav>{_overview([each.figures for each in tables])}"
         f"{''.join(map(_section, tables))}</main>"
-        f"<footer>Made by emberline {escape(__version__)}. Judged by the lookups that training counted; requests to come "
-        "also ask for new ids.</footer></body></html>\n"
+        f"<footer>Made by emberline {escape(__version__)}. Judged by the lookups that training counted; requests to "
+        "come also ask for new ids.</footer></body></html>\n"
     )
 
 
@@ -106,7 +106,7 @@ def _plots(figures: TableFigures) -> str:
     plots.append(_bars("Occurrences of an id", f"occurrences in training{about}", figures.counts))
     if figures.waiting:
         plots.append(_bars("Ids that wait for a row", "occurrences in training", figures.waiting_counts))
-    plots += [_bars(f"Last use, in {unit}", UNITS[unit], ages) for unit, ages in figures.ages.items()]
+    plots += [_bars(f"Last use, in {unit}", UNITS[unit], ages) for unit, ages in advice.shown_ages(figures).items()]
     plots.append(_bars("L2 norms", "norm of a row", figures.norms))
     return f'<div class="plots">{"".join(plots)}</div>'
 

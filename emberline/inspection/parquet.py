@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from emberline.inspection.figures import Progress, row_norms
 from emberline.inspection.source import Piece, TableFacts, TableSource
 
+_REPEATED = ["count", "stamp", "tick"]
+
 
 def waiting_file(target: Path) -> Path:
     """Returns the file beside `target` that ids without a row go to: items.parquet -> items.waiting.parquet."""
@@ -30,7 +32,8 @@ def write_parquet(source: TableSource, target: Path, origin: str, progress: Prog
     facts, total = source.facts, source.total
     schema = _schema(facts, origin)
     rows = 0
-    with _whole(target) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
+    # Values hardly ever repeat, so a dictionary of them would be made and thrown away.
+    with _whole(target) as unfinished, pq.ParquetWriter(unfinished, schema, use_dictionary=_REPEATED) as writer:
         for piece in source.pieces():
             writer.write_batch(pa.record_batch(_arrays(facts, piece), schema=schema))
             rows += len(piece)

@@ -9,7 +9,7 @@ from html import escape
 from emberline.inspection.histogram import Bar, Histogram
 
 _WIDTH, _HEIGHT = 520, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 52
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 24, 12, 52
 _INNER_WIDTH = _WIDTH - _LEFT - _RIGHT
 _INNER_HEIGHT = _HEIGHT - _TOP - _BOTTOM
 _MOST_LABELS = 9

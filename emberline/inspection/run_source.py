@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from emberline.inspection.merge import gather, newest, ranges
+from emberline.inspection.merge import newest, ranges
 from emberline.inspection.source import History, Origin, Piece, TableFacts, TableSource, Waiting
 from storage.checkpoint.manifest import file_sha256
 from storage.checkpoint.tensors import TensorFile
-from storage.errors import CheckpointError, IntegrityError
+from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
 from storage.specs import TableSpec
 from trainer.checkpoint.commits import STATE, Commit, chain_of
 from trainer.checkpoint.tables import table_path
@@ -75,10 +77,13 @@ class RunTable(TableSource):
         self, config: TrainConfig, table: TableConfig, chain: Sequence[Commit], publishes: tuple[int, ...]
     ) -> None:
         self._saved: list[Arrays] = []
+        self._files: list[mmap.mmap] = []
         for commit in chain:
             if table_path(table.name) in commit.files:
-                arrays = TensorFile.open(commit.folder / table_path(table.name)).arrays
-                if not _FIELDS <= set(arrays) or arrays["rows"].ndim != 2 or arrays["rows"].shape[1] != table.dim:
+                file = _mapped(commit.folder / table_path(table.name))
+                arrays = TensorFile.from_bytes(table_path(table.name), np.frombuffer(file, np.uint8)).arrays
+                self._files.append(file)
+                if not set(arrays) >= _FIELDS or arrays["rows"].ndim != 2 or arrays["rows"].shape[1] != table.dim:
                     raise CheckpointError(
                         f"{commit.folder}: table {table.name!r} is not one of dim {table.dim}; it was saved by another "
                         "configuration or release"
@@ -86,6 +91,7 @@ class RunTable(TableSource):
                 self._saved.append(arrays)
         slots = self._saved[0]["slots"].shape[1] if self._saved else 0
         newest_tick = max((_largest(arrays["ticks"]) for arrays in self._saved), default=0)
+        self._release()
         self.facts = TableFacts(
             TableSpec(table.name, table.dim),
             slots=slots,
@@ -103,45 +109,49 @@ class RunTable(TableSource):
         """Yields the rows as of the last commit."""
         ids = [arrays["ids"] for arrays in self._saved]
         removed = [arrays["removed_ids"] for arrays in self._saved]
-        # All commits together give one piece: what each may give is bounded by their number.
-        most = max(64, self.facts.piece_rows // max(1, len(ids)))
-        for parts in ranges([*ids, *removed], most):
+        for parts in ranges([*ids, *removed], self.facts.piece_rows):
             piece = self._piece(parts[: len(ids)], parts[len(ids) :])
             if piece is not None:
                 yield piece
+            self._release()
 
     def _piece(self, rows: Sequence[slice], removed: Sequence[slice]) -> Piece | None:
-        ids, owners, places = newest([arrays["ids"][part] for arrays, part in zip(self._saved, rows, strict=True)])
-        gone, erased, _ = newest(
-            [arrays["removed_ids"][part] for arrays, part in zip(self._saved, removed, strict=True)]
-        )
-        if len(gone) and len(ids):
-            at = np.minimum(np.searchsorted(gone, ids), len(gone) - 1)
+        there = newest(self._parts("ids", rows))
+        gone = newest(self._parts("removed_ids", removed))
+        if len(gone.ids) and len(there.ids):
+            at = np.minimum(np.searchsorted(gone.ids, there.ids), len(gone.ids) - 1)
             # A commit never removes an id that it has a row of: a later row is a new one.
-            kept = (gone[at] != ids) | (erased[at] <= owners)
-            ids, owners, places = ids[kept], owners[kept], places[kept]
-        if len(ids) == 0:
+            there = there.kept((gone.ids[at] != there.ids) | (gone.owners[at] <= there.owners))
+        if len(there.ids) == 0:
             return None
+        fields = [there.of(self._parts(name, rows)) for name in ("rows", "counts", "slots", "stamps", "ticks")]
+        values, counts, slots, stamps, ticks = fields
+        return Piece(there.ids, values, counts.astype(np.int64), slots, stamps, ticks)
 
-        def field(name: str) -> Any:
-            return gather([arrays[name][part] for arrays, part in zip(self._saved, rows, strict=True)], owners, places)
-
-        return Piece(
-            ids, field("rows"), field("counts").astype(np.int64), field("slots"), field("stamps"), field("ticks")
-        )
+    def _parts(self, name: str, parts: Sequence[slice]) -> list[np.ndarray[Any, Any]]:
+        return [arrays[name][part] for arrays, part in zip(self._saved, parts, strict=True)]
 
     def waiting(self) -> Iterator[Waiting]:
         """Yields the ids that wait for a row as of the last commit."""
         ids = [arrays["waiting_ids"] for arrays in self._saved]
-        for parts in ranges(ids, max(64, _WAITING_AT_ONCE // max(1, len(ids)))):
-            found, owners, places = newest([each[part] for each, part in zip(ids, parts, strict=True)])
-            counts = gather(
-                [arrays["waiting_counts"][part] for arrays, part in zip(self._saved, parts, strict=True)],
-                owners,
-                places,
-            )
+        for parts in ranges(ids, _WAITING_AT_ONCE):
+            found = newest(self._parts("waiting_ids", parts))
+            counts = found.of(self._parts("waiting_counts", parts))
             # 0: it has a row since, or was erased.
-            yield found[counts > 0], counts[counts > 0].astype(np.int64)
+            yield found.ids[counts > 0], counts[counts > 0].astype(np.int64)
+            self._release()
+
+    def _release(self) -> None:
+        # The pages that were read count as memory of the process until another process needs them; give them back.
+        for file in self._files:
+            file.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise UnsafeArtifact(f"{path}: is empty")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _largest(values: np.ndarray[Any, Any]) -> int:

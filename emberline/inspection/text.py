@@ -48,8 +48,8 @@ def hashed_line(feature: HashedFeature) -> str:
                 f"; about {feature.expected_values:,.0f} values gave them, so {feature.expected_rate:.2%} are expected "
                 "to collide"
             )
-        elif feature.sharing > 1:
-            text += f"; {feature.sharing} features share the table, so its ids do not tell the collisions of each"
+        elif feature.mixed:
+            text += "; features that hash differently share the table, so its ids do not tell the collisions of each"
         else:
             text += "; nearly every bucket is in use, so most values collide"
     if feature.measured is not None:
@@ -65,7 +65,7 @@ def threshold_text(freed: advice.Freed) -> str:
     """Returns what an eviction asks of a row."""
     if freed.by == "norm":
         return f"norm below {number(freed.threshold)}"
-    return f"last used {number(freed.threshold)} or more {UNITS[freed.by]}"
+    return f"last use {number(freed.threshold)} or more {freed.by} ago"
 
 
 def ids_text(figures: TableFigures) -> str:
@@ -109,13 +109,13 @@ def _show_table(console: Console, analysis: TableAnalysis) -> None:
     _show_bars(console, f"occurrences of an id in training{about}", figures.counts)
     if figures.waiting:
         _show_bars(console, "occurrences of ids that wait for a row", figures.waiting_counts)
-    for unit, ages in figures.ages.items():
+    for unit, ages in advice.shown_ages(figures).items():
         _show_bars(console, f"last use, {UNITS[unit]}", ages)
     _show_bars(console, "L2 norm of a row", figures.norms)
     if figures.rows:
         console.print(
-            f"near zero (norm below {figures.near_zero:g}): {figures.near_zero_rows / figures.rows:.2%} of the rows; all "
-            f"zeros: {figures.zero_rows / figures.rows:.2%}"
+            f"near zero (norm below {figures.near_zero:g}): {figures.near_zero_rows / figures.rows:.2%} of the rows; "
+            f"all zeros: {figures.zero_rows / figures.rows:.2%}"
         )
     _show_advice(console, figures)
 
