@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from storage.features import FeatureSpec
 
 PIECE_BYTES = 16 << 20
+LEAST_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class TableFacts:
     @property
     def piece_rows(self) -> int:
         """Rows of a piece, at most."""
-        return max(1024, PIECE_BYTES // (4 * (self.spec.dim + self.slots) + 64))
+        return max(LEAST_ROWS, PIECE_BYTES // (4 * (self.spec.dim + self.slots) + 64))
 
 
 class TableSource(ABC):
