@@ -147,7 +147,8 @@ def scattered(ids: NDArray[np.int64]) -> NDArray[np.int64]:
 def row_norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     """Returns the L2 norms (N,) of rows (N, D), summed in float64."""
     wide = rows.astype(np.float64)
-    return np.sqrt(np.einsum("nd,nd->n", wide, wide))
+    squares: NDArray[np.float64] = np.einsum("nd,nd->n", wide, wide)
+    return np.sqrt(squares)
 
 
 class _Gathering:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from emberline.cli.sizes import human_bytes
 from emberline.inspection import advice
 from emberline.inspection.document import TableAnalysis
 from emberline.inspection.figures import SampleRow, TableFigures
@@ -15,6 +14,7 @@ from emberline.inspection.plots import coverage_plot, histogram_plot
 from emberline.inspection.source import Origin
 from emberline.inspection.text import UNITS, hashed_line, ids_text, number, threshold_text
 from emberline.version import __version__
+from serving.byte_sizes import human_bytes
 
 _LEGEND = '<p class="legend"><span class="rows"></span>share of rows<span class="uses"></span>share of lookups</p>'
 
@@ -66,15 +66,15 @@ def _section(analysis: TableAnalysis) -> str:
         f"<li>{escape(text)}</li>" for text in (*advice.remarks(figures), *map(hashed_line, analysis.hashed))
     )
     return (
-        f'<section id="{name}"><h2>{name}</h2>{_cards(figures)}'
+        f'<section id="{name}"><h2>{name}</h2>{_key_figures(figures)}'
         f"{f'<ul class=notes>{notes}</ul>' if notes else ''}{_plots(figures)}"
         f'<div class="tables">{_advice(figures)}{_samples(figures)}</div></section>'
     )
 
 
-def _cards(figures: TableFigures) -> str:
+def _key_figures(figures: TableFigures) -> str:
     facts = figures.facts
-    cards = [
+    entries = [
         ("rows", f"{figures.rows:,}", f"{facts.dim} values, {facts.spec.row_type}"),
         *((what, human_bytes(size), f"{size:,} bytes") for what, size in figures.bytes_of().items()),
         ("ids", ids_text(figures), "smallest to largest"),
@@ -82,19 +82,19 @@ def _cards(figures: TableFigures) -> str:
     ]
     if facts.history is not None:
         waited = f"looked up {figures.waiting_counts.uses:,} times; admit_after {facts.admit_after}"
-        cards.append(("waiting ids", f"{figures.waiting:,}", waited))
+        entries.append(("waiting ids", f"{figures.waiting:,}", waited))
     if figures.rows:
         near = f"norm below {figures.near_zero:g}; {figures.zero_rows:,} rows are all zeros"
-        cards.append(("near zero", f"{figures.near_zero_rows / figures.rows:.2%}", near))
+        entries.append(("near zero", f"{figures.near_zero_rows / figures.rows:.2%}", near))
     inner = "".join(
         f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
-        for what, value, note in cards
+        for what, value, note in entries
     )
-    return f'<dl class="cards">{inner}</dl>'
+    return f'<dl class="facts">{inner}</dl>'
 
 
 def _plots(figures: TableFigures) -> str:
-    about = ", approximate" if figures.facts.approximate else ""
+    about = ", approximate" if figures.facts.approximate and figures.uses else ""
     plots: list[str] = []
     if points := advice.coverage_curve(figures):
         text = "".join(

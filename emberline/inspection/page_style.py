@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 STYLE = """
-:root { --back: #f6f7f9; --card: #ffffff; --text: #1c2430; --soft: #5d6878; --line: #dde2e9; --rows: #2f6fd6;
+:root { --back: #f6f7f9; --panel: #ffffff; --text: #1c2430; --soft: #5d6878; --line: #dde2e9; --rows: #2f6fd6;
   --uses: #e08a1e; --note: #fff6e3; --note-line: #e9c46a; }
-@media (prefers-color-scheme: dark) { :root { --back: #12161c; --card: #1b212a; --text: #e6eaf0; --soft: #9aa6b6;
+@media (prefers-color-scheme: dark) { :root { --back: #12161c; --panel: #1b212a; --text: #e6eaf0; --soft: #9aa6b6;
   --line: #323b48; --rows: #6ea4ff; --uses: #f0a94a; --note: #2a2517; --note-line: #8a6d1f; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--text);
@@ -16,15 +16,15 @@ h1 { margin: 0; font-size: 26px; }
 header p, footer, figcaption, small, .legend { color: var(--soft); }
 header p { margin: 2px 0 0; overflow-wrap: anywhere; }
 nav ul { display: flex; flex-wrap: wrap; gap: 8px; padding: 0; list-style: none; }
-nav a { display: block; padding: 3px 12px; border: 1px solid var(--line); border-radius: 99px; background: var(--card);
+nav a { display: block; padding: 3px 12px; border: 1px solid var(--line); border-radius: 99px; background: var(--panel);
   color: var(--text); text-decoration: none; }
 nav a:hover { border-color: var(--rows); }
 section { margin-top: 36px; border-top: 1px solid var(--line); }
 h2 { margin: 20px 0 12px; font-size: 21px; }
 h3 { margin: 0 0 4px; font-size: 15px; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 0; }
-.cards div, figure, .grid { padding: 12px 14px; border: 1px solid var(--line); border-radius: 10px;
-  background: var(--card); }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 0; }
+.facts div, figure, .grid { padding: 12px 14px; border: 1px solid var(--line); border-radius: 10px;
+  background: var(--panel); }
 dt { color: var(--soft); font-size: 13px; }
 dd { margin: 0; font-size: 19px; font-weight: 600; overflow-wrap: anywhere; }
 .notes { margin: 14px 0 0; padding: 10px 14px 10px 32px; border: 1px solid var(--note-line); border-radius: 10px;
@@ -45,7 +45,7 @@ rect.uses { fill: var(--uses); }
 rect:hover { opacity: 0.75; }
 .area { fill: var(--rows); opacity: 0.16; }
 .line { fill: none; stroke: var(--rows); stroke-width: 2; }
-.mark { fill: var(--uses); stroke: var(--card); stroke-width: 1.5; }
+.mark { fill: var(--uses); stroke: var(--panel); stroke-width: 1.5; }
 line.grid { stroke: var(--line); stroke-width: 1; }
 figcaption { font-size: 13px; }
 figcaption b { color: var(--text); font-weight: 600; }

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from emberline.cli.sizes import human_bytes
 from emberline.inspection import advice
 from emberline.inspection.collisions import HashedFeature
 from emberline.inspection.document import TableAnalysis
 from emberline.inspection.figures import SampleRow, TableFigures
 from emberline.inspection.histogram import Bar, Histogram
 from emberline.inspection.source import Origin
+from serving.byte_sizes import human_bytes
 
 UNITS = {
     "publishes": "publishes ago",
@@ -105,7 +105,7 @@ def _show_table(console: Console, analysis: TableAnalysis) -> None:
     if figures.rows:
         console.print(_rows("hottest ids", figures.hottest))
         console.print(_rows("sample", figures.sample))
-    about = " (approximate)" if facts.approximate else ""
+    about = " (approximate)" if facts.approximate and figures.uses else ""
     _show_bars(console, f"occurrences of an id in training{about}", figures.counts)
     if figures.waiting:
         _show_bars(console, "occurrences of ids that wait for a row", figures.waiting_counts)
@@ -152,23 +152,28 @@ def _show_advice(console: Console, figures: TableFigures) -> None:
         )
         console.print(f"coverage of lookups: {shares}")
         kept = _grid("admission thresholds", "admit_after", "rows kept", "of lookups", "bytes")
-        for entry in advice.admissions(figures):
-            now = " (now)" if entry.admit_after == figures.facts.admit_after else ""
-            kept.add_row(f"{entry.admit_after}{now}", f"{entry.rows:,}", f"{entry.share:.2%}", human_bytes(entry.bytes))
+        for threshold in advice.admissions(figures):
+            now = " (now)" if threshold.admit_after == figures.facts.admit_after else ""
+            kept.add_row(
+                f"{threshold.admit_after}{now}",
+                f"{threshold.rows:,}",
+                f"{threshold.share:.2%}",
+                human_bytes(threshold.bytes),
+            )
         console.print(kept)
     if evictions := advice.evictions(figures):
         freed = _grid("evictions", "rows with", "rows freed", "of rows", "of lookups lost", "bytes freed")
-        for entry in evictions:
-            lost = f"{entry.share:.2%}" if figures.uses else ""
-            of_rows = f"{entry.rows / figures.rows:.1%}"
-            freed.add_row(threshold_text(entry), f"{entry.rows:,}", of_rows, lost, human_bytes(entry.bytes))
+        for eviction in evictions:
+            lost = f"{eviction.share:.2%}" if figures.uses else ""
+            of_rows = f"{eviction.rows / figures.rows:.1%}"
+            freed.add_row(threshold_text(eviction), f"{eviction.rows:,}", of_rows, lost, human_bytes(eviction.bytes))
         console.print(freed)
     if budgets := advice.budgets(figures):
         shown = _grid("memory of a server", "of lookups", "rows", "of rows", "DRAM", "HBM of a GPU")
         for budget in budgets:
-            sizes = (human_bytes(budget.dram_bytes), human_bytes(budget.hbm_bytes))
+            memory = (human_bytes(budget.dram_bytes), human_bytes(budget.hbm_bytes))
             of_rows = f"{budget.rows / figures.rows:.1%}"
-            shown.add_row(f"{budget.coverage:.0%}", f"{budget.rows:,}", of_rows, *sizes)
+            shown.add_row(f"{budget.coverage:.0%}", f"{budget.rows:,}", of_rows, *memory)
         console.print(shown)
     if figures.rows:
         sizes = advice.row_type_bytes(figures)

@@ -1,4 +1,4 @@
-"""`emberline inspect --table` prints an analysis, writes it as JSON, Parquet and HTML, and refuses what does not fit."""
+"""`emberline inspect --table` prints an analysis, writes it as JSON, Parquet and HTML, and refuses what is wrong."""
 
 from __future__ import annotations
 
