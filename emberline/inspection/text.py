@@ -152,14 +152,9 @@ def _show_advice(console: Console, figures: TableFigures) -> None:
         )
         console.print(f"coverage of lookups: {shares}")
         kept = _grid("admission thresholds", "admit_after", "rows kept", "of lookups", "bytes")
-        for threshold in advice.admissions(figures):
-            now = " (now)" if threshold.admit_after == figures.facts.admit_after else ""
-            kept.add_row(
-                f"{threshold.admit_after}{now}",
-                f"{threshold.rows:,}",
-                f"{threshold.share:.2%}",
-                human_bytes(threshold.bytes),
-            )
+        for each in advice.admissions(figures):
+            now = " (now)" if each.admit_after == figures.facts.admit_after else ""
+            kept.add_row(f"{each.admit_after}{now}", f"{each.rows:,}", f"{each.share:.2%}", human_bytes(each.bytes))
         console.print(kept)
     if evictions := advice.evictions(figures):
         freed = _grid("evictions", "rows with", "rows freed", "of rows", "of lookups lost", "bytes freed")
