@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What to analyse, and where the results go."""
+    """Says what to analyse, and where the results go."""
 
     #: Names of the tables.
     names: tuple[str, ...]
@@ -43,7 +43,7 @@ class TableOptions:
 
     @property
     def wanted(self) -> bool:
-        """Whether tables are to be analysed at all."""
+        """Returns whether tables are to be analysed at all."""
         return self.every or bool(self.names)
 
     @property

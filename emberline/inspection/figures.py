@@ -41,7 +41,7 @@ class SampleRow:
 
 @dataclass(frozen=True)
 class TableFigures:
-    """What one pass over a table gives."""
+    """Holds what one pass over a table gives."""
 
     facts: TableFacts
     rows: int

@@ -66,7 +66,7 @@ class History:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What is known of a table before its rows are read."""
+    """Holds what is known of a table before its rows are read."""
 
     spec: TableSpec
     #: Number S of optimizer values; 0 in a published version.
