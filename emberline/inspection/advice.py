@@ -1,4 +1,4 @@
-"""What other thresholds, evictions and budgets would do to a table, by the occurrences that training counted.
+"""Tells what other thresholds, evictions and budgets would do to a table, by the occurrences that training counted.
 
 Everything is judged by the past: lookups to come ask for ids that were not seen yet, so they are answered a little less
 (`emberline plan` corrects for that). Each figure is a lower bound of what it costs to drop rows only as far as ids are
