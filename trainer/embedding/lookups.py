@@ -16,6 +16,7 @@ from torch import Tensor
 
 from storage._table import BatchLookup
 from storage.errors import InvalidInput
+from storage.initializers import AbsentRows
 from storage.specs import POOLINGS
 from trainer.embedding.table import EmbeddingTable, Ids
 
@@ -24,11 +25,15 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LayerLookup:
-    """How a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag."""
+    """How a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag.
+
+    absent: what ids without a row read as; None: what the table says.
+    """
 
     table: EmbeddingTable
     pooling: str
     length: int = 0
+    absent: AbsentRows | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Lookups:
         self._native = [table.native for table in self._tables]
         places = {table: place for place, table in enumerate(self._tables)}
         self._features = [(places[layer.table], POOLINGS.index(layer.pooling), layer.length) for layer in layers]
+        self._absent = [None if layer.absent is None else _native(layer.absent) for layer in layers]
         self._width = sum(layer.table.dim for layer in layers if layer.pooling != "none")
         self._sequences = [(layer.length, layer.table.dim) for layer in layers if layer.pooling == "none"]
         # autograd calls backward only for functions with an input that wants a gradient; no dense input of a lookup
@@ -73,7 +79,7 @@ class Lookups:
                 )
         results = [torch.empty((batch, self._width)), *(torch.empty((batch, *shape)) for shape in self._sequences)]
         arrays = [result.numpy() for result in results]
-        native = BatchLookup(self._native, self._features)
+        native = BatchLookup(self._native, self._features, self._absent)
         native.run(
             [each.values for each in ids],
             [each.offsets for each in ids],
@@ -104,9 +110,7 @@ class Lookups:
             if table.tiered is None:
                 sides.append((None, None))
                 continue
-            mine = [
-                _used(each, layer) for each, layer in zip(ids, self._layers, strict=True) if layer.table is table
-            ]
+            mine = [_used(each, layer) for each, layer in zip(ids, self._layers, strict=True) if layer.table is table]
             wanted = mine[0] if len(mine) == 1 else np.concatenate(mine)
             if train:
                 table.tiered.bring(wanted)
@@ -118,9 +122,7 @@ class Lookups:
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, anchor: Tensor, lookups: Lookups, ids: Sequence[LayerIds], train: bool
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, anchor: Tensor, lookups: Lookups, ids: Sequence[LayerIds], train: bool) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         native, results = lookups.run(ids, train)
         ctx.lookups, ctx.native, ctx.ids = lookups, native, ids
@@ -133,6 +135,10 @@ class _Lookup(torch.autograd.Function):
             native, _ = ctx.lookups.run(ctx.ids, False)
         ctx.lookups.keep_gradients(native, gradients)
         return None, None, None, None
+
+
+def _native(absent: AbsentRows) -> tuple[str, float, int]:
+    return (*absent.initializer.native(), absent.seed)
 
 
 def _used(ids: LayerIds, layer: LayerLookup) -> Ids:
