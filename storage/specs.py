@@ -54,7 +54,7 @@ def encoded_bytes(row_type: str, dim: int) -> int:
 
 
 def check_absent(absent: AbsentRows, row_type: str, *, what: str, field: str) -> None:
-    """Raises ConfigError for absent rows with values that a row type cannot hold. what: their owner, for the message."""
+    """Raises ConfigError for absent rows with values that a row type cannot hold. what: the owner, for the message."""
     if absent.initializer.largest > _LARGEST[check_row_type(row_type)]:
         raise ConfigError(
             f"{what}: absent rows are {absent}, whose values reach {absent.initializer.largest:g}; {row_type} holds "

@@ -72,15 +72,12 @@ class EmbeddingCollection(nn.Module):
             raise ConfigError("a collection needs at least one layer", field="layers")
         self.names = tuple(layers)
         self.layers = nn.ModuleList(layers.values())
-        self.dims = {
-            name: layer.table.dim for name, layer in layers.items() if isinstance(layer, EmbeddingBag)
-        }
+        self.dims = {name: layer.table.dim for name, layer in layers.items() if isinstance(layer, EmbeddingBag)}
         self._lookups = Lookups([layer.lookup() for layer in layers.values()])
 
     def forward(self, inputs: Mapping[str, Tensor] | Any) -> Embedded:
         given = [_of_feature(inputs, name) for name in self.names]
-        # A publisher, or a user, may have put other modules in the places of the layers.
-        if all(type(layer) in (EmbeddingBag, Embedding) for layer in self.layers):
+        if all(_is_plain(layer) for layer in self.layers):
             return self._at_once(given)
         pooled, sequences = [], {}
         for name, layer, (values, offsets, weights) in zip(self.names, self.layers, given, strict=True):
@@ -106,6 +103,15 @@ class EmbeddingCollection(nn.Module):
         return Embedded(pooled, self.dims, {name: (part, each) for (name, each), part in zip(long, rows, strict=True)})
 
 
+def _is_plain(layer: nn.Module) -> bool:
+    """Returns whether the call of a layer is no more than its lookup.
+
+    A publisher, or a user, may have put another module in its place, or hooked it.
+    """
+    hooked = "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    return type(layer) in (EmbeddingBag, Embedding) and not hooked
+
+
 def _of_feature(inputs: Any, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
     """Returns values, offsets and weights of a feature."""
     if isinstance(inputs, Mapping):
@@ -126,5 +132,3 @@ def _of_feature(inputs: Any, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
         ) from None
     offsets = jagged.offsets().to(torch.int64)
     return jagged.values().to(torch.int64), offsets - offsets[0], jagged.weights_or_none()
-
-

@@ -30,7 +30,13 @@ class SparseOptimizer(torch.optim.Optimizer):
     rule: ClassVar[SparseRule]
 
     def __init__(
-        self, tables: Iterable[EmbeddingTable], lr: float, *, weight_decay: float = 0.0, row_clip: float = 0.0, **numbers: float
+        self,
+        tables: Iterable[EmbeddingTable],
+        lr: float,
+        *,
+        weight_decay: float = 0.0,
+        row_clip: float = 0.0,
+        **numbers: float,
     ) -> None:
         options = {"lr": lr, "weight_decay": weight_decay, "row_clip": row_clip, **numbers}
         for name, value in options.items():

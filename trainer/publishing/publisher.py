@@ -248,7 +248,7 @@ class Publisher:
     def _check_storage(self, version: PublishedVersion) -> None:
         if (source := self._other_absent(version)) is not None:
             raise Unsupported(
-                f"table {source.name!r}: ids without a row read as {source.absent}, but not so in {version.path}, and a "
+                f"table {source.name!r}: ids without a row read as {source.absent}, but not in {version.path}, and a "
                 "delta cannot change that; publish a version (emberline publish)"
             )
         if (other := self._row_types.first_other(version)) is not None:

@@ -1,7 +1,9 @@
 #include "training/batch_lookup.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <stdexcept>
