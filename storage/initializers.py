@@ -58,7 +58,7 @@ ZEROS = Initializer()
 
 @dataclass(frozen=True)
 class AbsentRows:
-    """What ids without a row read as, zeros by default: rows that follow from seed and id alone.
+    """Makes the rows that ids without one read as, zeros by default; they follow from seed and id alone.
 
     seed: a uint64 that starts the hashes of the kinds that draw values; 0 for the others, so that equal rows are equal
     objects. `of` sees to that. Raises ConfigError for a seed that is none.

@@ -59,7 +59,7 @@ Fingerprint = Annotated[str, Field(pattern=FINGERPRINT_PATTERN)]
 
 
 class AbsentEntry(Part):
-    """What ids without a row read as: values that follow from seed and id alone (docs/format.md)."""
+    """Says what ids without a row read as: values that follow from seed and id alone (docs/format.md)."""
 
     type: Literal["constant", "uniform", "normal", "truncated_normal"]
     scale: float = Field(description="the constant, half the width, or the standard deviation; not 0")

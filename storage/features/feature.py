@@ -129,7 +129,7 @@ class InputSpec(StrictModel):
 
 
 class FeatureAbsent(StrictModel):
-    """What ids without a row read as in one feature: see storage.initializers.
+    """Says what ids without a row read as in one feature: see storage.initializers.
 
     seed: makes the values of the kinds that draw them; 0 for the others.
     """
@@ -209,7 +209,7 @@ class Feature(StrictModel):
 
     @property
     def absent_rows(self) -> AbsentRows | None:
-        """What ids without a row read as; None: what the table says."""
+        """The rows that ids without one read as; None: what the table says."""
         return None if self.absent is None else self.absent.rows
 
 

@@ -1,4 +1,4 @@
-"""What ids without a row read as, in plain Python, written from docs/format.md."""
+"""Makes the rows that ids without one read as, in plain Python, written from docs/format.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gaussian(bits: int) -> float:
 
 
 def of_feature(feature: dict[str, Any], table: dict[str, Any]) -> dict[str, Any] | None:
-    """What absent ids of a feature read as: what features.json says, or else the manifest's table."""
+    """Returns how absent ids of a feature read: as features.json says, or else the manifest's table."""
     own = feature.get("absent")
     if own is None:
         found: dict[str, Any] | None = table.get("absent")

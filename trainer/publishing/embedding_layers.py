@@ -59,7 +59,7 @@ class TableSource:
 
     @property
     def absent(self) -> AbsentRows:
-        """What ids without a row read as."""
+        """The rows that ids without one read as."""
         return ABSENT_ZEROS if self.trained is None else self.trained.absent
 
     def data(self, row_type: str = "fp32") -> TableData:
