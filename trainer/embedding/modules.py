@@ -43,7 +43,7 @@ class EmbeddingBag(nn.Module):
         self._lookups = Lookups([self.lookup()])
 
     def lookup(self) -> LayerLookup:
-        """How it looks up its table."""
+        """Returns how it looks up its table."""
         return LayerLookup(self.table, self.mode, absent=self.absent)
 
     def checked(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> LayerIds:
@@ -84,7 +84,7 @@ class Embedding(nn.Module):
         self._lookups = Lookups([self.lookup()])
 
     def lookup(self) -> LayerLookup:
-        """How it looks up its table."""
+        """Returns how it looks up its table."""
         return LayerLookup(self.table, "none", self.length, self.absent)
 
     def checked(self, values: Tensor, offsets: Tensor) -> LayerIds:

@@ -361,9 +361,7 @@ std::size_t LookupPart::collect(const Late& late, const MissingRows& misses) {
         }
         ++totals.absent;
         break;
-      case RowState::kUnresolved:
-        ++totals.unresolved;
-        break;
+      case RowState::kUnresolved: ++totals.unresolved; break;
     }
   }
   totals.supplied += supplied;

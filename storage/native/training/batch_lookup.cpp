@@ -171,7 +171,8 @@ void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std:
     const std::size_t table = order[i];
     Part& part = parts_[table];
     collect(part);
-    tables_[table]->find(part.gradients.found, options.train, options.sides.empty() ? SideRows{} : options.sides[table]);
+    tables_[table]->find(part.gradients.found, options.train,
+                         options.sides.empty() ? SideRows{} : options.sides[table]);
     for (const std::uint32_t feature : part.features) {
       if (own_[feature]) set_own_rows(part.gradients.found, *own_[feature]);
     }
