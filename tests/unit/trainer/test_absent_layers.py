@@ -72,10 +72,10 @@ def test_each_layer_reads_absent_ids_in_its_own_way(threads: int) -> None:
         torch.set_num_threads(before)
     for name, layer in layers.items():
         absent = table.absent if layer.absent is None else layer.absent
-        values, offsets = inputs[f"{name}.values"].tolist(), inputs[f"{name}.offsets"].tolist()
-        factors = inputs[f"{name}.weights"].tolist() if name == "weighted" else [1.0] * len(values)
-        for bag, (start, stop) in enumerate(zip(offsets, offsets[1:], strict=False)):
-            rows = [row_of(table, absent, i) * w for i, w in zip(values[start:stop], factors[start:stop], strict=True)]
+        ids, ends = inputs[f"{name}.values"].tolist(), inputs[f"{name}.offsets"].tolist()
+        factors = inputs[f"{name}.weights"].tolist() if name == "weighted" else [1.0] * len(ids)
+        for bag, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
+            rows = [row_of(table, absent, i) * w for i, w in zip(ids[start:stop], factors[start:stop], strict=True)]
             if name == "rows":
                 want = np.array([*rows[:3], *[np.zeros(DIM)] * 3])[:3]
             else:

@@ -27,9 +27,7 @@ def test_the_host_looks_up_for_a_gpu_and_answers_as_the_processor(
         places = frozenset(world.places)
         gpu_features(world.spec, world.store.tables, world.graph, places)
         world.store.tables = tuple(replace(table, absent=CONSTANT) for table in world.store.tables)
-        with pytest.raises(
-            Unsupported, match=r"a row read as constant\(0.25\), on a GPU they read as zeros"
-        ):
+        with pytest.raises(Unsupported, match=r"a row read as constant\(0.25\), on a GPU they read as zeros"):
             gpu_features(world.spec, world.store.tables, world.graph, places)
         driver = gpus.driver(0)
         driver.enter_thread()
