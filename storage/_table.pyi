@@ -42,6 +42,13 @@ def decode_rows(
 ) -> numpy.typing.NDArray[numpy.float32]:
     """Decodes encoded rows (n, row_bytes) to (n, dim)."""
 
+def absent_rows(
+    kind: str, scale: float, seed: int, dim: int, ids: numpy.typing.NDArray[numpy.int64]
+) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    Returns what ids (n,) without a row read as, (n, dim), before any rounding.
+    """
+
 class CapacityExceeded(RuntimeError):  # noqa: N818
     pass
 
@@ -716,11 +723,16 @@ class Lookup:
     The lookups of one session over shared tables, in one call for all features. Not thread-safe.
 
     features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each. overlays:
-    one a table, or None. Calls go begin, supply for each table with missing ids, finish.
+    one a table, or None. absent: what ids without a row read as, (kind, scale, seed) or None for zeros, one a feature.
+    Calls go begin, supply for each table with missing ids, finish.
     """
 
     def __init__(
-        self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: list[OverlayTable] | None = None
+        self,
+        tables: list[RowSource],
+        features: list[tuple[int, int, int]],
+        overlays: list[OverlayTable] | None = None,
+        absent: list[tuple[str, float, int] | None] | None = None,
     ) -> None: ...
     def begin(
         self,
@@ -765,7 +777,7 @@ class Lookup:
         """
         Supplies rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied.
 
-        A state is 0 absent, 1 found, 2 unresolved.
+        A state is 0 absent, 1 found, 2 unresolved, which reads as zeros.
         """
 
     def finish(self) -> tuple[int, int, int, int, int]:
@@ -1093,10 +1105,16 @@ class BatchLookup:
     One lookup of several features of several tables, and the gradients that come back for it.
 
     features: (place in tables, pooling 0 sum, 1 mean, 2 none or 3 weighted, length of pooling none) each. An id
-    that repeats in a batch is read once. It keeps what it is given until the next call.
+    that repeats in a batch is read once. absent: (kind, scale, seed) for a feature whose ids without a row do not
+    read as its table says, else None. It keeps what it is given until the next call.
     """
 
-    def __init__(self, tables: Sequence[TrainingTable], features: Sequence[tuple[int, int, int]]) -> None: ...
+    def __init__(
+        self,
+        tables: Sequence[TrainingTable],
+        features: Sequence[tuple[int, int, int]],
+        absent: list[tuple[str, float, int] | None] | None = None,
+    ) -> None: ...
     @property
     def width(self) -> int:
         """Values of all pooled features together."""

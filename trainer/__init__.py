@@ -12,6 +12,7 @@ from storage.lazy import lazy_names
 if TYPE_CHECKING:
     from trainer.config import TrainConfig, load_config
     from trainer.embedding import (
+        AbsentRows,
         Embedded,
         Embedding,
         EmbeddingBag,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from trainer.updates import update
 
 _HOMES = {
+    "AbsentRows": "trainer.embedding",
     "Embedded": "trainer.embedding",
     "Embedding": "trainer.embedding",
     "EmbeddingBag": "trainer.embedding",
@@ -74,6 +76,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AbsentRows",
     "Embedded",
     "Embedding",
     "EmbeddingBag",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.initializers import Initializer
+from storage.initializers import AbsentRows, Initializer
 from trainer.embedding.collection import Embedded, EmbeddingCollection
 from trainer.embedding.memory import MemoryFigures, RowMemory
 from trainer.embedding.modules import Embedding, EmbeddingBag
@@ -24,6 +24,7 @@ from trainer.embedding.optimizers import (
 from trainer.embedding.table import EmbeddingTable, SparseRule
 
 __all__ = [
+    "AbsentRows",
     "Embedded",
     "Embedding",
     "EmbeddingBag",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from storage._table import RowGradients, TableGradients, TrainingTable
 from storage.checkpoint.fingerprint import MASK, removed_fingerprint, rows_fingerprint
 from storage.errors import ConfigError
-from storage.initializers import ZEROS, Initializer
+from storage.initializers import ZEROS, AbsentRows, Initializer
 from storage.rows import RowCodec
 from storage.specs import TableSpec
 from storage.tiers.training.export import TieredTrainingTable
@@ -62,7 +62,10 @@ class EmbeddingTable:
         initial_accumulator: float = 0.1,
         memory: RowMemory | None = None,
     ) -> None:
-        TableSpec(name, dim)
+        mixed = _mixed_seed(seed, name)
+        #: What ids without a row read as.
+        self.absent = AbsentRows.of(absent, mixed)
+        TableSpec(name, dim, absent=self.absent)
         if optimizer not in get_args(SparseRule):
             raise ConfigError(
                 f"table {name!r}: optimizer is {optimizer!r}, expected one of {', '.join(get_args(SparseRule))}",
@@ -72,13 +75,12 @@ class EmbeddingTable:
         self.dim = dim
         self.optimizer = optimizer
         self.initial_accumulator = initial_accumulator
-        self.absent = absent
         #: The rows in DRAM.
         self.native = TrainingTable(
             dim,
             optimizer=optimizer,
             initial_accumulator=initial_accumulator,
-            seed=_mixed_seed(seed, name),
+            seed=mixed,
             rows=rows.native(),
             absent=absent.native(),
             admit_after=admit_after,

@@ -46,9 +46,9 @@ class FeatureEmbeddings(nn.Module):
         for feature in features:
             table = tables[feature.table]
             if feature.pooling == "none":
-                layers[feature.name] = Embedding(table, feature.length)
+                layers[feature.name] = Embedding(table, feature.length, absent=feature.absent_rows)
             else:
-                layers[feature.name] = EmbeddingBag(table, feature.pooling)
+                layers[feature.name] = EmbeddingBag(table, feature.pooling, absent=feature.absent_rows)
         self.embeddings = EmbeddingCollection(layers) if layers else None
 
     def forward(self, inputs: Inputs) -> Embedded:

@@ -13,6 +13,7 @@ from torch import nn
 from storage.checkpoint import TableData
 from storage.checkpoint.fingerprint import MASK, rows_fingerprint
 from storage.errors import ConfigError, Unsupported
+from storage.initializers import ABSENT_ZEROS, AbsentRows
 from storage.rows import RowCodec
 from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
 
@@ -56,11 +57,16 @@ class TableSource:
     #: An id whose row is left out.
     hidden: int | None = None
 
+    @property
+    def absent(self) -> AbsentRows:
+        """The rows that ids without one read as."""
+        return ABSENT_ZEROS if self.trained is None else self.trained.absent
+
     def data(self, row_type: str = "fp32") -> TableData:
         """Returns all rows, to be published as `row_type`. A plain layer's ids are its row numbers."""
         if self.trained is not None:
             ids, rows, _, counts, *_ = self.trained.export_rows()
-            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), row_type)
+            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), row_type, self.absent)
         assert self.weight is not None
         rows = self.weight.detach().cpu().contiguous().numpy()
         ids = np.arange(len(rows), dtype=np.int64)
@@ -137,6 +143,11 @@ def table_key(layer: EmbeddingLayer) -> object:
     weight.
     """
     return layer.table if isinstance(layer, Embedding | EmbeddingBag) else layer.weight.data_ptr()
+
+
+def layer_absent(layer: EmbeddingLayer) -> AbsentRows | None:
+    """Returns what ids without a row read as in a layer; None where the table says it."""
+    return layer.absent if isinstance(layer, Embedding | EmbeddingBag) else None
 
 
 def layer_dim(layer: EmbeddingLayer) -> int:

@@ -108,6 +108,7 @@ void TrainingTable::find(FoundRows& found, bool train, const SideRows& side) {
       to += dim();
     }
   }
+  found.beside.assign(n, 0);
   if (missing > 0 && side.n > 0) add_side(found, side);
   found.layout = layout_;
   found.stamp = train ? stamp_ : 0;
@@ -224,7 +225,9 @@ void TrainingTable::add_side(FoundRows& found, const SideRows& side) {
   for (std::size_t i = 0; i < found.ids.size(); ++i) {
     if (found.slots[i] != 0) continue;
     const std::uint32_t* place = places.find(found.ids[i]);
-    if (place != nullptr) found.rows[i] = side.rows + std::size_t{*place - 1} * dim();
+    if (place == nullptr) continue;
+    found.rows[i] = side.rows + std::size_t{*place - 1} * dim();
+    found.beside[i] = 1;
   }
 }
 

@@ -73,6 +73,7 @@ struct FoundRows {
   std::vector<std::uint32_t> slots;  // 0: no row
   std::vector<const float*> rows;  // null: zeros
   std::vector<float> absent;  // rows of ids without one
+  std::vector<std::uint8_t> beside;  // 1: the row lies beside the table
   // The state of the table in which `slots` are right and their use is noted.
   std::uint64_t layout = 0;
   std::uint32_t stamp = 0;
