@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serving.scoring.as_of import AsOf, find_as_of
+from storage.checkpoint.as_of import AsOf, find_as_of
 from serving.scoring.export import export_table
 from serving.scoring.scorer import Scorer, open_source, score_parquet
 
