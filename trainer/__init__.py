@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainer.run import train
     from trainer.trained import Trained, load_trained
     from trainer.updates import update
+    from trainer.warm_start import StartFrom, StartReport, plan_start, start_module
 
 _HOMES = {
     "Embedding": "trainer.embedding",
@@ -26,6 +27,8 @@ _HOMES = {
     "RowMemory": "trainer.embedding",
     "SparseAdagrad": "trainer.embedding",
     "SparseSGD": "trainer.embedding",
+    "StartFrom": "trainer.warm_start",
+    "StartReport": "trainer.start_report",
     "TrainConfig": "trainer.config",
     "TrainReport": "trainer.report",
     "Trained": "trainer.trained",
@@ -35,7 +38,9 @@ _HOMES = {
     "load_trained": "trainer.trained",
     "log_loss": "trainer.metrics",
     "paired_bootstrap": "trainer.metrics",
+    "plan_start": "trainer.warm_start",
     "publish": "trainer.publishing",
+    "start_module": "trainer.warm_start",
     "train": "trainer.run",
     "update": "trainer.updates",
 }
@@ -47,6 +52,8 @@ __all__ = [
     "RowMemory",
     "SparseAdagrad",
     "SparseSGD",
+    "StartFrom",
+    "StartReport",
     "TrainConfig",
     "TrainReport",
     "Trained",
@@ -56,7 +63,9 @@ __all__ = [
     "load_trained",
     "log_loss",
     "paired_bootstrap",
+    "plan_start",
     "publish",
+    "start_module",
     "train",
     "update",
 ]

@@ -91,11 +91,9 @@ class TrainingLoop:
         self._publishing = state.publishing
 
     def start_from(self, given: StartFrom) -> StartReport:
-        """Fills model, tables and optimizers, all new, from another run or version; training begins at its first step."""
+        """Fills model, tables and optimizers, all new, from another run or version; training begins at step 0."""
         self._schedule.set(0)  # what FTRL makes of rows from elsewhere depends on the learning rate
-        return start_config(
-            self.config, given, self.model, self.tables, self.dense_optimizer, self.sparse_optimizer
-        )
+        return start_config(self.config, given, self.model, self.tables, self.dense_optimizer, self.sparse_optimizer)
 
     def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
         """Publishes from this call on. A snapshot that the publisher has pending is written first."""

@@ -48,9 +48,9 @@ def train(
     `data` to use at most. output: a folder for checkpoints, report and configuration. resume: continues from the newest
     checkpoint in `output`, to the bit as if nothing had happened; config and data must be those of the first run
     (epochs may grow). dram_bytes: DRAM of the tables, instead of training.dram_bytes in the configuration; rows beyond
-    it lie on SSD. start_from: a run, or a published version, whose rows and weights a new run begins with, as far as they
-    fit; the report says which. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError,
-    InvalidInput.
+    it lie on SSD. start_from: a run, or a published version, whose rows and weights a new run begins with, as far as
+    they fit; the report says which. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises
+    ConfigError, InvalidInput; with start_from also NotFound and CheckpointError.
     """
     if not isinstance(config, TrainConfig):
         config = load_config(config)

@@ -60,7 +60,9 @@ def read_table(commit: Commit, name: str) -> dict[str, Array] | None:
         return None
     arrays = TensorFile.open(commit.folder / path).arrays
     if missing := [field for field in TABLE_FIELDS if field not in arrays]:
-        raise CheckpointError(f"{commit.folder / path}: lacks {missing[0]!r}; the checkpoint was made by another release")
+        raise CheckpointError(
+            f"{commit.folder / path}: lacks {missing[0]!r}; the checkpoint was made by another release"
+        )
     return arrays
 
 

@@ -11,7 +11,6 @@ from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
 
-
 #: The classes by `model.type` of a configuration, which a published version also names.
 MODELS: dict[str, type[RankingModel]] = {"deepfm": DeepFm, "dlrm": Dlrm, "din": Din}
 

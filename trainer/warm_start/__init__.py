@@ -7,6 +7,6 @@ initialised, and what is gone is named in a report.
 from __future__ import annotations
 
 from trainer.start_report import StartReport, TableStart, WeightStart
-from trainer.warm_start.start import StartFrom, start_config, start_report, warm_start
+from trainer.warm_start.start import StartFrom, plan_start, start_config, start_module
 
-__all__ = ["StartFrom", "StartReport", "TableStart", "WeightStart", "start_config", "start_report", "warm_start"]
+__all__ = ["StartFrom", "StartReport", "TableStart", "WeightStart", "plan_start", "start_config", "start_module"]

@@ -18,9 +18,9 @@ from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, SparseOpt
 from trainer.models import RankingModel, build_model, build_tables
 from trainer.models.blocks import InputLayout
 from trainer.optimizers import dense_optimizer, sparse_optimizer
+from trainer.start_report import StartReport, TableStart
 from trainer.warm_start.opening import open_source
 from trainer.warm_start.renamed import Renamed
-from trainer.start_report import StartReport, TableStart
 from trainer.warm_start.rows import SlotsFor, take_rows
 from trainer.warm_start.source import Source
 from trainer.warm_start.weights import Taking, find_by_layout, find_by_name, take_weights
@@ -73,12 +73,10 @@ def start_config(
     if source.model != config.model.type:
         notes.insert(0, f"the source is another model ({source.model or 'a module'}), this one is {config.model.type}")
     started = _take_tables(source, tables, names, sparse.slots_for, dry_run=dry_run)
-    return StartReport(
-        source.title, started, take_weights(source, model, takings, dense, dry_run=dry_run), notes
-    )
+    return StartReport(source.title, started, take_weights(source, model, takings, dense, dry_run=dry_run), notes)
 
 
-def start_report(config: TrainConfig, given: StartFrom) -> StartReport:
+def plan_start(config: TrainConfig, given: StartFrom) -> StartReport:
     """Returns what a training of this configuration would take; reads the source and writes nothing."""
     with torch.random.fork_rng(devices=[]):
         tables = build_tables(config)
@@ -89,7 +87,7 @@ def start_report(config: TrainConfig, given: StartFrom) -> StartReport:
     )
 
 
-def warm_start(
+def start_module(
     module: nn.Module,
     source: Path | str,
     *,
@@ -99,8 +97,8 @@ def warm_start(
 ) -> StartReport:
     """Fills a module of your own, and the empty tables of its embedding layers. Returns what was taken.
 
-    source, renamed, partial: those of `StartFrom`. Rows go into the table of the same name, and dense weights into those
-    of the same name and shape; other weights stay as they are. optimizer: of the tables; FTRL needs it. Raises
+    source, renamed, partial: those of `StartFrom`. Rows go into the table of the same name, and dense weights into
+    those of the same name and shape; other weights stay as they are. optimizer: of the tables; FTRL needs it. Raises
     ConfigError when nothing of the source fits, or a table has rows already; NotFound, CheckpointError.
     """
     opened = open_source(source)
@@ -187,8 +185,7 @@ def _notes(spec: FeatureSpec, source: Source, names: Renamed) -> list[str]:
         elif feature.output != old.output or feature.transforms != old.transforms:
             notes.append(f"feature {feature.name}: its transforms changed; its ids or values may mean something else")
         elif len(feature.inputs) != len(old.inputs) or any(
-            inputs[one].dtype != old_inputs[other].dtype
-            for one, other in zip(feature.inputs, old.inputs, strict=True)
+            inputs[one].dtype != old_inputs[other].dtype for one, other in zip(feature.inputs, old.inputs, strict=True)
         ):
             notes.append(f"feature {feature.name}: its inputs changed; its ids or values may mean something else")
     mapped = {names.feature(feature.name) for feature in spec.features}

@@ -47,7 +47,9 @@ class Taking:
         return int(np.prod([len(now) for now, _ in self.axes]))
 
 
-def find_by_layout(source: Source, shapes: Mapping[str, Shape], layouts: Mapping[str, WeightLayout]) -> dict[str, Taking]:
+def find_by_layout(
+    source: Source, shapes: Mapping[str, Shape], layouts: Mapping[str, WeightLayout]
+) -> dict[str, Taking]:
     """Returns what each weight takes of the source's weight with the same role. layouts: of the new weights."""
     by_role = {
         layout.role: name
@@ -65,7 +67,9 @@ def find_by_layout(source: Source, shapes: Mapping[str, Shape], layouts: Mapping
     return found
 
 
-def find_by_name(source: Source, shapes: Mapping[str, Shape], names: Mapping[str, str], *, partial: bool) -> dict[str, Taking]:
+def find_by_name(
+    source: Source, shapes: Mapping[str, Shape], names: Mapping[str, str], *, partial: bool
+) -> dict[str, Taking]:
     """Returns what each weight takes of the source's weight of the same name and shape.
 
     names: the source's names. partial: of another shape, with as many dimensions, the leading block is taken.
