@@ -11,7 +11,27 @@ from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig, load_config
-    from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, RowMemory, SparseAdagrad, SparseSGD
+    from trainer.embedding import (
+        Embedded,
+        Embedding,
+        EmbeddingBag,
+        EmbeddingCollection,
+        EmbeddingTable,
+        Initializer,
+        RowMemory,
+        SparseAdagrad,
+        SparseAdagradDecay,
+        SparseAdam,
+        SparseAdamW,
+        SparseFtrl,
+        SparseLamb,
+        SparseMomentum,
+        SparseOptimizer,
+        SparseRowwiseAdagrad,
+        SparseRowwiseAdam,
+        SparseSGD,
+        global_clip,
+    )
     from trainer.metrics import auc, log_loss, paired_bootstrap
     from trainer.publishing import publish
     from trainer.report import TrainReport, UpdateReport
@@ -21,11 +41,23 @@ if TYPE_CHECKING:
     from trainer.warm_start import StartFrom, StartReport, plan_start, start_module
 
 _HOMES = {
+    "Embedded": "trainer.embedding",
     "Embedding": "trainer.embedding",
     "EmbeddingBag": "trainer.embedding",
+    "EmbeddingCollection": "trainer.embedding",
     "EmbeddingTable": "trainer.embedding",
+    "Initializer": "trainer.embedding",
     "RowMemory": "trainer.embedding",
     "SparseAdagrad": "trainer.embedding",
+    "SparseAdagradDecay": "trainer.embedding",
+    "SparseAdam": "trainer.embedding",
+    "SparseAdamW": "trainer.embedding",
+    "SparseFtrl": "trainer.embedding",
+    "SparseLamb": "trainer.embedding",
+    "SparseMomentum": "trainer.embedding",
+    "SparseOptimizer": "trainer.embedding",
+    "SparseRowwiseAdagrad": "trainer.embedding",
+    "SparseRowwiseAdam": "trainer.embedding",
     "SparseSGD": "trainer.embedding",
     "StartFrom": "trainer.warm_start",
     "StartReport": "trainer.start_report",
@@ -34,6 +66,7 @@ _HOMES = {
     "Trained": "trainer.trained",
     "UpdateReport": "trainer.report",
     "auc": "trainer.metrics",
+    "global_clip": "trainer.embedding",
     "load_config": "trainer.config",
     "load_trained": "trainer.trained",
     "log_loss": "trainer.metrics",
@@ -46,11 +79,23 @@ _HOMES = {
 }
 
 __all__ = [
+    "Embedded",
     "Embedding",
     "EmbeddingBag",
+    "EmbeddingCollection",
     "EmbeddingTable",
+    "Initializer",
     "RowMemory",
     "SparseAdagrad",
+    "SparseAdagradDecay",
+    "SparseAdam",
+    "SparseAdamW",
+    "SparseFtrl",
+    "SparseLamb",
+    "SparseMomentum",
+    "SparseOptimizer",
+    "SparseRowwiseAdagrad",
+    "SparseRowwiseAdam",
     "SparseSGD",
     "StartFrom",
     "StartReport",
@@ -59,6 +104,7 @@ __all__ = [
     "Trained",
     "UpdateReport",
     "auc",
+    "global_clip",
     "load_config",
     "load_trained",
     "log_loss",

@@ -30,7 +30,7 @@ def read_run_source(output: Path) -> Source:
     return Source(
         title=f"the run {output} after step {state.position.step:,}",
         weights=weights,
-        tables={name: _table(chain, name, config) for name in chain[-1].tables},
+        tables={name: _table(chain, name) for name in chain[-1].tables},
         model=config.model.type,
         spec=config.spec,
         layouts=layouts,
@@ -63,7 +63,7 @@ class CommitLayer:
             yield Piece(*(np.array(each[part]) for each in (ids, rows, counts, slots)))
 
 
-def _table(chain: list[Commit], name: str, config: TrainConfig) -> SourceTable:
+def _table(chain: list[Commit], name: str) -> SourceTable:
     parts = [arrays for arrays in (read_table(commit, name) for commit in chain) if arrays is not None]
     if not parts:
         raise CheckpointError(f"{chain[-1].folder}: has no file of the table {name!r}")
@@ -76,7 +76,7 @@ def _table(chain: list[Commit], name: str, config: TrainConfig) -> SourceTable:
         name,
         int(parts[0]["rows"].shape[1]),
         [CommitLayer(arrays) for arrays in parts],
-        optimizer=config.optimizer.sparse.type,
+        optimizer=chain[-1].tables[name].optimizer,
         steps=chain[-1].tables[name].steps,
         counts=counts,
     )

@@ -34,6 +34,8 @@ from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.optimizers import dense_optimizer
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., TrainConfig]
 MODELS = ("deepfm", "dlrm", "din")
 

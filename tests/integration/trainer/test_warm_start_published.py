@@ -23,6 +23,8 @@ from trainer.config import PublishConfig, TrainConfig
 from trainer.start_report import StartReport
 from trainer.warm_start import start_module
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., TrainConfig]
 Whole = tuple[Path, UpdateReport]
 
