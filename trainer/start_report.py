@@ -12,7 +12,7 @@ Change = Literal["taken", "widened", "cut", "reshaped", "new", "gone"]
 
 @dataclass(frozen=True)
 class TableStart:
-    """What became of one table."""
+    """The outcome for one table."""
 
     name: str
     change: Change
@@ -28,7 +28,7 @@ class TableStart:
 
 @dataclass(frozen=True)
 class WeightStart:
-    """What became of one dense weight."""
+    """The outcome for one dense weight."""
 
     name: str
     change: Change
@@ -43,7 +43,7 @@ class WeightStart:
 
 @dataclass(frozen=True)
 class StartReport:
-    """What a model took over from a source."""
+    """The outcome for all tables and weights of a model."""
 
     source: str
     tables: list[TableStart]

@@ -158,7 +158,7 @@ def save_start(output: Path, report: StartReport | None) -> None:
 
 
 def read_start(output: Path) -> StartReport | None:
-    """What the run began with; None when that is not known."""
+    """Returns the report that `save_start` kept; None when there is none."""
     try:
         return StartReport.from_json_value(json.loads((output / _START).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):

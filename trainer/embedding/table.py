@@ -148,7 +148,8 @@ class EmbeddingTable:
         """Returns the optimizer values (S,) that a row begins with."""
         table, ids = self._first(), np.zeros(1, np.int64)
         table.lookup(ids, np.empty((1, self.dim), np.float32), True)
-        return table.export_ids(ids)[1][0]
+        slots: Rows = table.export_ids(ids)[1][0]
+        return slots
 
     def add_gradients(self, ids: Ids, gradients: Rows) -> None:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""

@@ -35,7 +35,7 @@ class WeightLayout:
 
 @dataclass(frozen=True)
 class InputLayout:
-    """What the layouts of the zoo depend on: features and their dims, as one model has them."""
+    """The features of a model and their dims, on which the layouts of the zoo depend."""
 
     spec: FeatureSpec
     #: Values of a row by ids feature.

@@ -41,7 +41,7 @@ def read_run_source(output: Path) -> Source:
 
 @dataclass(frozen=True)
 class CommitLayer:
-    """What one commit holds of a table."""
+    """The part of a table that one commit holds."""
 
     arrays: Mapping[str, Array]
 

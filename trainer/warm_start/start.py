@@ -18,7 +18,7 @@ from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, SparseOpt
 from trainer.models import RankingModel, build_model, build_tables
 from trainer.models.blocks import InputLayout
 from trainer.optimizers import dense_optimizer, sparse_optimizer
-from trainer.start_report import StartReport, TableStart
+from trainer.start_report import Change, StartReport, TableStart
 from trainer.warm_start.opening import open_source
 from trainer.warm_start.renamed import Renamed
 from trainer.warm_start.rows import SlotsFor, take_rows
@@ -32,7 +32,7 @@ _NAMED_AT_MOST = 10
 
 @dataclass(frozen=True)
 class StartFrom:
-    """What a model starts from."""
+    """The source of a start, and how names of the model are found in it."""
 
     #: The output folder of a run; or REPOSITORY/MODEL, with or without /VERSION or /VERSION.SEQUENCE behind it.
     source: Path | str
@@ -141,7 +141,7 @@ def _take_tables(
             report.append(TableStart(name, "new", 0, table.dim))
             continue
         rows = before.rows() if dry_run else take_rows(before, table, slots_for)
-        change = "taken" if before.dim == table.dim else "widened" if before.dim < table.dim else "cut"
+        change: Change = "taken" if before.dim == table.dim else "widened" if before.dim < table.dim else "cut"
         kept = before.optimizer == table.optimizer and table.slots > 0
         report.append(TableStart(name, change, rows, table.dim, before.name, before.dim, kept))
     if any(table.optimizer == "adagrad_decay" for table in tables.values()):

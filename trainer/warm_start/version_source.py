@@ -44,7 +44,7 @@ def read_version_source(snapshot: AsOf, title: str) -> Source:
 
 @dataclass(frozen=True)
 class PublishedLayer:
-    """What a version or a delta holds of a table."""
+    """The part of a table that a version or a delta holds."""
 
     published: PublishedVersion | PublishedDelta
     table: str

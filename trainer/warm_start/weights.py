@@ -16,7 +16,7 @@ from trainer.warm_start.source import Array, Ids, Source
 
 @dataclass(frozen=True)
 class Taking:
-    """Which values of a weight of the source go where. An axis that stands for all dimensions of a scalar is empty."""
+    """The values that a weight takes of a weight of the source, as places on each axis; a scalar has no axis."""
 
     source: str
     #: By axis, places (n,) in the new weight and those (n,) in the source's.

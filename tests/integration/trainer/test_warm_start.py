@@ -19,6 +19,7 @@ from tests.integration.trainer.warm_starts import (
     changed,
     fates,
     of_dim,
+    optimizers,
     renamed,
     reordered,
     started,
@@ -59,12 +60,12 @@ def test_the_same_configuration_starts_with_the_same_model_to_the_bit(
     now = started(config, runs / model)
     assert now.predict(fresh_clicks).tobytes() == before.predict(fresh_clicks).tobytes()
     assert set(fates(now.report).values()) == {"taken"}
-    assert all(entry.optimizer for entry in (*now.report.tables, *now.report.weights))
+    assert optimizers(now.report) == {True}
     assert now.report.notes == []
     for name, table in now.tables.items():
         other = before.tables[name]
-        for mine, theirs in zip(table.export_rows()[:4], other.export_rows()[:4], strict=True):
-            assert mine.tobytes() == theirs.tobytes()
+        exported: list[list[bytes]] = [[part.tobytes() for part in each.export_rows()[:4]] for each in (table, other)]
+        assert exported[0] == exported[1]
         assert [each.tobytes() for each in table.export_counts()] == [each.tobytes() for each in other.export_counts()]
         assert table.steps == other.steps > 0
     tables = build_tables(config)
@@ -173,7 +174,9 @@ def test_what_was_renamed_is_found_by_the_map(runs: Path, config_of: Make, fresh
     part = started(config, runs / model, renamed={"tables.labels": "tags", "goods": "items"})
     assert fates(part.report)["labels"] == "taken"
     assert "feature labels: new" in part.report.notes
-    with pytest.raises(ConfigError, match=r"map labels=tagz: the source has no .* 'tagz'; did you mean 'tags'") as caught:
+    with pytest.raises(
+        ConfigError, match=r"map labels=tagz: the source has no .* 'tagz'; did you mean 'tags'"
+    ) as caught:
         started(config, runs / model, renamed={"labels": "tagz"})
     assert caught.value.field == "map"
     with pytest.raises(ConfigError, match=r"map lables=tags: the model has no .* did you mean 'labels'"):
@@ -252,9 +255,7 @@ def test_another_dense_optimizer_begins_anew(runs: Path, config_of: Make, clicks
     train(config, clicks, output=tmp_path, start_from=runs / "deepfm", limit=300, progress=False)
 
 
-def test_another_label_is_learned_with_the_same_rows(
-    runs: Path, config_of: Make, clicks: Path, tmp_path: Path
-) -> None:
+def test_another_label_is_learned_with_the_same_rows(runs: Path, config_of: Make, clicks: Path, tmp_path: Path) -> None:
     data = pq.read_table(clicks / "a.parquet")
     bought = pa.array(data.column("clicked").to_numpy()[::-1].copy())
     pq.write_table(data.append_column("bought", bought).drop_columns(["clicked"]), tmp_path / "a.parquet")
@@ -304,7 +305,9 @@ def test_rows_beyond_memory_are_the_same(runs: Path, config_of: Make, clicks: Pa
             dram_bytes=dram_bytes,
         )
         trained = load_trained(tmp_path / name)
-        content.append({table.name: [each.tobytes() for each in table.export_rows()] for table in trained.tables.values()})
+        content.append(
+            {table.name: [each.tobytes() for each in table.export_rows()] for table in trained.tables.values()}
+        )
     assert report.memory is not None
     assert report.memory.rows_fetched > 0
     assert content[0] == content[1]

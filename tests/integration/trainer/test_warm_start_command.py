@@ -1,4 +1,4 @@
-"""`emberline train --from`, and the command that a resume of a changed configuration names, carried out as it stands."""
+"""`emberline train --from`, and the command that a resume of a changed configuration names, as it stands there."""
 
 from __future__ import annotations
 

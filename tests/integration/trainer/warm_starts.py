@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from trainer import StartFrom, StartReport, Trained
-from trainer.config import TrainConfig, parse_config
+from trainer.config import TrainConfig
+from trainer.config_errors import parse_config
 from trainer.models import build_model, build_tables
 from trainer.optimizers import dense_optimizer, sparse_optimizer
 from trainer.warm_start import start_config
@@ -53,7 +54,13 @@ def weights_of(trained: Trained) -> dict[str, np.ndarray]:
 
 def fates(report: StartReport) -> dict[str, str]:
     """Returns what became of every table and weight, by name."""
-    return {entry.name: entry.change for entry in (*report.tables, *report.weights)}
+    tables = {entry.name: str(entry.change) for entry in report.tables}
+    return tables | {entry.name: str(entry.change) for entry in report.weights}
+
+
+def optimizers(report: StartReport) -> set[bool]:
+    """Returns whether optimizer values were taken, of any table or weight."""
+    return {entry.optimizer for entry in report.tables} | {entry.optimizer for entry in report.weights}
 
 
 def with_colors(content: dict[str, Any]) -> None:

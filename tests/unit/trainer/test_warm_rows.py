@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from trainer.embedding import EmbeddingTable, SparseFtrl, SparseRule, optimizer_classes
+from trainer.embedding import EmbeddingTable, SparseAdagrad, SparseFtrl, SparseRule, optimizer_classes
 from trainer.warm_start.rows import slot_widths, take_rows
 from trainer.warm_start.source import Ids, Piece, SourceTable
 
@@ -80,7 +80,7 @@ def test_the_next_step_of_a_moved_table_is_that_of_the_table_it_came_from(rule: 
 def test_optimizer_values_follow_their_row_values_to_another_dim(rule: SparseRule, dim: int) -> None:
     before = trained_table(rule, 4)
     now = EmbeddingTable("t", dim, optimizer=rule, initial_accumulator=0.01)
-    take_rows(source_of(before), now, optimizer_classes()[rule]([now]).slots_for)
+    take_rows(source_of(before), now, optimizer_classes()[rule]([now], lr=0.1).slots_for)
     ids, old_rows, old_slots, *_ = before.export_rows()
     new_ids, rows, slots, *_ = now.export_rows()
     kept = min(4, dim)
@@ -120,7 +120,7 @@ def test_of_layers_the_last_row_counts_and_removed_ids_are_gone() -> None:
         ],
     )
     table = EmbeddingTable("t", 2)
-    assert take_rows(source, table, optimizer_classes()["adagrad"]([table]).slots_for) == source.rows() == 4
+    assert take_rows(source, table, SparseAdagrad([table]).slots_for) == source.rows() == 4
     ids, rows, slots, counts, stamps, _ = table.export_rows()
     assert dict(zip(ids.tolist(), rows[:, 0].tolist(), strict=True)) == {1: 4.0, 2: 3.0, 3: 1.0, 5: 4.0}
     assert (slots == np.float32(0.1)).all()
@@ -131,7 +131,7 @@ def test_of_layers_the_last_row_counts_and_removed_ids_are_gone() -> None:
 def test_no_layer_of_rows_is_an_empty_table() -> None:
     source = SourceTable("t", 2, [Given([], np.empty(0, np.int64))])
     table = EmbeddingTable("t", 2)
-    assert take_rows(source, table, optimizer_classes()["adagrad"]([table]).slots_for) == source.rows() == 0
+    assert take_rows(source, table, SparseAdagrad([table]).slots_for) == source.rows() == 0
 
 
 def test_counts_of_ids_that_wait_are_kept_where_rows_are_admitted_by_count() -> None:
@@ -142,5 +142,5 @@ def test_counts_of_ids_that_wait_are_kept_where_rows_are_admitted_by_count() -> 
     source = SourceTable("t", 2, [Given([], np.empty(0, np.int64))], counts=counts)
     for admit_after, expected in ((3, {7: 2, 9: 1}), (1, {})):
         table = EmbeddingTable("t", 2, admit_after=admit_after)
-        take_rows(source, table, optimizer_classes()["adagrad"]([table]).slots_for)
+        take_rows(source, table, SparseAdagrad([table]).slots_for)
         assert dict(zip(*(part.tolist() for part in table.export_counts()), strict=True)) == expected
