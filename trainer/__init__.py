@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trainer.run import train
     from trainer.trained import Trained, load_trained
     from trainer.updates import update
+    from trainer.warm_start import StartFrom, StartReport, plan_start, start_module
 
 _HOMES = {
     "AbsentRows": "trainer.embedding",
@@ -60,6 +61,8 @@ _HOMES = {
     "SparseRowwiseAdagrad": "trainer.embedding",
     "SparseRowwiseAdam": "trainer.embedding",
     "SparseSGD": "trainer.embedding",
+    "StartFrom": "trainer.warm_start",
+    "StartReport": "trainer.start_report",
     "TrainConfig": "trainer.config",
     "TrainReport": "trainer.report",
     "Trained": "trainer.trained",
@@ -70,7 +73,9 @@ _HOMES = {
     "load_trained": "trainer.trained",
     "log_loss": "trainer.metrics",
     "paired_bootstrap": "trainer.metrics",
+    "plan_start": "trainer.warm_start",
     "publish": "trainer.publishing",
+    "start_module": "trainer.warm_start",
     "train": "trainer.run",
     "update": "trainer.updates",
 }
@@ -95,6 +100,8 @@ __all__ = [
     "SparseRowwiseAdagrad",
     "SparseRowwiseAdam",
     "SparseSGD",
+    "StartFrom",
+    "StartReport",
     "TrainConfig",
     "TrainReport",
     "Trained",
@@ -105,7 +112,9 @@ __all__ = [
     "load_trained",
     "log_loss",
     "paired_bootstrap",
+    "plan_start",
     "publish",
+    "start_module",
     "train",
     "update",
 ]

@@ -34,6 +34,7 @@ from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.report import EpochReport, finite_or_none
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
+from trainer.warm_start import StartFrom, StartReport, start_config
 
 
 class TrainingLoop:
@@ -88,6 +89,11 @@ class TrainingLoop:
         self.history = [EpochReport(**entry) for entry in state.history]
         self.update = state.update
         self._publishing = state.publishing
+
+    def start_from(self, given: StartFrom) -> StartReport:
+        """Fills model, tables and optimizers, all new, from another run or version; training begins at step 0."""
+        self._schedule.set(0)  # what FTRL makes of rows from elsewhere depends on the learning rate
+        return start_config(self.config, given, self.model, self.tables, self.dense_optimizer, self.sparse_optimizer)
 
     def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
         """Publishes from this call on. A snapshot that the publisher has pending is written first."""

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from serving.scoring.as_of import AsOf
 from storage.checkpoint import Shard
+from storage.checkpoint.as_of import AsOf
 from storage.errors import CheckpointError, NotFound
 from storage.features.strict_model import did_you_mean
 from storage.paths import local_path

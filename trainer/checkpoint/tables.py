@@ -10,6 +10,10 @@ from trainer.embedding import EmbeddingTable
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
+_ROWS = ("ids", "rows", "slots", "counts", "stamps", "ticks")
+_WAITING = ("waiting_ids", "waiting_counts")
+#: The arrays of a table in a commit.
+TABLE_FIELDS = (*_ROWS, *_WAITING, "removed_ids", "removed_stamps")
 # Bytes of the id, count, stamp and tick of a row.
 _ROW_BYTES = 20
 # The native table knows changes of waiting counts for 64 stamps; some are left for those of the save itself.
@@ -51,8 +55,8 @@ def _arrays(
     removed_ids, removed_stamps = table.removed()
     new = removed_stamps > since
     return {
-        **dict(zip(("ids", "rows", "slots", "counts", "stamps", "ticks"), rows, strict=True)),
-        **dict(zip(("waiting_ids", "waiting_counts"), waiting, strict=True)),
+        **dict(zip(_ROWS, rows, strict=True)),
+        **dict(zip(_WAITING, waiting, strict=True)),
         "removed_ids": removed_ids[new],
         "removed_stamps": removed_stamps[new],
     }

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from storage._table import squared_norm, step_tables
 from storage.errors import ConfigError
-from trainer.embedding.table import EmbeddingTable, SparseRule
+from trainer.embedding.table import EmbeddingTable, Rows, SparseRule
 
 
 class SparseOptimizer(torch.optim.Optimizer):
@@ -70,6 +71,10 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Returns the sum of squares of all gradients that the next step would use: for clipping by a global norm."""
         gradients = [table.gradients() for table in self.tables]
         return squared_norm([table.native for table in self.tables], gradients, torch.get_num_threads())
+
+    def slots_for(self, table: EmbeddingTable, rows: Rows) -> Rows:
+        """Returns optimizer values (N, S) with which rows (N, D) from elsewhere can go on as they are."""
+        return np.tile(table.first_slots(), (len(rows), 1))
 
     def _options(self, scale: float) -> dict[str, float]:
         group = self.param_groups[0]
@@ -237,6 +242,15 @@ class SparseFtrl(SparseOptimizer):
         row_clip: float = 0.0,
     ) -> None:
         super().__init__(tables, lr, row_clip=row_clip, beta=beta, l1=l1, l2=l2)
+
+    def slots_for(self, table: EmbeddingTable, rows: Rows) -> Rows:
+        slots = super().slots_for(table, rows)
+        squares = slots[:, : table.dim]
+        group = self.param_groups[0]
+        # The next step computes a row from z alone, so z is what gives the row that is there.
+        pull = rows * ((group["beta"] + np.sqrt(squares)) / group["lr"] + group["l2"])
+        slots[:, table.dim :] = -pull - np.sign(rows) * group["l1"]
+        return slots
 
 
 def optimizer_classes() -> dict[SparseRule, type[SparseOptimizer]]:

@@ -6,6 +6,7 @@ N ids, D dim, S optimizer values.
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -75,6 +76,7 @@ class EmbeddingTable:
         self.dim = dim
         self.optimizer = optimizer
         self.initial_accumulator = initial_accumulator
+        self.admit_after = admit_after
         #: The rows in DRAM.
         self.native = TrainingTable(
             dim,
@@ -85,6 +87,16 @@ class EmbeddingTable:
             absent=absent.native(),
             admit_after=admit_after,
             tiered=memory is not None,
+        )
+        # Every id reads as its first row there, without one.
+        self._first = partial(
+            TrainingTable,
+            dim,
+            optimizer=optimizer,
+            initial_accumulator=initial_accumulator,
+            seed=mixed,
+            rows=rows.native(),
+            absent=rows.native(),
         )
         self._whole: TrainingTable | TieredTrainingTable = self.native
         #: All rows, when a part of them may lie on SSD.
@@ -128,6 +140,19 @@ class EmbeddingTable:
         self._whole.lookup(ids, out, train)
         return out
 
+    def first_rows(self, ids: Ids) -> Rows:
+        """Returns the rows (N, D) that ids (N,) begin with. The table is neither read nor changed."""
+        out = np.empty((len(ids), self.dim), dtype=np.float32)
+        self._first().lookup(ids, out, False)
+        return out
+
+    def first_slots(self) -> Rows:
+        """Returns the optimizer values (S,) that a row begins with."""
+        table, ids = self._first(), np.zeros(1, np.int64)
+        table.lookup(ids, np.empty((1, self.dim), np.float32), True)
+        slots: Rows = table.export_ids(ids)[1][0]
+        return slots
+
     def add_gradients(self, ids: Ids, gradients: Rows) -> None:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""
         if self.tiered is not None:
@@ -157,6 +182,11 @@ class EmbeddingTable:
     def drop_gradients(self) -> None:
         """Forgets the gradients kept so far."""
         self._waiting = []
+
+    @property
+    def tick(self) -> int:
+        """The tick that uses of rows carry now."""
+        return int(self.native.tick)
 
     @property
     def steps(self) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
 from trainer.embedding import Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
+from trainer.models import blocks
 
 Inputs = Mapping[str, Tensor]
 
@@ -23,12 +24,23 @@ Inputs = Mapping[str, Tensor]
 class RankingModel(nn.Module, ABC):
     """A model with one output, the probability of the label."""
 
+    features: FeatureEmbeddings
+
     @abstractmethod
     def logits(self, inputs: Inputs) -> Tensor:
         """The log-odds, (B, 1)."""
 
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
         return {"score": torch.sigmoid(self.logits(inputs))}
+
+    @staticmethod
+    @abstractmethod
+    def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
+        """The layouts of the weights, by name, of a model of this class over these inputs.
+
+        weights: shapes of its weights. It follows `logits`: what is joined there, side by side, is named here in the
+        same order. Names that a model does not have may be among them.
+        """
 
 
 class FeatureEmbeddings(nn.Module):

@@ -103,6 +103,13 @@ def frequency_byte(counts: np.ndarray) -> np.ndarray:
     return codes
 
 
+def count_of_byte(codes: np.ndarray) -> np.ndarray:
+    """Returns the smallest counts, (N,) uint32, that `frequency_byte` encodes so."""
+    shift = np.maximum((codes >> 4).astype(np.int64) - 1, 0)
+    counts: np.ndarray = ((codes - (shift << 4)) << shift).astype(np.uint32)
+    return counts
+
+
 def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
     """Returns every embedding layer once, by its first path in container.module.
 

@@ -74,6 +74,12 @@ def find_as_of(model: Path, text: str = LATEST, *, verify: bool = True) -> AsOf:
     return AsOf(version, tuple(open_delta(delta.path, verify=verify) for delta in chosen.deltas))
 
 
+def newest_of(folder: Path) -> AsOf:
+    """Returns the newest snapshot of one version's folder, wherever it lies, and checks every digest of its files."""
+    *_, newest = _snapshots(open_version(folder))
+    return AsOf(newest.version, tuple(open_delta(delta.path) for delta in newest.deltas))
+
+
 def _versions(model: Path) -> list[int]:
     """Returns the numbers of the versions, newest first. Raises NotFound."""
     if not model.is_dir():
