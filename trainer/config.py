@@ -54,7 +54,7 @@ class InitializerConfig(StrictModel):
 
     @property
     def initializer(self) -> Initializer:
-        """What it describes."""
+        """Returns what it describes."""
         return Initializer(self.type, self.scale)
 
 
@@ -202,7 +202,7 @@ _SPARSE_TAGS = {
 
 
 class ScheduleConfig(StrictModel):
-    """How the learning rates of both optimizers go on: a factor by the number of steps.
+    """Describes how the learning rates of both optimizers go on: a factor by the number of steps.
 
     It rises from 0 over `warmup_steps`. Then it stays 1, or goes on to `end` over `steps` further ones: in a line,
     along half a cosine, or exponentially; after that it stays.

@@ -25,12 +25,11 @@ def step_rows(
     **numbers: float,
 ) -> int:
     """Steps the rows of ids (n,) with gradients (n, dim), as an optimizer does. Returns the rows stepped."""
-    native = table
     if isinstance(table, TieredTrainingTable):
         table.bring(ids)
-        native = table.native
+    native = _native(table)
     options = {"lr": 0.1, "eps": 1e-8, **numbers}
-    return step_tables([native], [[RowGradients(native, ids, grads)]], rule, options, 1)  # type: ignore[list-item]
+    return step_tables([native], [[RowGradients(native, ids, grads)]], rule, options, 1)
 
 
 def pooled(
@@ -38,14 +37,17 @@ def pooled(
 ) -> np.ndarray:
     """Returns bags (B, dim) of values (n,). mode: 0 sum, 1 mean."""
     sides: list[Any] = []
-    native = table
+    native = _native(table)
     if isinstance(table, TieredTrainingTable):
-        native = table.native
         if train:
             table.bring(values)
         else:
             sides = [table.beside(values)]
-    lookup = BatchLookup([native], [(0, mode, 0)])  # type: ignore[list-item]
+    lookup = BatchLookup([native], [(0, mode, 0)])
     out = np.full((len(offsets) - 1, table.dim), np.nan, np.float32)
     lookup.run([values], [offsets], [None], len(out), out, [], train, 1, sides)
     return out
+
+
+def _native(table: TrainingTable | TieredTrainingTable) -> TrainingTable:
+    return table.native if isinstance(table, TieredTrainingTable) else table

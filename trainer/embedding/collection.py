@@ -20,7 +20,7 @@ Layer = EmbeddingBag | Embedding
 
 
 class Embedded:
-    """What a collection looked up. One feature's part is collection[name]: (B, D) pooled, or rows (B, L, D)."""
+    """Holds what a collection looked up. One feature's part is collection[name]: (B, D) pooled, or rows (B, L, D)."""
 
     def __init__(
         self, pooled: Tensor | Sequence[Tensor], dims: Mapping[str, int], sequences: Mapping[str, tuple[Tensor, Tensor]]
@@ -47,7 +47,7 @@ class Embedded:
     def parts(self) -> list[Tensor]:
         """Returns the pooled features, (B, D) each."""
         if isinstance(self._pooled, Tensor):
-            return list(self._pooled.split(list(self._dims.values()), dim=1))
+            return list(torch.split(self._pooled, list(self._dims.values()), dim=1))
         return list(self._pooled)
 
     def stacked(self) -> Tensor:
@@ -93,7 +93,7 @@ class EmbeddingCollection(nn.Module):
             try:
                 if isinstance(layer, EmbeddingBag):
                     ids.append(layer.checked(values, offsets, weights))
-                else:
+                elif isinstance(layer, Embedding):
                     ids.append(layer.checked(values, offsets))
             except InvalidInput as error:
                 raise InvalidInput(f"feature {name!r}: {error}", field=name) from None

@@ -24,7 +24,7 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LayerLookup:
-    """How a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag."""
+    """Says how a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag."""
 
     table: EmbeddingTable
     pooling: str

@@ -45,8 +45,10 @@ class FeatureEmbeddings(nn.Module):
         layers: dict[str, EmbeddingBag | Embedding] = {}
         for feature in features:
             table = tables[feature.table]
-            bagged = feature.pooling != "none"
-            layers[feature.name] = EmbeddingBag(table, feature.pooling) if bagged else Embedding(table, feature.length)
+            if feature.pooling == "none":
+                layers[feature.name] = Embedding(table, feature.length)
+            else:
+                layers[feature.name] = EmbeddingBag(table, feature.pooling)
         self.embeddings = EmbeddingCollection(layers) if layers else None
 
     def forward(self, inputs: Inputs) -> Embedded:

@@ -37,14 +37,15 @@ void bind_training(nb::module_& module) {
       "optimizer: decides the float32 values behind a row. initial_accumulator: Adagrad's and FTRL's start.\n"
       "rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds\n"
       "are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:\n"
-      "occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before they\n"
+      "occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before "
+      "they\n"
       "are trained.");
   bound
       .def(
           "__init__",
           [](TrainingTable* self, std::uint32_t dim, const std::string& optimizer, float initial_accumulator,
-             std::uint64_t seed, const std::pair<std::string, float>& rows,
-             const std::pair<std::string, float>& absent, std::uint32_t admit_after, bool tiered) {
+             std::uint64_t seed, const std::pair<std::string, float>& rows, const std::pair<std::string, float>& absent,
+             std::uint32_t admit_after, bool tiered) {
             new (self) TrainingTable({dim, rule_of(optimizer), initial_accumulator, seed,
                                       initializer_of(rows.first, rows.second),
                                       initializer_of(absent.first, absent.second), admit_after, tiered});
@@ -115,7 +116,7 @@ void bind_training(nb::module_& module) {
                   "tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], "
                   "numpy.typing.NDArray[numpy.uint32]]"),
-          "Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError "
+          "Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError\n"
           "for an id without a row.")
       .def(
           "export_counts",
@@ -190,8 +191,9 @@ void bind_training(nb::module_& module) {
       .def("set_stamp", &TrainingTable::set_stamp, "stamp"_a,
            "Sets the stamp. Raises ValueError for a stamp below the table's own.")
       .def_prop_ro("tick", &TrainingTable::tick)
-      .def("set_tick", &TrainingTable::set_tick, "tick"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Sets the number that later uses carry; 0, as at the start, notes none. Raises ValueError for a smaller one.")
+      .def(
+          "set_tick", &TrainingTable::set_tick, "tick"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Sets the number that later uses carry; 0, as at the start, notes none. Raises ValueError for a smaller one.")
       .def(
           "used_between",
           [](const TrainingTable& table, std::uint32_t after, std::uint32_t upto) {

@@ -34,9 +34,9 @@ TEST(initial_values_are_spread_as_their_kind_says) {
     float most;
     double deviation;
   };
-  for (const auto& [initializer, most, deviation] : {Expected{{Initial::kUniform, 0.5f}, 0.5f, 0.5 / std::sqrt(3.0)},
-                                                     Expected{{Initial::kNormal, 0.5f}, 3.0f, 0.5},
-                                                     Expected{{Initial::kTruncatedNormal, 0.5f}, 1.0f, 0.44}}) {
+  for (const auto& [initializer, most, deviation] :
+       {Expected{{Initial::kUniform, 0.5f}, 0.5f, 0.5 / std::sqrt(3.0)}, Expected{{Initial::kNormal, 0.5f}, 3.0f, 0.5},
+        Expected{{Initial::kTruncatedNormal, 0.5f}, 1.0f, 0.44}}) {
     std::set<float> distinct;
     double sum = 0, squares = 0;
     std::vector<float> row(8);

@@ -148,7 +148,7 @@ def test_a_hook_on_a_layer_is_called() -> None:
 
 
 class Jagged:
-    """What this package asks of a feature of TorchRec's KeyedJaggedTensor."""
+    """Has what this package asks of a feature of TorchRec's KeyedJaggedTensor."""
 
     def __init__(self, inputs: dict[str, Tensor], name: str, shift: int) -> None:
         self._inputs, self._name, self._shift = inputs, name, shift

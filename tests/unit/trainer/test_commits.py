@@ -48,7 +48,7 @@ class Run:
     def learn(self, name: str, ids: list[int]) -> None:
         table, grads = self.tables[name], np.ones((len(ids), DIM), np.float32)
         table.add_gradients(np.array(ids, np.int64), grads)
-        optimizer_classes()[table.optimizer]([table], lr=0.1).step()  # type: ignore[call-arg]
+        optimizer_classes()[table.optimizer]([table], lr=0.1).step()
 
     def train_dense(self) -> None:
         self.optimizer.zero_grad()
