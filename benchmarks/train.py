@@ -4,9 +4,9 @@ Embeddings are trained beside FBGEMM's fused table-batched embeddings, on one co
 sparse gradients and beside TorchRec, on two. Peers are given dense row numbers, we get 63-bit ids. Before anything is
 timed, every peer trains the same batches from the same rows, and its rows must be ours.
 
-    python -m benchmarks train                         # about half an hour, up to 18 GB of memory
-    python -m benchmarks train --quick                 # about a minute
-    python -m benchmarks train --only step,growth
+    python -m benchmarks.train                         # about half an hour, up to 18 GB of memory
+    python -m benchmarks.train --quick                 # about a minute and a half
+    python -m benchmarks.train --only step,growth
 """
 
 from __future__ import annotations
