@@ -1062,6 +1062,8 @@ class TrainingTable:
         """Returns the stamps in the store's copies of existing rows; 0 for none."""
 
     @property
+    def evicts(self) -> bool: ...
+    @property
     def tick(self) -> int: ...
     def set_tick(self, tick: int) -> None:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage.initializers import Initializer
+from trainer.admission import BloomAdmission
 from trainer.embedding.collection import Embedded, EmbeddingCollection
 from trainer.embedding.memory import MemoryFigures, RowMemory
 from trainer.embedding.modules import Embedding, EmbeddingBag
@@ -22,13 +23,16 @@ from trainer.embedding.optimizers import (
     optimizer_classes,
 )
 from trainer.embedding.table import EmbeddingTable, SparseRule
+from trainer.eviction import Eviction
 
 __all__ = [
+    "BloomAdmission",
     "Embedded",
     "Embedding",
     "EmbeddingBag",
     "EmbeddingCollection",
     "EmbeddingTable",
+    "Eviction",
     "Initializer",
     "MemoryFigures",
     "RowMemory",

@@ -66,7 +66,8 @@ nb::object idle(TrainingTable& table, std::uint32_t part, std::uint32_t unused, 
 }  // namespace
 
 void bind_eviction(nb::class_<TrainingTable>& table) {
-  table.def_prop_ro("tick", &TrainingTable::tick)
+  table.def_prop_ro("evicts", [](const TrainingTable& self) { return self.options().evicts; })
+      .def_prop_ro("tick", &TrainingTable::tick)
       .def("set_tick", &TrainingTable::set_tick, "tick"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Sets the number that later uses carry, 1 at the start. Raises ValueError for a smaller one than before.")
       .def_ro_static("PARTS", &RowParts::kParts, "The parts into which ids are divided by their hash.")

@@ -1,7 +1,9 @@
 #include "training/counting_bloom.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -58,6 +60,20 @@ double densest(double rate, std::uint32_t probes) {
     (rate_at(middle, probes) <= rate ? low : high) = middle;
   }
   return low;
+}
+
+// Counters of a page that are not 0.
+std::uint64_t filled_in(const std::uint8_t* page, std::uint32_t bits) {
+  constexpr std::uint64_t kLowest[] = {~std::uint64_t{0}, 0x5555555555555555u, 0x1111111111111111u,
+                                       0x0101010101010101u};
+  std::uint64_t filled = 0;
+  for (std::size_t at = 0; at < CountingBloom::kPageBytes; at += sizeof(std::uint64_t)) {
+    std::uint64_t word;
+    std::memcpy(&word, page + at, sizeof(word));
+    for (std::uint32_t shift = 1; shift < bits; shift *= 2) word |= word >> shift;
+    filled += static_cast<std::uint64_t>(std::popcount(word & kLowest[std::countr_zero(bits)]));
+  }
+  return filled;
 }
 
 }  // namespace
@@ -185,6 +201,14 @@ void CountingBloom::restore(const std::uint32_t* pages, std::size_t n, const std
   for (std::size_t i = 0; i < n; ++i, content += kPageBytes) {
     const std::uint64_t first = pages[i] * per_page;
     if (first >= counters) throw std::invalid_argument("pages: there is no page " + std::to_string(pages[i]));
+    if (bits == bits_) {
+      std::uint8_t* to = this->counters() + pages[i] * kPageBytes;
+      if (std::memcmp(to, content, kPageBytes) == 0) continue;
+      filled_ += filled_in(content, bits) - filled_in(to, bits);
+      std::memcpy(to, content, kPageBytes);
+      stamps()[pages[i]] = stamp;
+      continue;
+    }
     const std::uint64_t end = std::min(counters, first + per_page);
     for (std::uint64_t counter = first; counter < end; ++counter) {
       const std::uint64_t bit = (counter - first) * bits;

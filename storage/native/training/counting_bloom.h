@@ -1,5 +1,5 @@
-// Counts how often ids were seen in a bounded amount of memory: a counting Bloom filter. A count is never too small, and
-// for a small share of the ids, which the caller chooses, too large.
+// Counts how often ids were seen in a bounded amount of memory: a counting Bloom filter. A count is never too small,
+// and for a small share of the ids, which the caller chooses, too large.
 //
 // An id has `probes` counters within one block of 512, each as narrow as the largest count allows; only the smallest of
 // them rise (conservative update). A block is a run of `bits` cache lines, so that a filter can be restored with wider

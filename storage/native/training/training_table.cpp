@@ -183,7 +183,8 @@ void TrainingTable::admit(FoundRows& found) {
       continue;
     }
     std::uint32_t count = found.counts[i];
-    if (options_.admit_after > 1) {
+    // Of ids that waited for a larger threshold, the counts must go when they get their rows.
+    if (options_.admit_after > 1 || seen_.size() > 0) {
       count = bloom_ == nullptr ? count_seen(id, count) : bloom_->add(id, count, stamp_);
       if (count < options_.admit_after) continue;
     }
