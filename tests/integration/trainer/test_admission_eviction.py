@@ -89,7 +89,7 @@ def tables_of(place: Path) -> list[tuple[object, dict[str, str]]]:
     ]
 
 
-@pytest.mark.parametrize("dram_bytes", [None, 40_000])
+@pytest.mark.parametrize("dram_bytes", [None, 60_000])
 @pytest.mark.parametrize("step", [37, 64])
 def test_a_killed_run_is_resumed_to_the_same_bytes(
     step: int,

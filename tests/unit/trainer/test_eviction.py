@@ -1,4 +1,4 @@
-"""Rows that nobody uses, or that are small, go behind training: against a plain model, in DRAM and on SSD, and resumed."""
+"""Rows that nobody uses, or that are small, go behind training: a plain model, DRAM and SSD, and resumed runs agree."""
 
 from __future__ import annotations
 
