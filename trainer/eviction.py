@@ -19,6 +19,9 @@ from storage.errors import ConfigError
 
 # A period is so much of the time after which a row goes.
 _PERIODS = 16
+# After a step, a sweep looks at no more rows, and evicts no more, but for its last part. It takes longer then.
+_LOOKED_AT_ROWS = 16_384
+_EVICTED_ROWS = 2048
 # The steps of a period when rows go by their norm alone.
 _NORM_PERIOD_STEPS = 1000
 
@@ -29,7 +32,8 @@ class Eviction:
 
     after_steps, after_seconds: a row goes when no training used it for so long. below_norm: a row goes when its
     Euclidean norm is smaller and it was not used for a whole period. period_steps: steps of a period; None is a
-    sixteenth of after_steps or after_seconds, and 1,000 steps without both. Rows go up to three periods late.
+    sixteenth of after_steps or after_seconds, and 1,000 steps without both. Rows go up to three periods late, and later
+    when more than 2,048 are due a step.
     """
 
     after_steps: int | None = None
@@ -97,6 +101,7 @@ class Period:
 class Evictable(Protocol):
     """A table that evicts rows, in DRAM or in both tiers."""
 
+    def size(self) -> int: ...
     def set_tick(self, tick: int) -> None: ...
     def idle(self, part: int, unused: int, norm_after: int, norm_upto: int, norm: float) -> NDArray[np.int64]: ...
     def erase(self, ids: NDArray[np.int64]) -> int: ...
@@ -144,12 +149,16 @@ class Evictor:
         if sweep.part == TrainingTable.PARTS:
             return 0
         end = min(TrainingTable.PARTS, sweep.part + sweep.parts_per_step)
-        self._sweep = replace(sweep, part=end)
         if sweep.unused == 0 and sweep.norm_after == sweep.norm_upto:
+            self._sweep = replace(sweep, part=end)
             return 0
-        wanted = (sweep.unused, sweep.norm_after, sweep.norm_upto, sweep.norm)
-        found = [self._table.idle(part, *wanted) for part in range(sweep.part, end)]
-        ids = found[0] if len(found) == 1 else np.concatenate(found)
+        found: list[NDArray[np.int64]] = []
+        part = sweep.part
+        while part < end and sum(map(len, found)) < _EVICTED_ROWS:
+            found.append(self._table.idle(part, sweep.unused, sweep.norm_after, sweep.norm_upto, sweep.norm))
+            part += 1
+        self._sweep = replace(sweep, part=part)
+        ids = np.concatenate(found)
         return int(self._table.erase(ids)) if len(ids) else 0
 
     def _begin(self, step: int, seconds: float) -> None:
@@ -167,6 +176,8 @@ class Evictor:
         # Rows that were looked at with another norm are looked at again.
         norm_after = self._sweep.norm_upto if norm == self._sweep.norm else 0
         norm_upto = max(0, self._tick - 2) if norm else norm_after
-        self._sweep = Sweep(unused, norm_after, norm_upto, norm, 0, -(-TrainingTable.PARTS // max(1, steps)))
+        most = max(1, _LOOKED_AT_ROWS * TrainingTable.PARTS // max(1, self._table.size()))
+        parts = min(most, -(-TrainingTable.PARTS // max(1, steps)))
+        self._sweep = Sweep(unused, norm_after, norm_upto, norm, 0, parts)
         kept = [period for period in self._periods if period.tick - 1 > unused] if self.eviction.by_age else []
         self._periods = kept or self._periods[-1:]

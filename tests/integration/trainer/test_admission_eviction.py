@@ -41,7 +41,7 @@ publish: {delta_every_steps: 20, cumulative_every: 3, version_every_deltas: 0, v
 """
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -104,11 +104,11 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(
 
     def killed(self: TrainingLoop, batch: Batch) -> float:
         if self.position.step == step:
-            raise Killed
+            raise KilledError
         return original(self, batch)
 
     monkeypatch.setattr(TrainingLoop, "_step", killed)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trained(config, data, tmp_path, dram_bytes=dram_bytes)
     monkeypatch.undo()
     report = trained(config, data, tmp_path, resume=True, dram_bytes=dram_bytes)
