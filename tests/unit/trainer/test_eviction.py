@@ -45,7 +45,7 @@ def resumed(table: EmbeddingTable, make: Callable[[], EmbeddingTable]) -> Embedd
     new = make()
     new.set_stamp(table.stamp)
     new.set_steps(table.steps)
-    new.restore(*(part.copy() for part in table.export_rows()))
+    new.restore(*table.export_rows())
     new.restore_counts(*table.export_counts())
     new.restore_removed(*table.removed())
     new.restore_eviction(json.loads(json.dumps(table.eviction_state())))
@@ -53,8 +53,8 @@ def resumed(table: EmbeddingTable, make: Callable[[], EmbeddingTable]) -> Embedd
 
 
 def content(table: EmbeddingTable) -> list[bytes]:
-    parts = [*table.export_rows(), *table.removed(), *table.export_counts()]
-    return [part.tobytes() for part in parts]
+    parts = (table.export_rows(), table.removed(), table.export_counts())
+    return [array.tobytes() for part in parts for array in part]
 
 
 @pytest.fixture
