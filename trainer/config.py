@@ -23,7 +23,9 @@ from storage.features.strict_model import StrictModel, did_you_mean
 from storage.initializers import Initializer, InitializerKind
 from storage.paths import local_path
 from storage.specs import RowType, TableSpec, check_model_name
+from trainer.admission import BloomAdmission
 from trainer.config_errors import parse_config
+from trainer.row_rules import AdmissionConfig, CounterAdmissionConfig, EvictionConfig
 
 Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=16)]
 Rate = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -70,13 +72,27 @@ class TableConfig(StrictModel):
     absent: InitializerConfig = InitializerConfig(type="zeros", scale=0.0)
     #: Occurrences until an id gets a row.
     admit_after: int = Field(default=1, ge=1, lt=2**31)
+    #: How ids without a row are counted.
+    admission: AdmissionConfig = CounterAdmissionConfig()
+    #: When rows that were not used for long, or are small, go; None never.
+    eviction: EvictionConfig | None = None
     #: A row not touched for this many publishes is erased at the next one; 0 never.
     expire_after_publishes: int = Field(default=0, ge=0, le=512)
 
     @model_validator(mode="after")
     def _storable(self) -> TableConfig:
         TableSpec(self.name, self.dim)
+        try:
+            if self.bloom is not None:
+                self.bloom.check(self.admit_after)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
+
+    @property
+    def bloom(self) -> BloomAdmission | None:
+        """The filter that counts ids without a row; None: they are counted exactly."""
+        return None if isinstance(self.admission, CounterAdmissionConfig) else self.admission.bloom
 
 
 class DlrmConfig(StrictModel):
@@ -261,6 +277,9 @@ class TrainingConfig(StrictModel):
     eval_every: int = Field(default=1, ge=0)
     #: Steps between checkpoints; 0 for the end of each epoch only.
     checkpoint_every_steps: int = Field(default=0, ge=0)
+    #: The column with the time of each row, in seconds if it holds numbers, by which tables evict after_seconds; None
+    #: for the time at which it is trained on.
+    time_column: str | None = None
     #: DRAM of all tables together, rows beyond it lie on SSD; None keeps every row in memory.
     dram_bytes: int | None = Field(default=None, ge=1)
 

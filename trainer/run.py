@@ -13,7 +13,7 @@ from storage.errors import ConfigError
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config
-from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted
+from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted, check_time_column
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -117,7 +117,7 @@ def _open_rows(
     """Opens the rows to train on and to evaluate on; returns them with the configuration that names their column
     types.
     """
-    rows = ParquetRows.open(data, Wanted(config.inputs, config.label, learns=True))
+    rows = training_rows(config, data, learns=True)
     config = config.with_column_types(rows.column_types)
     if limit is not None:
         if limit < 1:
@@ -148,6 +148,21 @@ def _started(
         report = loop.start_from(given if isinstance(given, StartFrom) else StartFrom(given))
     save_start(output, report)
     return report
+
+
+def training_rows(config: TrainConfig, data: DataPath, *, learns: bool = False) -> ParquetRows:
+    """Opens rows to train on, with the time column of the configuration. learns: as `Wanted` says."""
+    column = config.training.time_column
+    wanted = Wanted(config.inputs, config.label, keep=() if column is None else (column,), learns=learns)
+    try:
+        rows = ParquetRows.open(data, wanted)
+    except ConfigError as error:
+        if error.field != "keep":
+            raise
+        raise ConfigError(f"training.time_column: {error}", field="training.time_column") from None
+    if column is not None:
+        check_time_column(rows.schema, column)
+    return rows
 
 
 def _publish_the_end(loop: TrainingLoop, policy: DeltaPolicy) -> None:

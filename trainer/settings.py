@@ -17,6 +17,8 @@ from trainer.config import TrainConfig
 
 # Settings that a resumed training may change; `publish` and the model's name are no settings at all.
 _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes")
+# Of each table.
+_FREE_OF_TABLES = ("admit_after", "eviction")
 _NAMED_AT_MOST = 5
 
 Settings = dict[str, str]
@@ -34,7 +36,7 @@ def settings_of(config: TrainConfig) -> Settings:
         found[f"features.{feature.name}"] = _shape(config, feature)
         found[f"definitions.{feature.name}"] = _digest(feature.model_dump(mode="json"))
     for table in config.tables:
-        for key, value in table.model_dump(mode="json", exclude={"name"}).items():
+        for key, value in table.model_dump(mode="json", exclude={"name", *_FREE_OF_TABLES}).items():
             found[f"tables.{table.name}.{key}"] = str(value)
     return found
 
@@ -45,8 +47,8 @@ def check_same_training(trained: Settings, config: TrainConfig, folder: Path) ->
     if changes:
         raise ChangedConfig(
             f"{folder}: was trained with another configuration: {_listed(changes)}. On resume only "
-            f"{', '.join(_FREE_ON_RESUME)} and publish may change; give the configuration that the run began with, or "
-            "start a new run in another folder from this one (start_from, --from)",
+            f"{', '.join((*_FREE_ON_RESUME, *_FREE_OF_TABLES))} and publish may change; give the configuration that "
+            "the run began with, or start a new run in another folder from this one (start_from, --from)",
             field="resume",
         )
 

@@ -146,12 +146,33 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
                 f"{commit.folder}: table {name!r} has dim {arrays['rows'].shape[1]}, expected {table.dim}"
             )
         _restore_rows(table, arrays, later)
-    for arrays in saved:
+    for commit, arrays in zip(chain, saved, strict=True):
         if arrays is not None:
+            _restore_filter(table, arrays, commit.folder, commit.tables[name].stamp)
             table.restore_counts(arrays["waiting_ids"].copy(), arrays["waiting_counts"].copy())
             table.restore_removed(arrays["removed_ids"].copy(), arrays["removed_stamps"].copy())
+    try:
+        table.restore_eviction(stamps.eviction)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{chain[-1].folder}: table {name!r}: eviction: {error!r}") from None
     table.forgotten = stamps.forgotten
     table.saved(stamps.stamp)
+
+
+def _restore_filter(table: EmbeddingTable, arrays: Mapping[str, Array], folder: Path, stamp: int) -> None:
+    blocks, probes, bits = map(int, arrays["filter_shape"]) if "filter_shape" in arrays else (0, 0, 0)
+    if (blocks, probes) != table.filter_shape[:2]:
+        raise CheckpointError(
+            f"{folder}: table {table.name!r} has a filter of {blocks} blocks and {probes} probes, expected "
+            f"{table.filter_shape[:2]}; of a table's admission only admit_after can change in the life of a run"
+        )
+    if blocks == 0:
+        return
+    pages, content = arrays["filter_pages"], arrays["filter_content"]
+    at_once = max(1, _BYTES_AT_ONCE // content.shape[1])
+    for start in range(0, len(pages), at_once):
+        part = slice(start, start + at_once)
+        table.restore_filter(pages[part].copy(), content[part].copy(), bits, stamp)
 
 
 def _restore_rows(table: EmbeddingTable, arrays: Mapping[str, Array], gone: Array) -> None:

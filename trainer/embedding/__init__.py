@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage.initializers import AbsentRows, Initializer
+from trainer.admission import BloomAdmission
 from trainer.embedding.collection import Embedded, EmbeddingCollection
 from trainer.embedding.memory import MemoryFigures, RowMemory
 from trainer.embedding.modules import Embedding, EmbeddingBag
@@ -22,14 +23,17 @@ from trainer.embedding.optimizers import (
     optimizer_classes,
 )
 from trainer.embedding.table import EmbeddingTable, SparseRule
+from trainer.eviction import Eviction
 
 __all__ = [
     "AbsentRows",
+    "BloomAdmission",
     "Embedded",
     "Embedding",
     "EmbeddingBag",
     "EmbeddingCollection",
     "EmbeddingTable",
+    "Eviction",
     "Initializer",
     "MemoryFigures",
     "RowMemory",

@@ -7,6 +7,7 @@ step; what is called lazy elsewhere. Formulas are in storage/native/training/opt
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -51,16 +52,22 @@ class SparseOptimizer(torch.optim.Optimizer):
         """The learning rate of the next step."""
         return float(self.param_groups[0]["lr"])
 
-    def step(self, closure: Callable[[], float] | None = None, *, scale: float = 1.0) -> int:  # type: ignore[override]
-        """Updates the rows and forgets the gradients. Returns how many rows took a step.
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None, *, scale: float = 1.0, seconds: float | None = None
+    ) -> int:
+        """Updates the rows and forgets the gradients; then tables evict what is due. Returns how many rows took a step.
 
-        scale: gradients are multiplied by it first.
+        scale: gradients are multiplied by it first. seconds: the time, for eviction by age; None: the wall clock.
         """
         if closure is not None:
             raise ConfigError(f"{self.rule}: steps take no closure", field="closure")
         gradients = [table.take_gradients() for table in self.tables]
         natives = [table.native for table in self.tables]
-        return step_tables(natives, gradients, self.rule, self._options(scale), torch.get_num_threads())
+        stepped = step_tables(natives, gradients, self.rule, self._options(scale), torch.get_num_threads())
+        now = time.time() if seconds is None else seconds
+        for table in self.tables:
+            table.after_step(now)
+        return stepped
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets gradients that no step has used."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from storage.initializers import ZEROS, AbsentRows, Initializer
 from storage.rows import RowCodec
 from storage.specs import TableSpec
 from storage.tiers.training.export import TieredTrainingTable
+from trainer.admission import BloomAdmission
 from trainer.embedding.memory import RowMemory
+from trainer.eviction import Eviction, Evictor
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -45,9 +47,10 @@ class EmbeddingTable:
 
     dim: values of a row. optimizer: decides which optimizer values lie behind a row. rows: first values of a row, the
     same for the same seed, table and id. absent: what an id without a row reads as, in training and in serving.
-    initial_accumulator: start of Adagrad's and FTRL's sums. Every change carries a stamp, so that later changes can be
-    listed. memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and nothing else
-    changes. Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
+    admission: counts ids without a row in a filter, None exactly. eviction: when rows go, None never; an optimizer's
+    step does the work. initial_accumulator: start of Adagrad's and FTRL's sums. Every change carries a stamp, so that
+    later changes can be listed. memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and
+    nothing else changes. Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class EmbeddingTable:
         rows: Initializer = DEFAULT_ROWS,
         absent: Initializer = ZEROS,
         admit_after: int = 1,
+        admission: BloomAdmission | None = None,
+        eviction: Eviction | None = None,
         initial_accumulator: float = 0.1,
         memory: RowMemory | None = None,
     ) -> None:
@@ -72,6 +77,8 @@ class EmbeddingTable:
                 f"table {name!r}: optimizer is {optimizer!r}, expected one of {', '.join(get_args(SparseRule))}",
                 field=f"tables.{name}.optimizer",
             )
+        if admission is not None:
+            admission.check(admit_after)
         self.name = name
         self.dim = dim
         self.optimizer = optimizer
@@ -87,6 +94,8 @@ class EmbeddingTable:
             absent=absent.native(),
             admit_after=admit_after,
             tiered=memory is not None,
+            bloom=None if admission is None else (admission.expected_ids, admission.false_rate),
+            evicts=eviction is not None,
         )
         # Every id reads as its first row there, without one.
         self._first = partial(
@@ -102,7 +111,9 @@ class EmbeddingTable:
         #: All rows, when a part of them may lie on SSD.
         self.tiered: TieredTrainingTable | None = None
         if memory is not None:
-            self._whole = self.tiered = memory.table(name, self.native)
+            by_age = eviction is not None and eviction.by_age
+            self._whole = self.tiered = memory.table(name, self.native, evicts_by_age=by_age)
+        self._evictor = None if eviction is None else Evictor(eviction, self._whole, self.native.tick)
         self._waiting: list[TableGradients | RowGradients] = []
         self.forgotten = 0
         self._saved: int | None = None
@@ -120,7 +131,7 @@ class EmbeddingTable:
         return int(self._whole.size())
 
     def waiting(self) -> int:
-        """Number of ids that were seen and have no row yet."""
+        """Number of ids that were seen and have no row yet; with a filter, an estimate of those without a row."""
         return self.native.waiting_size() if self.tiered is None else self.tiered.waiting()
 
     def rows_on_ssd(self) -> int:
@@ -196,6 +207,27 @@ class EmbeddingTable:
     def set_steps(self, steps: int) -> None:
         """Sets the steps of the optimizer, as those of a run that is resumed."""
         self.native.steps = steps
+
+    def after_step(self, seconds: float) -> int:
+        """Evicts a piece of the rows that are due, after the optimizer's step. Returns how many rows went.
+
+        seconds: a time that goes on, of a clock or of the events that are trained on.
+        """
+        return 0 if self._evictor is None else self._evictor.after_step(self.steps, seconds)
+
+    def eviction_state(self) -> dict[str, Any]:
+        """What a commit keeps of ticks and of eviction, as JSON values."""
+        return {"tick": self.native.tick, "evictor": self._evictor and self._evictor.to_json_value()}
+
+    def restore_eviction(self, state: dict[str, Any]) -> None:
+        """Puts back what `eviction_state` gave. Raises KeyError or TypeError for anything else.
+
+        A table that evicts for the first time counts from then on.
+        """
+        self._whole.set_tick(state["tick"])
+        if self._evictor is not None:
+            empty = Evictor(self._evictor.eviction, self._whole, state["tick"]).to_json_value()
+            self._evictor.restore(state["tick"], state["evictor"] or empty)
 
     @property
     def stamp(self) -> int:
@@ -279,6 +311,25 @@ class EmbeddingTable:
     def export_counts(self) -> tuple[Ids, Counts]:
         """Returns ids that were seen and have no row yet, ascending, and their counts."""
         return self._whole.export_counts()
+
+    @property
+    def filter_shape(self) -> tuple[int, int, int]:
+        """Blocks of 512 counters, counters of an id and bits of a counter of the filter; zeros without one."""
+        return self.native.filter_shape
+
+    def filter_pages(self, since: int) -> tuple[Counts, NDArray[np.uint8]]:
+        """Returns the pages (P,) of the filter that changed after a stamp, and their content (P, 512).
+
+        When most pages are wanted, the content is not copied and changes with the filter.
+        """
+        pages, view = self.native.filter_pages(since), self.native.filter_view()
+        if 2 * len(pages) >= len(view):
+            return np.arange(len(view), dtype=np.uint32), view
+        return pages, self.native.filter_content(pages)
+
+    def restore_filter(self, pages: Counts, content: NDArray[np.uint8], bits: int, stamp: int) -> None:
+        """Puts back what `filter_pages` gave. bits: of a counter then. stamp: that of the changes."""
+        self.native.restore_filter(pages, content, bits, stamp)
 
     def restore(
         self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts, ticks: Counts | None = None

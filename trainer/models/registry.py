@@ -27,6 +27,8 @@ def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[s
             rows=table.init.initializer,
             absent=table.absent.initializer,
             admit_after=table.admit_after,
+            admission=table.bloom,
+            eviction=None if table.eviction is None else table.eviction.eviction,
             initial_accumulator=getattr(sparse, "initial_accumulator", 0.0),
             memory=memory,
         )
