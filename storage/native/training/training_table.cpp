@@ -184,8 +184,8 @@ void TrainingTable::admit(FoundRows& found) {
       continue;
     }
     std::uint32_t count = found.counts[i];
-    // Of ids that waited for a larger threshold, the counts must go when they get their rows.
-    if (options_.admit_after > 1 || seen_.size() > 0) {
+    // The count of an id that waited for a larger threshold must go when it gets its row.
+    if (options_.admit_after > 1 || seen_.get(id) != 0) {
       count = bloom_ == nullptr ? count_seen(id, count) : bloom_->add(id, count, stamp_);
       if (count < options_.admit_after) continue;
     }
