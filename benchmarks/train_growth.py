@@ -67,7 +67,7 @@ def step_times(ids: Array) -> Array:
     optimizer = SparseAdagrad([table])
     offsets = torch.arange(0, BATCH * PER_BAG + 1, PER_BAG)
     gradient = torch.full((BATCH, DIM), 0.01)
-    batches = torch.from_numpy(ids).split(BATCH * PER_BAG)[: len(ids) // (BATCH * PER_BAG)]
+    batches = torch.from_numpy(ids[: len(ids) // (BATCH * PER_BAG) * (BATCH * PER_BAG)]).view(-1, BATCH * PER_BAG)
     seconds = np.empty(len(batches))
     for turn, values in enumerate(batches):
         began = time.perf_counter()

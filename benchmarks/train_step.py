@@ -19,7 +19,7 @@ from trainer.embedding import EmbeddingTable, SparseRule
 from trainer.models.dlrm import Dlrm
 
 DENSE = 13
-DIMS = (16, 64)
+DIMS, QUICK_DIMS = (16, 64), (16,)
 CORES = 2
 TORCH, TORCHREC, TABLE_BATCHED = "torch EmbeddingBag, sparse", "TorchRec, fused", "FBGEMM in plain torch"
 KINDS = {TORCH: "torch", TORCHREC: "torchrec", TABLE_BATCHED: "fbgemm"}
@@ -41,7 +41,7 @@ def step(run: Run) -> None:
     }
     with training_peers(run) as peers:
         peers.take(world.numbers, np.stack(world.dense), np.stack(world.labels))
-        for dim in DIMS:
+        for dim in QUICK_DIMS if run.quick else DIMS:
             for rule, targets in rivals.items():
                 for name, target in targets.items():
                     what = f"DLRM step {rule} d{dim}"

@@ -42,7 +42,7 @@ class TrainingPeers(ChildProgram):
             }
         )
         path = self._folder / f"batches-{self.pid}.npz"
-        np.savez(path, **arrays)
+        np.savez(path, **arrays)  # type: ignore[arg-type]
         try:
             self.ask(do="batches", path=str(path))
         finally:
@@ -62,7 +62,7 @@ class TrainingPeers(ChildProgram):
         """Builds a peer in place of the one before; returns its version. model: dense weights of a DLRM."""
         path = self._folder / f"model-{self.pid}.npz"
         if model is not None:
-            np.savez(path, **model)
+            np.savez(path, **model)  # type: ignore[arg-type]
         try:
             answer = self.ask(
                 do="build",

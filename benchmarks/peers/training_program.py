@@ -110,7 +110,9 @@ class TableBatched:
             weights.copy_(torch.from_numpy(first_rows(table, rows, dim)))
 
     def inputs(self, numbers: np.ndarray) -> Any:
-        return torch.from_numpy(numbers.reshape(-1)), torch.arange(numbers.size + 1)
+        # As fast as int64 with Adagrad, and a fifth faster with SGD at 16 values.
+        values = torch.from_numpy(numbers.reshape(-1).astype(np.int32))
+        return values, torch.arange(numbers.size + 1, dtype=torch.int32)
 
     def lookup(self, inputs: Any) -> Tensor:
         result: Tensor = self.module(*inputs)
@@ -133,6 +135,7 @@ class TorchRec:
         self.version = str(torchrec.__version__)
         self.jagged = torchrec.KeyedJaggedTensor
         self.keys = [f"f{table}" for table in range(tables)]
+        types: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
         self.module = FusedEmbeddingBagCollection(
             tables=[
                 torchrec.EmbeddingBagConfig(
@@ -140,7 +143,7 @@ class TorchRec:
                 )
                 for table, key in enumerate(self.keys)
             ],
-            optimizer_type={"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[optimizer],
+            optimizer_type=types[optimizer],
             optimizer_kwargs={"lr": lr, "eps": eps},
             device=torch.device("cpu"),
         )
@@ -167,6 +170,8 @@ KINDS: dict[str, Any] = {"torch": Bags, "fbgemm": TableBatched, "torchrec": Torc
 
 class Dlrm(nn.Module):
     """The network of trainer/models/dlrm.py. weights: its own, which say how wide its layers are."""
+
+    pairs: Tensor
 
     def __init__(self, weights: dict[str, np.ndarray], features: int) -> None:
         super().__init__()
@@ -195,6 +200,13 @@ def _mlp(weights: dict[str, np.ndarray], name: str) -> nn.Sequential:
 class Program:
     """The peer that is built, and the batches to run it on."""
 
+    def __init__(self) -> None:
+        self.given: dict[str, np.ndarray] = {}
+        self.peer: Any = None
+        self.model: Any = None
+        self.dense: Any = None
+        self.inputs: list[Any] = []
+
     def batches(self, path: str) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as given:
             self.given = dict(given)
@@ -207,7 +219,6 @@ class Program:
         _, tables, batch = self.given["numbers"].shape
         self.peer = KINDS[kind](optimizer, lr, eps, tables, rows, dim)
         self.inputs = [self.peer.inputs(numbers) for numbers in self.given["numbers"]]
-        self.model = None
         if model:
             with np.load(model, allow_pickle=False) as weights:
                 self.model = Dlrm(dict(weights), tables)
@@ -218,7 +229,9 @@ class Program:
         return {"version": self.peer.version}
 
     def drop(self) -> dict[str, Any]:
-        self.peer = self.model = self.inputs = self.dense = None
+        self.peer = None
+        self.inputs = []
+        self.model = self.dense = None
         return {}
 
     def run(self, first: int, times: int, cores: int) -> dict[str, Any]:
@@ -238,7 +251,7 @@ class Program:
         logits = self.model(self.values[index], self.peer.lookup(self.inputs[index]))
         loss = functional.binary_cross_entropy_with_logits(logits, self.labels[index])
         value = float(loss.detach())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.dense.step()
         self.peer.step()
         return value
