@@ -76,7 +76,7 @@ class Eviction:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep evicts, as `TrainingTable.idle` takes it, and how far it is."""
+    """Says what a sweep evicts, as `TrainingTable.idle` takes it, and how far it is."""
 
     #: Rows used last at this tick or before go.
     unused: int = 0
@@ -135,7 +135,7 @@ class Evictor:
         return evicted
 
     def to_json_value(self) -> dict[str, Any]:
-        """What a commit keeps, as JSON values."""
+        """Returns what a commit keeps, as JSON values."""
         return {"periods": [asdict(period) for period in self._periods], "sweep": asdict(self._sweep)}
 
     def restore(self, tick: int, value: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ class BloomAdmissionConfig(StrictModel):
 
     @property
     def bloom(self) -> BloomAdmission:
-        """What it describes."""
+        """Returns what it describes."""
         return BloomAdmission(self.expected_ids, self.false_rate)
 
 
@@ -55,5 +55,5 @@ class EvictionConfig(StrictModel):
 
     @property
     def eviction(self) -> Eviction:
-        """What it describes."""
+        """Returns what it describes."""
         return Eviction(self.after_steps, self.after_seconds, self.below_norm, self.period_steps)

@@ -216,7 +216,7 @@ class EmbeddingTable:
         return 0 if self._evictor is None else self._evictor.after_step(self.steps, seconds)
 
     def eviction_state(self) -> dict[str, Any]:
-        """What a commit keeps of ticks and of eviction, as JSON values."""
+        """Returns what a commit keeps of ticks and of eviction, as JSON values."""
         return {"tick": self.native.tick, "evictor": self._evictor and self._evictor.to_json_value()}
 
     def restore_eviction(self, state: dict[str, Any]) -> None:

@@ -71,11 +71,12 @@ void bind_eviction(nb::class_<TrainingTable>& table) {
       .def("set_tick", &TrainingTable::set_tick, "tick"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Sets the number that later uses carry, 1 at the start. Raises ValueError for a smaller one than before.")
       .def_ro_static("PARTS", &RowParts::kParts, "The parts into which ids are divided by their hash.")
-      .def("idle", &idle, "part"_a, "unused"_a, "norm_after"_a, "norm_upto"_a, "norm"_a,
-           nb::sig("def idle(self, part: int, unused: int, norm_after: int, norm_upto: int, norm: float) -> "
-                   "numpy.typing.NDArray[numpy.int64]"),
-           "Returns ids (n,) ascending of idle rows in one part: those used last at tick `unused` or before, and those\n"
-           "used last at a tick in (norm_after, norm_upto] whose Euclidean norm is below `norm`.")
+      .def(
+          "idle", &idle, "part"_a, "unused"_a, "norm_after"_a, "norm_upto"_a, "norm"_a,
+          nb::sig("def idle(self, part: int, unused: int, norm_after: int, norm_upto: int, norm: float) -> "
+                  "numpy.typing.NDArray[numpy.int64]"),
+          "Returns ids (n,) ascending of idle rows in one part: those used last at tick `unused` or before, and those\n"
+          "used last at a tick in (norm_after, norm_upto] whose Euclidean norm is below `norm`.")
       .def_static(
           "parts_of",
           [](nb::handle ids) {
@@ -112,15 +113,16 @@ void bind_bloom(nb::class_<TrainingTable>& table) {
       .def_prop_ro("filter_bytes",
                    [](const TrainingTable& self) { return self.bloom() == nullptr ? 0 : self.bloom()->bytes(); })
       .def(
-          "filter_ids", [](const TrainingTable& self) {
+          "filter_ids",
+          [](const TrainingTable& self) {
             return with_bloom(self, [](const CountingBloom& bloom) { return bloom.ids(); });
           },
           "Returns an estimate of the distinct ids that the filter has seen.")
       .def(
-          "filter_rate", [](const TrainingTable& self) {
-            return with_bloom(self, [](const CountingBloom& bloom) {
-              return CountingBloom::false_rate(bloom.shape(), bloom.ids());
-            });
+          "filter_rate",
+          [](const TrainingTable& self) {
+            return with_bloom(
+                self, [](const CountingBloom& bloom) { return CountingBloom::false_rate(bloom.shape(), bloom.ids()); });
           },
           "Returns the share of unseen ids that have a count in the filter as it is now, by its estimated ids.")
       .def(
@@ -136,11 +138,12 @@ void bind_bloom(nb::class_<TrainingTable>& table) {
            "Returns a copy (p, 512) of pages of the filter.")
       .def("filter_view", &filter_view, nb::sig("def filter_view(self) -> numpy.typing.NDArray[numpy.uint8]"),
            "Returns all pages (p, 512) without a copy, read-only; they change with the filter.")
-      .def("restore_filter", &restore_filter, "pages"_a, "content"_a, "bits"_a, "stamp"_a,
-           nb::sig("def restore_filter(self, pages: numpy.typing.NDArray[numpy.uint32], content: "
-                   "numpy.typing.NDArray[numpy.uint8], bits: int, stamp: int) -> None"),
-           "Puts back pages (p,) and their content (p, 512) of a filter of the same shape, which changed at a stamp.\n\n"
-           "bits: of its counters; counts that are too large for those of this table become their largest.");
+      .def(
+          "restore_filter", &restore_filter, "pages"_a, "content"_a, "bits"_a, "stamp"_a,
+          nb::sig("def restore_filter(self, pages: numpy.typing.NDArray[numpy.uint32], content: "
+                  "numpy.typing.NDArray[numpy.uint8], bits: int, stamp: int) -> None"),
+          "Puts back pages (p,) and their content (p, 512) of a filter of the same shape, which changed at a stamp.\n\n"
+          "bits: of its counters; counts that are too large for those of this table become their largest.");
 }
 
 }  // namespace emberline::bind

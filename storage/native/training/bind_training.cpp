@@ -38,22 +38,24 @@ void bind_training(nb::module_& module) {
       "optimizer: decides the float32 values behind a row. initial_accumulator: Adagrad's and FTRL's start.\n"
       "rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds\n"
       "are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:\n"
-      "occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before they\n"
-      "are trained. bloom: expected distinct ids and false rate of a filter that counts ids without a row; None counts\n"
+      "occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before "
+      "they\n"
+      "are trained. bloom: expected distinct ids and false rate of a filter that counts ids without a row; None "
+      "counts\n"
       "them exactly. evicts: rows are kept by parts, for idle().");
   bound
       .def(
           "__init__",
           [](TrainingTable* self, std::uint32_t dim, const std::string& optimizer, float initial_accumulator,
-             std::uint64_t seed, const std::pair<std::string, float>& rows,
-             const std::pair<std::string, float>& absent, std::uint32_t admit_after, bool tiered,
-             const std::optional<std::pair<std::uint64_t, double>>& bloom, bool evicts) {
+             std::uint64_t seed, const std::pair<std::string, float>& rows, const std::pair<std::string, float>& absent,
+             std::uint32_t admit_after, bool tiered, const std::optional<std::pair<std::uint64_t, double>>& bloom,
+             bool evicts) {
             BloomOptions filter;
             if (bloom) filter = {bloom->first, bloom->second};
             if (bloom && bloom->first == 0) fail("bloom: expected 1 expected id or more, got 0");
-            new (self) TrainingTable({dim, rule_of(optimizer), initial_accumulator, seed,
-                                      initializer_of(rows.first, rows.second),
-                                      initializer_of(absent.first, absent.second), admit_after, tiered, filter, evicts});
+            new (self) TrainingTable(
+                {dim, rule_of(optimizer), initial_accumulator, seed, initializer_of(rows.first, rows.second),
+                 initializer_of(absent.first, absent.second), admit_after, tiered, filter, evicts});
           },
           "dim"_a, nb::kw_only(), "optimizer"_a = "sgd", "initial_accumulator"_a = 0.0f, "seed"_a = 0,
           "rows"_a = std::pair<std::string, float>("uniform", 0.05f),

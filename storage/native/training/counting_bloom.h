@@ -3,9 +3,9 @@
 //
 // An id has `probes` counters within one block of 512, each as narrow as the largest count allows; only the smallest of
 // them rise (conservative update). A block is a run of `bits` cache lines, so that a filter can be restored with wider
-// or narrower counters: their places stay. Sources: Fan et al., "Summary cache", 2000 (counting filters); Estan, Varghese,
-// "New directions in traffic measurement and accounting", 2002 (conservative update); Putze, Sanders, Singler, "Cache-,
-// hash- and space-efficient Bloom filters", 2007 (blocks).
+// or narrower counters: their places stay. Sources: Fan et al., "Summary cache", 2000 (counting filters); Estan,
+// Varghese, "New directions in traffic measurement and accounting", 2002 (conservative update); Putze, Sanders,
+// Singler, "Cache-, hash- and space-efficient Bloom filters", 2007 (blocks).
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class CountingBloom {
   // The share of unseen ids that have a count after so many distinct ids.
   static double false_rate(const BloomShape& shape, double ids);
 
-  // most: the largest count that is told apart, 1 to 255. seed: equal seeds give equal filters. Throws
+  // most: the largest count that is counted exactly, 1 to 255. seed: equal seeds give equal filters. Throws
   // std::invalid_argument, or std::bad_alloc when the address space does not hold it; pages are taken when they are
   // first written.
   CountingBloom(const BloomOptions& options, std::uint32_t most, std::uint64_t seed);

@@ -157,8 +157,8 @@ class TrainingTable {
   // The filter that counts ids without a row; null: they are counted exactly.
   CountingBloom* bloom() const { return bloom_.get(); }
 
-  // Forgets everything about these ids but that they were removed; a filter cannot forget their counts. Returns how many
-  // had a row.
+  // Forgets everything about these ids but that they were removed; a filter cannot forget their counts. Returns how
+  // many had a row.
   std::size_t erase(const std::int64_t* ids, std::size_t n);
 
   std::uint32_t stamp() const;  // stamp of later changes
