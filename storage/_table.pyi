@@ -784,18 +784,39 @@ class TrainingTable:
     """
     A table that trains: rows appear when an id was seen often enough, and are stepped in place.
 
-    slots: float32 values of the optimizer a row (dim for Adagrad, 0 for SGD). init_scale: new rows are uniform in
-    [-init_scale, init_scale), by seed and id alone. admit_after: occurrences that make a row. tiered: a part of the
-    rows lies in a store, and the caller brings them before they are trained.
+    optimizer: decides the float32 values behind a row. initial_accumulator: Adagrad's and FTRL's start.
+    rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds
+    are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:
+    occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before they
+    are trained. fixed: no id gets a row but by `restore`, and ids without one are not counted.
     """
 
     def __init__(
-        self, dim: int, *, slots: int, seed: int, init_scale: float, admit_after: int, tiered: bool = False
+        self,
+        dim: int,
+        *,
+        optimizer: str = "sgd",
+        initial_accumulator: float = 0.0,
+        seed: int = 0,
+        rows: tuple[str, float] = ("uniform", 0.05000000074505806),
+        absent: tuple[str, float] = ("constant", 0.0),
+        admit_after: int = 1,
+        tiered: bool = False,
+        fixed: bool = False,
     ) -> None: ...
     @property
     def dim(self) -> int: ...
     @property
     def slots(self) -> int: ...
+    @property
+    def steps(self) -> int:
+        """Steps of the optimizer so far, on which Adam and its kin depend."""
+
+    @steps.setter
+    def steps(self, arg: int, /) -> None: ...
+    def set_admit_after(self, admit_after: int) -> None:
+        """Sets the occurrences that make a row, for ids that have none yet."""
+
     def size(self) -> int:
         """Returns the number of rows in the table."""
 
@@ -807,53 +828,16 @@ class TrainingTable:
         ids: numpy.typing.NDArray[numpy.int64],
         out: numpy.typing.NDArray[numpy.float32],
         train: bool,
-        initial_slot: float,
         side_ids: numpy.typing.NDArray[numpy.int64] | None = None,
         side_rows: numpy.typing.NDArray[numpy.float32] | None = None,
     ) -> int:
         """
-        Looks up rows: out (n, dim), zeros for ids without a row. train: counts occurrences and creates the rows that
-        are due.
+        Looks up rows: out (n, dim); ids without a row read as `absent`. train: counts occurrences and creates the
+        rows that are due.
 
         side_ids (k,), side_rows (k, dim): rows of ids that have none here, for this call alone. Returns the occurrences
         that have a row.
         """
-
-    def pool(
-        self,
-        values: numpy.typing.NDArray[numpy.int64],
-        offsets: numpy.typing.NDArray[numpy.int64],
-        mode: int,
-        out: numpy.typing.NDArray[numpy.float32],
-        train: bool,
-        initial_slot: float,
-        side_ids: numpy.typing.NDArray[numpy.int64] | None = None,
-        side_rows: numpy.typing.NDArray[numpy.float32] | None = None,
-    ) -> int:
-        """
-        Looks up as `lookup` does, pooled by bags: out (B, dim). mode: 0 sum, 1 mean over the ids given, those without a
-        row included.
-        """
-
-    @staticmethod
-    def pool_backward(
-        offsets: numpy.typing.NDArray[numpy.int64], mode: int, grad: numpy.typing.NDArray[numpy.float32]
-    ) -> numpy.typing.NDArray[numpy.float32]:
-        """
-        Returns the gradient (N, dim) of each id from those of the bags, grad (B, dim).
-        """
-
-    def adagrad(
-        self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], lr: float, eps: float
-    ) -> int:
-        """
-        Adds the gradients (n, dim) of equal ids in order, then steps each row once; ids without a row are dropped.
-
-        Returns the rows stepped.
-        """
-
-    def sgd(self, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32], lr: float) -> int:
-        """Steps rows as `adagrad` does, without optimizer values."""
 
     def export_rows(
         self,
@@ -863,9 +847,11 @@ class TrainingTable:
         numpy.typing.NDArray[numpy.float32],
         numpy.typing.NDArray[numpy.uint32],
         numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint32],
     ]:
         """
-        Returns ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,).
+        Returns ids (n,) ascending, rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,) and
+        ticks (n,) of the last use.
         """
 
     def export_ids(
@@ -875,10 +861,10 @@ class TrainingTable:
         numpy.typing.NDArray[numpy.float32],
         numpy.typing.NDArray[numpy.uint32],
         numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint32],
     ]:
         """
-        Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,); ValueError for an id without
-        a row.
+        Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError for an id without a row.
         """
 
     def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]:
@@ -893,6 +879,7 @@ class TrainingTable:
         slots: numpy.typing.NDArray[numpy.float32],
         counts: numpy.typing.NDArray[numpy.uint32],
         stamps: numpy.typing.NDArray[numpy.uint32],
+        ticks: numpy.typing.NDArray[numpy.uint32],
     ) -> None:
         """
         Puts back what export_rows returned, over existing rows. Stamps are at most the table's own: call set_stamp
@@ -923,6 +910,21 @@ class TrainingTable:
 
     def set_stamp(self, stamp: int) -> None:
         """Sets the stamp. Raises ValueError for a stamp below the table's own."""
+
+    @property
+    def tick(self) -> int: ...
+    def set_tick(self, tick: int) -> None:
+        """
+        Sets the number that later uses carry; 0, as at the start, notes none. Raises ValueError for a smaller one.
+        """
+
+    def used_between(self, after: int, upto: int) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Returns ids (n,) ascending of rows that were used last at a tick in (after, upto].
+        """
+
+    def shorter(self, ids: numpy.typing.NDArray[numpy.int64], norm: float) -> numpy.typing.NDArray[numpy.int64]:
+        """Returns those of the ids whose row has a smaller Euclidean norm."""
 
     def changed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]:
         """
@@ -957,7 +959,7 @@ class TrainingTable:
     @property
     def record_bytes(self) -> int:
         """
-        Number of bytes of a row in a store: count and stamp (u32 each), weights and optimizer values (float32).
+        Number of bytes of a row in a store: count, stamp and tick (u32 each), weights and optimizer values (float32).
         """
 
     def begin(self) -> None:
@@ -1023,6 +1025,7 @@ class TrainingTable:
         slots: numpy.typing.NDArray[numpy.float32],
         counts: numpy.typing.NDArray[numpy.uint32],
         stamps: numpy.typing.NDArray[numpy.uint32],
+        ticks: numpy.typing.NDArray[numpy.uint32],
     ) -> numpy.typing.NDArray[numpy.uint8]:
         """Returns the records (n, record_bytes) of rows that restore would take."""
 
@@ -1069,3 +1072,79 @@ class TrainingTable:
 
     def written(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]:
         """Returns the stamps in the store's copies of existing rows; 0 for none."""
+
+class TableGradients:
+    """The gradients that one table got from a lookup."""
+
+    @property
+    def ids(self) -> numpy.typing.NDArray[numpy.int64]: ...
+
+class RowGradients:
+    """Gradients (n, dim) of single rows."""
+
+    def __init__(
+        self, table: TrainingTable, ids: numpy.typing.NDArray[numpy.int64], grads: numpy.typing.NDArray[numpy.float32]
+    ) -> None: ...
+    @property
+    def ids(self) -> numpy.typing.NDArray[numpy.int64]: ...
+
+class BatchLookup:
+    """
+    One lookup of several features of several tables, and the gradients that come back for it.
+
+    features: (place in tables, pooling 0 sum, 1 mean, 2 none or 3 weighted, length of pooling none) each. An id
+    that repeats in a batch is read once. It keeps what it is given until the next call.
+    """
+
+    def __init__(self, tables: Sequence[TrainingTable], features: Sequence[tuple[int, int, int]]) -> None: ...
+    @property
+    def width(self) -> int:
+        """Values of all pooled features together."""
+
+    def run(
+        self,
+        values: list[numpy.typing.NDArray[numpy.int64]],
+        offsets: list[numpy.typing.NDArray[numpy.int64]],
+        weights: list[numpy.typing.NDArray[numpy.float32] | None],
+        batch: int,
+        pooled: numpy.typing.NDArray[numpy.float32] | None,
+        sequences: list[numpy.typing.NDArray[numpy.float32]],
+        train: bool,
+        threads: int,
+        sides: list[tuple[numpy.typing.NDArray[numpy.int64] | None, numpy.typing.NDArray[numpy.float32] | None]],
+    ) -> None:
+        """
+        Writes pooled (B, width), features side by side, and sequences (B, L, D) each.
+
+        values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted. sides: rows beside each
+        table, or an empty list.
+        """
+
+    def set_gradients(
+        self,
+        pooled: numpy.typing.NDArray[numpy.float32] | None,
+        sequences: list[numpy.typing.NDArray[numpy.float32] | None],
+        threads: int,
+    ) -> None:
+        """Takes the gradients of what `run` wrote; None: there are none."""
+
+    def gradients(self, table: int) -> TableGradients:
+        """Returns what one table got, by its place."""
+
+def step_tables(
+    tables: list[TrainingTable],
+    gradients: list[list[TableGradients | RowGradients]],
+    rule: str,
+    options: dict[str, float],
+    threads: int,
+) -> int:
+    """
+    Steps every row that has a gradient, once. options: numbers of the rule by name. Returns the rows stepped.
+    """
+
+def squared_norm(
+    tables: list[TrainingTable], gradients: list[list[TableGradients | RowGradients]], threads: int
+) -> float:
+    """
+    Returns the sum of squares of the gradients of all rows that a step would change.
+    """

@@ -11,7 +11,22 @@ from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig, load_config
-    from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, RowMemory, SparseAdagrad, SparseSGD
+    from trainer.embedding import (
+        CombinedBag,
+        CombinedEmbedding,
+        CombinedTable,
+        Embedding,
+        EmbeddingBag,
+        EmbeddingTable,
+        RowMemory,
+        SparseAdagrad,
+        SparseSGD,
+        classes_table,
+        hashed_table,
+        multi_hash_table,
+        quotient_remainder_table,
+        static_table,
+    )
     from trainer.metrics import auc, log_loss, paired_bootstrap
     from trainer.publishing import publish
     from trainer.report import TrainReport, UpdateReport
@@ -20,6 +35,9 @@ if TYPE_CHECKING:
     from trainer.updates import update
 
 _HOMES = {
+    "CombinedBag": "trainer.embedding",
+    "CombinedEmbedding": "trainer.embedding",
+    "CombinedTable": "trainer.embedding",
     "Embedding": "trainer.embedding",
     "EmbeddingBag": "trainer.embedding",
     "EmbeddingTable": "trainer.embedding",
@@ -31,16 +49,24 @@ _HOMES = {
     "Trained": "trainer.trained",
     "UpdateReport": "trainer.report",
     "auc": "trainer.metrics",
+    "classes_table": "trainer.embedding",
+    "hashed_table": "trainer.embedding",
     "load_config": "trainer.config",
     "load_trained": "trainer.trained",
     "log_loss": "trainer.metrics",
+    "multi_hash_table": "trainer.embedding",
     "paired_bootstrap": "trainer.metrics",
     "publish": "trainer.publishing",
+    "quotient_remainder_table": "trainer.embedding",
+    "static_table": "trainer.embedding",
     "train": "trainer.run",
     "update": "trainer.updates",
 }
 
 __all__ = [
+    "CombinedBag",
+    "CombinedEmbedding",
+    "CombinedTable",
     "Embedding",
     "EmbeddingBag",
     "EmbeddingTable",
@@ -52,11 +78,16 @@ __all__ = [
     "Trained",
     "UpdateReport",
     "auc",
+    "classes_table",
+    "hashed_table",
     "load_config",
     "load_trained",
     "log_loss",
+    "multi_hash_table",
     "paired_bootstrap",
     "publish",
+    "quotient_remainder_table",
+    "static_table",
     "train",
     "update",
 ]

@@ -17,6 +17,8 @@ from trainer.config import TrainConfig
 
 # Settings that a resumed training may change; `publish` and the model's name are no settings at all.
 _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes")
+# Settings of a table that say which rows it has, and what their values mean.
+_OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")
 _NAMED_AT_MOST = 5
 
 Settings = dict[str, str]
@@ -66,7 +68,7 @@ def check_same_model(trained: Settings, config: TrainConfig, folder: Path) -> No
 
 def _is_of_the_model(key: str) -> bool:
     section, *rest = key.split(".")
-    return section in ("features", "model") or (section == "tables" and rest[-1] == "dim")
+    return section in ("features", "model") or (section == "tables" and rest[-1] in _OF_ROWS)
 
 
 def _shape(config: TrainConfig, feature: Feature) -> str:
@@ -86,8 +88,8 @@ def _differences(before: Settings, after: Settings) -> list[str]:
             continue
         if old is None or new is None:
             # One of its settings stands for a table or a feature that is new or gone.
-            if section != "definitions" and (section != "tables" or key.endswith(".dim")):
-                name = key.removesuffix(".dim") if section == "tables" else key
+            if section != "definitions" and (section != "tables" or key.endswith(".kind")):
+                name = key.removesuffix(".kind") if section == "tables" else key
                 changes.append(f"{name} was {'added' if old is None else 'removed'}")
         elif section in ("inputs", "definitions"):
             changes.append(f"{key.replace('definitions.', 'features.', 1)} was changed")

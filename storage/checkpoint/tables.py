@@ -17,6 +17,7 @@ from storage.checkpoint.finite import first_bad_row
 from storage.checkpoint.folder import MAX_SHARD_BYTES, VerifiedFolder
 from storage.checkpoint.manifest import FileEntry, shard_paths
 from storage.checkpoint.row_tensors import ROW_DTYPES, encoded_rows, row_tensor
+from storage.checkpoint.table_kinds import DYNAMIC, TableKind
 from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
 from storage.parallel import map_in_order
@@ -43,6 +44,7 @@ class TableData:
     freq: np.ndarray
     #: The encoding in which rows are stored.
     row_type: str = "fp32"
+    kind: TableKind = DYNAMIC
 
     def __post_init__(self) -> None:
         TableSpec(self.name, self.dim, self.row_type)

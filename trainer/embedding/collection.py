@@ -27,17 +27,18 @@ class Embedded:
     ) -> None:
         """pooled: (B, W), or a part (B, D) for each of `dims`, in their order."""
         self._pooled = pooled
-        self._dims = dims
+        #: D of each pooled feature.
+        self.dims = dims
         #: Rows (B, L, D) and lengths (B,) by feature.
         self.sequences = sequences
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self.sequences:
             return self.sequences[name][0]
-        if name not in self._dims:
-            known = (*self._dims, *self.sequences)
+        if name not in self.dims:
+            known = (*self.dims, *self.sequences)
             raise InvalidInput(f"there is no feature {name!r} here{did_you_mean(name, known)}", field="features")
-        return self.parts()[list(self._dims).index(name)]
+        return self.parts()[list(self.dims).index(name)]
 
     @property
     def pooled(self) -> Tensor:
@@ -47,13 +48,13 @@ class Embedded:
     def parts(self) -> list[Tensor]:
         """Returns the pooled features, (B, D) each."""
         if isinstance(self._pooled, Tensor):
-            return list(self._pooled.split(list(self._dims.values()), dim=1))
+            return list(self._pooled.split(list(self.dims.values()), dim=1))
         return list(self._pooled)
 
     def stacked(self) -> Tensor:
         """Returns the pooled features, which have one dim, as (B, features, D)."""
         if isinstance(self._pooled, Tensor):
-            return self._pooled.view(len(self._pooled), len(self._dims), -1)
+            return self._pooled.view(len(self._pooled), len(self.dims), -1)
         return torch.stack(list(self._pooled), dim=1)
 
 
@@ -72,9 +73,7 @@ class EmbeddingCollection(nn.Module):
             raise ConfigError("a collection needs at least one layer", field="layers")
         self.names = tuple(layers)
         self.layers = nn.ModuleList(layers.values())
-        self.dims = {
-            name: layer.table.dim for name, layer in layers.items() if isinstance(layer, EmbeddingBag)
-        }
+        self.dims = {name: layer.table.dim for name, layer in layers.items() if isinstance(layer, EmbeddingBag)}
         self._lookups = Lookups([layer.lookup() for layer in layers.values()])
 
     def forward(self, inputs: Mapping[str, Tensor] | Any) -> Embedded:
@@ -126,5 +125,3 @@ def _of_feature(inputs: Any, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
         ) from None
     offsets = jagged.offsets().to(torch.int64)
     return jagged.values().to(torch.int64), offsets - offsets[0], jagged.weights_or_none()
-
-

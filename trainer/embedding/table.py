@@ -6,6 +6,8 @@ N ids, D dim, S optimizer values.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,7 +15,10 @@ from numpy.typing import NDArray
 
 from storage._table import RowGradients, TableGradients, TrainingTable
 from storage.checkpoint.fingerprint import MASK, removed_fingerprint, rows_fingerprint
+from storage.checkpoint.table_kinds import DYNAMIC, TableKind
 from storage.errors import ConfigError
+from storage.features import Feature, FeatureEngine, FeatureSpec, InputSpec, column_from_numpy
+from storage.features.transforms import Transform
 from storage.initializers import ZEROS, Initializer
 from storage.rows import RowCodec
 from storage.specs import TableSpec
@@ -37,6 +42,7 @@ SparseRule = Literal[
     "ftrl",
 ]
 DEFAULT_ROWS = Initializer("uniform", 0.05)
+_ROWS_AT_ONCE = 1 << 16
 
 
 class EmbeddingTable:
@@ -46,7 +52,9 @@ class EmbeddingTable:
     same for the same seed, table and id. absent: what an id without a row reads as, in training and in serving.
     initial_accumulator: start of Adagrad's and FTRL's sums. Every change carries a stamp, so that later changes can be
     listed. memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and nothing else
-    changes. Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
+    changes. static_rows: above 0, the ids below it have rows from the start, and no other id ever has one. transforms:
+    make ids of rows of the ids that layers are given, and are published so. kind: what a manifest says of the table.
+    Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
     """
 
     def __init__(
@@ -61,6 +69,9 @@ class EmbeddingTable:
         admit_after: int = 1,
         initial_accumulator: float = 0.1,
         memory: RowMemory | None = None,
+        static_rows: int = 0,
+        transforms: Sequence[Transform] = (),
+        kind: TableKind = DYNAMIC,
     ) -> None:
         TableSpec(name, dim)
         if optimizer not in get_args(SparseRule):
@@ -83,15 +94,20 @@ class EmbeddingTable:
             absent=absent.native(),
             admit_after=admit_after,
             tiered=memory is not None,
+            fixed=static_rows > 0,
         )
         self._whole: TrainingTable | TieredTrainingTable = self.native
         #: All rows, when a part of them may lie on SSD.
         self.tiered: TieredTrainingTable | None = None
         if memory is not None:
             self._whole = self.tiered = memory.table(name, self.native)
+        self.kind = kind
+        self.transforms = tuple(transforms)
         self._waiting: list[TableGradients | RowGradients] = []
         self.forgotten = 0
         self._saved: int | None = None
+        if static_rows > 0:
+            self._make_rows(static_rows, _mixed_seed(seed, name), rows)
 
     def __repr__(self) -> str:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, rows={self.size()})"
@@ -125,6 +141,33 @@ class EmbeddingTable:
         out = np.empty((len(ids), self.dim), dtype=np.float32)
         self._whole.lookup(ids, out, train)
         return out
+
+    def row_ids(self, ids: Ids) -> Ids:
+        """Maps ids (N,) as layers are given them to the ids (N,) of rows, as the server's feature engine does."""
+        if not self.transforms or not len(ids):
+            return ids
+        return self._engine.run({"id": column_from_numpy("INT64", ids[:, None])}, len(ids)).ids["id"].values
+
+    @cached_property
+    def _engine(self) -> FeatureEngine:
+        feature = Feature(name="id", inputs=("id",), transforms=self.transforms, output="ids", table=self.name)
+        inputs = (InputSpec(name="id", dtype="INT64", nulls="error"),)
+        return FeatureEngine(FeatureSpec(inputs=inputs, features=(feature,)))
+
+    def _make_rows(self, count: int, seed: int, rows: Initializer) -> None:
+        for start in range(0, count, _ROWS_AT_ONCE):
+            ids = np.arange(start, min(count, start + _ROWS_AT_ONCE), dtype=np.int64)
+            # A dynamic table makes rows of ids that it sees; these here are rows of ids that nobody saw.
+            made = TrainingTable(
+                self.dim,
+                optimizer=self.optimizer,
+                initial_accumulator=self.initial_accumulator,
+                seed=seed,
+                rows=rows.native(),
+            )
+            made.lookup(ids, np.empty((len(ids), self.dim), np.float32), True)
+            _, values, slots, counts, stamps, ticks = made.export_rows()
+            self._whole.restore(ids, values, slots, np.zeros_like(counts), stamps, ticks)
 
     def add_gradients(self, ids: Ids, gradients: Rows) -> None:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""

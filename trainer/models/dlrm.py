@@ -5,7 +5,7 @@ Source: Naumov et al., "Deep Learning Recommendation Model for Personalization a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from storage.features.spec import FeatureSpec
 from trainer.config import DlrmConfig
 from trainer.embedding import EmbeddingTable
+from trainer.lowering import CombinedFeature
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 
 
@@ -21,9 +22,15 @@ class Dlrm(RankingModel):
 
     pairs: Tensor
 
-    def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable], config: DlrmConfig) -> None:
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        tables: Mapping[str, EmbeddingTable],
+        config: DlrmConfig,
+        combined: Sequence[CombinedFeature] = (),
+    ) -> None:
         super().__init__()
-        self.features = FeatureEmbeddings(spec, tables)
+        self.features = FeatureEmbeddings(spec, tables, combined)
         dim = self.features.expect_pooled("dlrm", same_dim=True)
         has_dense = self.features.dense_width > 0
         self.bottom = (

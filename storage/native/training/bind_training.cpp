@@ -37,21 +37,23 @@ void bind_training(nb::module_& module) {
       "optimizer: decides the float32 values behind a row. initial_accumulator: Adagrad's and FTRL's start.\n"
       "rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds\n"
       "are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:\n"
-      "occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before they\n"
-      "are trained.");
+      "occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before "
+      "they\n"
+      "are trained. fixed: no id gets a row but by `restore`, and ids without one are not counted.");
   bound
       .def(
           "__init__",
           [](TrainingTable* self, std::uint32_t dim, const std::string& optimizer, float initial_accumulator,
-             std::uint64_t seed, const std::pair<std::string, float>& rows,
-             const std::pair<std::string, float>& absent, std::uint32_t admit_after, bool tiered) {
+             std::uint64_t seed, const std::pair<std::string, float>& rows, const std::pair<std::string, float>& absent,
+             std::uint32_t admit_after, bool tiered, bool fixed) {
             new (self) TrainingTable({dim, rule_of(optimizer), initial_accumulator, seed,
                                       initializer_of(rows.first, rows.second),
-                                      initializer_of(absent.first, absent.second), admit_after, tiered});
+                                      initializer_of(absent.first, absent.second), admit_after, tiered, fixed});
           },
           "dim"_a, nb::kw_only(), "optimizer"_a = "sgd", "initial_accumulator"_a = 0.0f, "seed"_a = 0,
           "rows"_a = std::pair<std::string, float>("uniform", 0.05f),
-          "absent"_a = std::pair<std::string, float>("constant", 0.0f), "admit_after"_a = 1, "tiered"_a = false)
+          "absent"_a = std::pair<std::string, float>("constant", 0.0f), "admit_after"_a = 1, "tiered"_a = false,
+          "fixed"_a = false)
       .def_prop_ro("dim", &TrainingTable::dim)
       .def_prop_ro("slots", &TrainingTable::slots)
       .def_prop_rw("steps", &TrainingTable::steps, &TrainingTable::set_steps,
@@ -190,8 +192,9 @@ void bind_training(nb::module_& module) {
       .def("set_stamp", &TrainingTable::set_stamp, "stamp"_a,
            "Sets the stamp. Raises ValueError for a stamp below the table's own.")
       .def_prop_ro("tick", &TrainingTable::tick)
-      .def("set_tick", &TrainingTable::set_tick, "tick"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Sets the number that later uses carry; 0, as at the start, notes none. Raises ValueError for a smaller one.")
+      .def(
+          "set_tick", &TrainingTable::set_tick, "tick"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Sets the number that later uses carry; 0, as at the start, notes none. Raises ValueError for a smaller one.")
       .def(
           "used_between",
           [](const TrainingTable& table, std::uint32_t after, std::uint32_t upto) {

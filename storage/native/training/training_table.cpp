@@ -164,6 +164,7 @@ void TrainingTable::admit(FoundRows& found) {
       uses_[slot].count = saturated(uses_[slot].count, found.counts[i]);
       continue;
     }
+    if (options_.fixed) continue;
     std::uint32_t count = found.counts[i];
     if (options_.admit_after > 1) {
       const std::uint32_t seen = seen_.get(id);

@@ -38,6 +38,8 @@ struct TrainingOptions {
   std::uint32_t admit_after = 1;
   // A part of the rows lies in a store of the caller's; tier.cpp.
   bool tiered = false;
+  // No id gets a row but by `restore`, and ids without one are not counted.
+  bool fixed = false;
 };
 
 struct TrainingRows {
