@@ -82,7 +82,7 @@ class ReferenceScorer:
                 continue
             name = name.rpartition(":")[0]
             if kind["type"] == "classes" and kind["part"] == "cold":
-                row = self.weights[f"features.combining.tables.{kind['table']}.project.weight"] @ row
+                row = self.weights[f"features.combining.tables.of_{kind['table']}.project.weight"] @ row
             if name not in made:
                 made[name] = row
             elif kind.get("combine") == "concat":

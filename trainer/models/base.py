@@ -118,18 +118,24 @@ class CombinedFeatures(nn.Module):
         self._rest = frozenset(part for entry in combined for part in entry.parts[1:])
         dims = {entry.table: [tables[spec.feature(part).table].dim for part in entry.parts] for entry in self._combined}
         kinds = {entry.table: entry.combination for entry in combined}
-        self.tables = nn.ModuleDict({table: Combination(kinds[table], dims[table]) for table in kinds})
+        # A prefix, because a module cannot be called like one of ModuleDict's methods.
+        self.tables = nn.ModuleDict({_key(table): Combination(kinds[table], dims[table]) for table in kinds})
 
     def forward(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Maps rows by feature of the spec to rows by feature of the model."""
         made = {
-            entry.parts[0]: self.tables[entry.table]([rows[part] for part in entry.parts]) for entry in self._combined
+            entry.parts[0]: self.tables[_key(entry.table)]([rows[part] for part in entry.parts])
+            for entry in self._combined
         }
         return {self._names.get(name, name): made.get(name, rows[name]) for name in rows if name not in self._rest}
 
     def lengths(self, lengths: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Maps lengths of sequences by feature of the spec to those by feature of the model."""
         return {self._names.get(name, name): each for name, each in lengths.items() if name not in self._rest}
+
+
+def _key(table: str) -> str:
+    return f"of_{table}"
 
 
 def mlp(width: int, hidden: Sequence[int], *, dropout: float = 0.0, out: int | None = None) -> nn.Sequential:

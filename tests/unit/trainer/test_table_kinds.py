@@ -152,7 +152,7 @@ def test_a_kind_gives_the_sum_of_what_its_parts_give_each_id(kind: str) -> None:
         if combining is None:
             return found[0][0]
         with torch.no_grad():
-            made: np.ndarray = combining.tables["item"]([torch.from_numpy(each) for each in found])[0].numpy()
+            made: np.ndarray = combining.tables["of_item"]([torch.from_numpy(each) for each in found])[0].numpy()
         return made
 
     bags, weights = [[1, 2, 60], [], [-5, 1]], [[1.0, 0.5, 2.0], [], [3.0, -1.0]]
