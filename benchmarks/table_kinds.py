@@ -56,6 +56,9 @@ VARIANTS = (
     Variant("dynamic, int8", row_type="int8", trained_as="dynamic"),
     Variant("dynamic, admit_after 2", _dynamic(2)),
     Variant("dynamic, admit_after 5", _dynamic(5)),
+    # Seven epochs count every film seven times.
+    Variant("dynamic, admit_after 100", _dynamic(100)),
+    Variant("dynamic, admit_after 400", _dynamic(400)),
     Variant("dynamic, dim 5", {**_dynamic(1), "dim": 5}),
     Variant(f"hashed, {BUCKETS} buckets", {"kind": "hashed", "dim": DIM, "buckets": BUCKETS, **INIT}),
     Variant(
