@@ -864,7 +864,8 @@ class TrainingTable:
         numpy.typing.NDArray[numpy.uint32],
     ]:
         """
-        Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError for an id without a row.
+        Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError
+        for an id without a row.
         """
 
     def export_counts(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]:
@@ -1147,4 +1148,28 @@ def squared_norm(
 ) -> float:
     """
     Returns the sum of squares of the gradients of all rows that a step would change.
+    """
+
+def pair_products(
+    first: numpy.typing.NDArray[numpy.float32] | None,
+    rest: numpy.typing.NDArray[numpy.float32],
+    out: numpy.typing.NDArray[numpy.float32],
+    threads: int,
+) -> None:
+    """
+    Dot products of all pairs of vectors, first (B, D) and rest (B, n, D) -> out (B, D + pairs).
+
+    A row of out is the first vector, then the products, ordered by the larger number of a pair.
+    """
+
+def pair_gradients(
+    first: numpy.typing.NDArray[numpy.float32] | None,
+    rest: numpy.typing.NDArray[numpy.float32],
+    grad: numpy.typing.NDArray[numpy.float32],
+    first_grad: numpy.typing.NDArray[numpy.float32] | None,
+    rest_grad: numpy.typing.NDArray[numpy.float32],
+    threads: int,
+) -> None:
+    """
+    Writes the gradients of first and rest, from that of what pair_products wrote.
     """

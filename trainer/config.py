@@ -155,10 +155,10 @@ _SPARSE_TAGS = {
 
 
 class ScheduleConfig(StrictModel):
-    """How the learning rates of both optimizers go on: a factor by the number of steps.
+    """Describes how the learning rates of both optimizers go on: a factor by the number of steps.
 
-    It rises from 0 over `warmup_steps`. Then it stays 1, or goes on to `end` over `steps` further ones: in a line, along
-    half a cosine, or exponentially; after that it stays.
+    It rises from 0 over `warmup_steps`. Then it stays 1, or goes on to `end` over `steps` further ones: in a line,
+    along half a cosine, or exponentially; after that it stays.
     """
 
     type: Literal["constant", "linear", "cosine", "exponential"] = "constant"

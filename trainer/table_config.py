@@ -59,7 +59,7 @@ class InitializerConfig(StrictModel):
 
     @property
     def initializer(self) -> Initializer:
-        """What it describes."""
+        """Returns what it describes."""
         return Initializer(self.type, self.scale)
 
 

@@ -30,6 +30,8 @@ class TableStamps:
     stamp: int
     #: Erased ids up to this stamp are not remembered.
     forgotten: int
+    #: The rule of the optimizer, which says what the values behind a row are.
+    optimizer: str
     #: Steps of the optimizer so far.
     steps: int
 

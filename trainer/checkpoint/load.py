@@ -96,6 +96,11 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
     stamps = chain[-1].tables.get(name)
     if stamps is None:
         raise CheckpointError(f"{chain[-1].folder}: holds no table {name!r}; it was saved by another configuration")
+    if stamps.optimizer != table.optimizer:
+        raise CheckpointError(
+            f"{chain[-1].folder}: table {name!r} was trained by {stamps.optimizer}, not by {table.optimizer}; "
+            "optimizer.sparse.type cannot change in the life of a run"
+        )
     saved = [
         TensorFile.open(commit.folder / table_path(name)).arrays if table_path(name) in commit.files else None
         for commit in chain
@@ -113,11 +118,6 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
         if arrays["rows"].shape[1] != table.dim:
             raise CheckpointError(
                 f"{commit.folder}: table {name!r} has dim {arrays['rows'].shape[1]}, expected {table.dim}"
-            )
-        if arrays["slots"].shape[1] != table.slots:
-            raise CheckpointError(
-                f"{commit.folder}: table {name!r} has {arrays['slots'].shape[1]} optimizer values a row, expected "
-                f"{table.slots}; optimizer.sparse.type cannot change in the life of a run"
             )
         _restore_rows(table, arrays, later)
     for arrays in saved:

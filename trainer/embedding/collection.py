@@ -20,7 +20,7 @@ Layer = EmbeddingBag | Embedding
 
 
 class Embedded:
-    """What a collection looked up. One feature's part is collection[name]: (B, D) pooled, or rows (B, L, D)."""
+    """Holds what a collection looked up. One feature's part is collection[name]: (B, D) pooled, or rows (B, L, D)."""
 
     def __init__(
         self, pooled: Tensor | Sequence[Tensor], dims: Mapping[str, int], sequences: Mapping[str, tuple[Tensor, Tensor]]
@@ -48,7 +48,7 @@ class Embedded:
     def parts(self) -> list[Tensor]:
         """Returns the pooled features, (B, D) each."""
         if isinstance(self._pooled, Tensor):
-            return list(self._pooled.split(list(self.dims.values()), dim=1))
+            return list(torch.split(self._pooled, list(self.dims.values()), dim=1))
         return list(self._pooled)
 
     def stacked(self) -> Tensor:
@@ -78,8 +78,7 @@ class EmbeddingCollection(nn.Module):
 
     def forward(self, inputs: Mapping[str, Tensor] | Any) -> Embedded:
         given = [_of_feature(inputs, name) for name in self.names]
-        # A publisher, or a user, may have put other modules in the places of the layers.
-        if all(type(layer) in (EmbeddingBag, Embedding) for layer in self.layers):
+        if all(_is_plain(layer) for layer in self.layers):
             return self._at_once(given)
         pooled, sequences = [], {}
         for name, layer, (values, offsets, weights) in zip(self.names, self.layers, given, strict=True):
@@ -95,7 +94,7 @@ class EmbeddingCollection(nn.Module):
             try:
                 if isinstance(layer, EmbeddingBag):
                     ids.append(layer.checked(values, offsets, weights))
-                else:
+                elif isinstance(layer, Embedding):
                     ids.append(layer.checked(values, offsets))
             except InvalidInput as error:
                 raise InvalidInput(f"feature {name!r}: {error}", field=name) from None
@@ -103,6 +102,15 @@ class EmbeddingCollection(nn.Module):
         named = [(name, layer, own) for name, layer, own in zip(self.names, self.layers, ids, strict=True)]
         long = [(name, layer.lengths(own)) for name, layer, own in named if isinstance(layer, Embedding)]
         return Embedded(pooled, self.dims, {name: (part, each) for (name, each), part in zip(long, rows, strict=True)})
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Returns whether the call of a layer is no more than its lookup.
+
+    A publisher, or a user, may have put another module in its place, or hooked it.
+    """
+    hooked = "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    return type(layer) in (EmbeddingBag, Embedding) and not hooked
 
 
 def _of_feature(inputs: Any, name: str) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -24,7 +24,7 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LayerLookup:
-    """How a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag."""
+    """Says how a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag."""
 
     table: EmbeddingTable
     pooling: str
@@ -104,9 +104,7 @@ class Lookups:
             if table.tiered is None:
                 sides.append((None, None))
                 continue
-            mine = [
-                _used(each, layer) for each, layer in zip(ids, self._layers, strict=True) if layer.table is table
-            ]
+            mine = [_used(each, layer) for each, layer in zip(ids, self._layers, strict=True) if layer.table is table]
             wanted = mine[0] if len(mine) == 1 else np.concatenate(mine)
             if train:
                 table.tiered.bring(wanted)
@@ -118,9 +116,7 @@ class Lookups:
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, anchor: Tensor, lookups: Lookups, ids: Sequence[LayerIds], train: bool
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, anchor: Tensor, lookups: Lookups, ids: Sequence[LayerIds], train: bool) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         native, results = lookups.run(ids, train)
         ctx.lookups, ctx.native, ctx.ids = lookups, native, ids

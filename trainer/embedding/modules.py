@@ -35,7 +35,7 @@ class EmbeddingBag(nn.Module):
         self._lookups = Lookups([self.lookup()])
 
     def lookup(self) -> LayerLookup:
-        """How it looks up its table."""
+        """Returns how it looks up its table."""
         return LayerLookup(self.table, self.mode)
 
     def checked(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> LayerIds:
@@ -75,7 +75,7 @@ class Embedding(nn.Module):
         self._lookups = Lookups([self.lookup()])
 
     def lookup(self) -> LayerLookup:
-        """How it looks up its table."""
+        """Returns how it looks up its table."""
         return LayerLookup(self.table, "none", self.length)
 
     def checked(self, values: Tensor, offsets: Tensor) -> LayerIds:

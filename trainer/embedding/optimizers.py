@@ -30,7 +30,13 @@ class SparseOptimizer(torch.optim.Optimizer):
     rule: ClassVar[SparseRule]
 
     def __init__(
-        self, tables: Iterable[EmbeddingTable], lr: float, *, weight_decay: float = 0.0, row_clip: float = 0.0, **numbers: float
+        self,
+        tables: Iterable[EmbeddingTable],
+        lr: float,
+        *,
+        weight_decay: float = 0.0,
+        row_clip: float = 0.0,
+        **numbers: float,
     ) -> None:
         options = {"lr": lr, "weight_decay": weight_decay, "row_clip": row_clip, **numbers}
         for name, value in options.items():
@@ -73,7 +79,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 class SparseSGD(SparseOptimizer):
     """Plain gradient descent: row -= lr * g."""
 
-    rule = "sgd"
+    rule: ClassVar[SparseRule] = "sgd"
 
     def __init__(
         self, tables: Iterable[EmbeddingTable], lr: float = 0.05, *, weight_decay: float = 0.0, row_clip: float = 0.0
@@ -84,7 +90,7 @@ class SparseSGD(SparseOptimizer):
 class SparseMomentum(SparseOptimizer):
     """Gradient descent with momentum: m = momentum * m + g; row -= lr * m, as in torch.optim.SGD."""
 
-    rule = "momentum"
+    rule: ClassVar[SparseRule] = "momentum"
 
     def __init__(
         self,
@@ -105,7 +111,7 @@ class SparseAdagrad(SparseOptimizer):
     eps outside the root, as in torch.optim.Adagrad.
     """
 
-    rule = "adagrad"
+    rule: ClassVar[SparseRule] = "adagrad"
 
     def __init__(
         self,
@@ -122,7 +128,7 @@ class SparseAdagrad(SparseOptimizer):
 class SparseRowwiseAdagrad(SparseAdagrad):
     """Adagrad with one sum a row: a += mean(g * g). It takes one value a row instead of D."""
 
-    rule = "rowwise_adagrad"
+    rule: ClassVar[SparseRule] = "rowwise_adagrad"
 
 
 class SparseAdagradDecay(SparseOptimizer):
@@ -131,7 +137,7 @@ class SparseAdagradDecay(SparseOptimizer):
     It keeps rows learning that are stepped for months. A row's sum is decayed when the row is stepped next.
     """
 
-    rule = "adagrad_decay"
+    rule: ClassVar[SparseRule] = "adagrad_decay"
 
     def __init__(
         self,
@@ -167,7 +173,7 @@ class SparseAdam(SparseOptimizer):
     torch.optim.SparseAdam.
     """
 
-    rule = "adam"
+    rule: ClassVar[SparseRule] = "adam"
 
     def __init__(
         self,
@@ -193,13 +199,13 @@ class SparseAdamW(SparseAdam):
     Source: Loshchilov, Hutter, "Decoupled weight decay regularization", 2019.
     """
 
-    rule = "adamw"
+    rule: ClassVar[SparseRule] = "adamw"
 
 
 class SparseRowwiseAdam(SparseAdam):
     """Adam with one v a row, of mean(g * g): half of Adam's memory."""
 
-    rule = "rowwise_adam"
+    rule: ClassVar[SparseRule] = "rowwise_adam"
 
 
 class SparseLamb(SparseAdam):
@@ -208,7 +214,7 @@ class SparseLamb(SparseAdam):
     Source: You et al., "Large batch optimization for deep learning", 2020.
     """
 
-    rule = "lamb"
+    rule: ClassVar[SparseRule] = "lamb"
 
 
 class SparseFtrl(SparseOptimizer):
@@ -218,7 +224,7 @@ class SparseFtrl(SparseOptimizer):
     trenches", 2013.
     """
 
-    rule = "ftrl"
+    rule: ClassVar[SparseRule] = "ftrl"
 
     def __init__(
         self,

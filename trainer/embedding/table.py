@@ -291,9 +291,12 @@ class EmbeddingTable:
         """Returns ids that were seen and have no row yet, ascending, and their counts."""
         return self._whole.export_counts()
 
-    def restore(self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts, ticks: Counts) -> None:
-        """Puts back what `export_rows` gave; call `set_stamp` first."""
-        self._whole.restore(ids, rows, slots, counts, stamps, ticks)
+    def restore(
+        self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts, ticks: Counts | None = None
+    ) -> None:
+        """Puts back what `export_rows` gave; call `set_stamp` first. ticks: None says that they are used now."""
+        used = np.full(len(ids), self.native.tick, np.uint32) if ticks is None else ticks
+        self._whole.restore(ids, rows, slots, counts, stamps, used)
 
     def restore_counts(self, ids: Ids, counts: Counts) -> None:
         """Puts back what `export_counts` or `waiting_since` gave."""

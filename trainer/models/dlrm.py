@@ -15,12 +15,11 @@ from trainer.config import DlrmConfig
 from trainer.embedding import EmbeddingTable
 from trainer.lowering import CombinedFeature
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.interactions import PairProducts
 
 
 class Dlrm(RankingModel):
     """All tables have one dim D. Without dense features there is no bottom MLP, and only the pairs go to the top."""
-
-    pairs: Tensor
 
     def __init__(
         self,
@@ -37,18 +36,16 @@ class Dlrm(RankingModel):
             mlp(self.features.dense_width, config.bottom, dropout=config.dropout, out=dim) if has_dense else None
         )
         vectors = len(self.features.pooled_names) + has_dense
-        rows, columns = torch.tril_indices(vectors, vectors, offset=-1)
-        self.register_buffer("pairs", rows * vectors + columns, persistent=False)
+        self.pairs = PairProducts(vectors)
         # The first vector is an input too: it is the dense one, or else gives a model of a single feature any input.
-        self.top = mlp(dim + len(rows), config.top, dropout=config.dropout, out=1)
+        self.top = mlp(dim + vectors * (vectors - 1) // 2, config.top, dropout=config.dropout, out=1)
 
     def logits(self, inputs: Inputs) -> Tensor:
         embedded = self.features(inputs)
-        if self.bottom is None:
-            vectors = embedded.parts()
+        first = None if self.bottom is None else self.bottom(torch.cat(self.features.dense(inputs), dim=1))
+        if self.training:
+            joined = self.pairs(first, embedded.stacked())
         else:
-            vectors = [self.bottom(torch.cat(self.features.dense(inputs), dim=1)), *embedded.parts()]
-        stacked = torch.stack(vectors, dim=1)
-        products = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
-        result: Tensor = self.top(torch.cat([vectors[0], products.index_select(1, self.pairs)], dim=1))
+            joined = self.pairs.by_operators([*([] if first is None else [first]), *embedded.parts()])
+        result: Tensor = self.top(joined)
         return result

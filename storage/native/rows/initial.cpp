@@ -38,9 +38,7 @@ void initial_row(const Initializer& initializer, std::uint64_t seed, std::int64_
   const std::uint64_t base = mix_id(id) + mix(seed);
   const float scale = initializer.scale;
   switch (initializer.kind) {
-    case Initial::kConstant:
-      std::fill_n(row, dim, scale);
-      break;
+    case Initial::kConstant: std::fill_n(row, dim, scale); break;
     case Initial::kUniform:
       for (std::uint32_t j = 0; j < dim; ++j) {
         row[j] = scale * (static_cast<float>(mix(base + j * kStep) >> 40) * 0x1p-23f - 1.0f);

@@ -1,7 +1,9 @@
 #include "training/batch_lookup.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <stdexcept>
@@ -165,7 +167,8 @@ void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std:
     const std::size_t table = order[i];
     Part& part = parts_[table];
     collect(part);
-    tables_[table]->find(part.gradients.found, options.train, options.sides.empty() ? SideRows{} : options.sides[table]);
+    tables_[table]->find(part.gradients.found, options.train,
+                         options.sides.empty() ? SideRows{} : options.sides[table]);
     if (!is_large(table)) pool(part, out, 0, batch_);
   });
   if (options.threads <= 1) return;

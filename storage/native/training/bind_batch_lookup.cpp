@@ -3,10 +3,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <nanobind/stl/tuple.h>
+#include <optional>
 #include <tuple>
 
 #include "training/batch_lookup.h"
 #include "training/bind_training.h"
+#include "training/pairs.h"
 
 namespace emberline::bind {
 namespace {
@@ -15,7 +17,8 @@ namespace {
 class KeptLookup {
  public:
   // features: (table, pooling, length) each.
-  KeptLookup(std::vector<TrainingTable*> tables, const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features)
+  KeptLookup(std::vector<TrainingTable*> tables,
+             const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features)
       : lookup_(std::move(tables), of(features)) {
     for (const FeatureLookup& feature : lookup_.features()) {
       columns_.push_back(width_);
@@ -193,12 +196,53 @@ Step step_of(const std::string& rule, const nb::dict& options) {
   return step;
 }
 
+// first (B, D) or None, rest (B, n, D).
+PairShape pair_shape(nb::handle first, const std::size_t* rest) {
+  return {rest[0], static_cast<std::uint32_t>(rest[1] + (first.is_none() ? 0 : 1)),
+          static_cast<std::uint32_t>(rest[2])};
+}
+
+template <class T>
+ArrayView<T> firsts(nb::handle first, const char* name, const PairShape& shape) {
+  return ArrayView<T>(first, name, {shape.batch, shape.dim});
+}
+
+void pair_products_of(nb::handle first, nb::handle rest, nb::handle out, std::size_t threads) {
+  const Floats others = Floats::of_rank(3, rest, "rest");
+  const std::size_t given[] = {others.shape(0), others.shape(1), others.shape(2)};
+  const PairShape shape = pair_shape(first, given);
+  std::optional<Floats> start;
+  if (!first.is_none()) start.emplace(firsts<const float>(first, "first", shape));
+  const ArrayView<float> to(out, "out", {shape.batch, shape.width()});
+  const nb::gil_scoped_release release;
+  pair_products(shape, {start ? start->data() : nullptr, others.data()}, to.data(), threads);
+}
+
+void pair_gradients_of(nb::handle first, nb::handle rest, nb::handle grad, nb::handle first_grad, nb::handle rest_grad,
+                       std::size_t threads) {
+  const Floats others = Floats::of_rank(3, rest, "rest");
+  const std::size_t given[] = {others.shape(0), others.shape(1), others.shape(2)};
+  const PairShape shape = pair_shape(first, given);
+  std::optional<Floats> start;
+  std::optional<ArrayView<float>> to_start;
+  if (!first.is_none()) {
+    start.emplace(firsts<const float>(first, "first", shape));
+    to_start.emplace(firsts<float>(first_grad, "first_grad", shape));
+  }
+  const Floats from(grad, "grad", {shape.batch, shape.width()});
+  const ArrayView<float> to(rest_grad, "rest_grad", {given[0], given[1], given[2]});
+  const nb::gil_scoped_release release;
+  pair_gradients(shape, {start ? start->data() : nullptr, others.data()}, from.data(),
+                 {to_start ? to_start->data() : nullptr, to.data()}, threads);
+}
+
 }  // namespace
 
 void bind_batch_lookup(nb::module_& module) {
   nb::class_<TableGradients>(module, "TableGradients", "The gradients that one table got from a lookup.")
-      .def_prop_ro("ids", [](const TableGradients& self) { return ids_of(self); },
-                   nb::sig("def ids(self) -> numpy.typing.NDArray[numpy.int64]"));
+      .def_prop_ro(
+          "ids", [](const TableGradients& self) { return ids_of(self); },
+          nb::sig("def ids(self) -> numpy.typing.NDArray[numpy.int64]"));
   nb::class_<RowGradients>(module, "RowGradients", "Gradients (n, dim) of single rows.")
       .def(
           "__init__",
@@ -210,8 +254,9 @@ void bind_batch_lookup(nb::module_& module) {
           "table"_a, "ids"_a, "grads"_a,
           nb::sig("def __init__(self, table: TrainingTable, ids: numpy.typing.NDArray[numpy.int64], grads: "
                   "numpy.typing.NDArray[numpy.float32]) -> None"))
-      .def_prop_ro("ids", [](const RowGradients& self) { return ids_of(self.gradients); },
-                   nb::sig("def ids(self) -> numpy.typing.NDArray[numpy.int64]"));
+      .def_prop_ro(
+          "ids", [](const RowGradients& self) { return ids_of(self.gradients); },
+          nb::sig("def ids(self) -> numpy.typing.NDArray[numpy.int64]"));
   nb::class_<KeptLookup>(
       module, "BatchLookup",
       "One lookup of several features of several tables, and the gradients that come back for it.\n\n"
@@ -220,17 +265,18 @@ void bind_batch_lookup(nb::module_& module) {
       .def(nb::init<std::vector<TrainingTable*>, const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>&>(),
            "tables"_a, "features"_a, nb::keep_alive<1, 2>())
       .def_prop_ro("width", &KeptLookup::width, "Values of all pooled features together.")
-      .def("run", &KeptLookup::run, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "pooled"_a.none(), "sequences"_a,
-           "train"_a, "threads"_a, "sides"_a,
-           nb::sig("def run(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
-                   "list[numpy.typing.NDArray[numpy.int64]], weights: list[numpy.typing.NDArray[numpy.float32] | None], "
-                   "batch: int, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
-                   "list[numpy.typing.NDArray[numpy.float32]], train: bool, threads: int, sides: "
-                   "list[tuple[numpy.typing.NDArray[numpy.int64] | None, numpy.typing.NDArray[numpy.float32] | None]]) "
-                   "-> None"),
-           "Writes pooled (B, width), features side by side, and sequences (B, L, D) each.\n\n"
-           "values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted. sides: rows beside each\n"
-           "table, or an empty list.")
+      .def(
+          "run", &KeptLookup::run, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "pooled"_a.none(), "sequences"_a,
+          "train"_a, "threads"_a, "sides"_a,
+          nb::sig("def run(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
+                  "list[numpy.typing.NDArray[numpy.int64]], weights: list[numpy.typing.NDArray[numpy.float32] | None], "
+                  "batch: int, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
+                  "list[numpy.typing.NDArray[numpy.float32]], train: bool, threads: int, sides: "
+                  "list[tuple[numpy.typing.NDArray[numpy.int64] | None, numpy.typing.NDArray[numpy.float32] | None]]) "
+                  "-> None"),
+          "Writes pooled (B, width), features side by side, and sequences (B, L, D) each.\n\n"
+          "values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted. sides: rows beside each\n"
+          "table, or an empty list.")
       .def("set_gradients", &KeptLookup::set_gradients, "pooled"_a.none(), "sequences"_a, "threads"_a,
            nb::sig("def set_gradients(self, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
                    "list[numpy.typing.NDArray[numpy.float32] | None], threads: int) -> None"),
@@ -247,8 +293,9 @@ void bind_batch_lookup(nb::module_& module) {
         return step_tables(prepared.steps, step, std::max<std::size_t>(1, threads));
       },
       "tables"_a, "gradients"_a, "rule"_a, "options"_a, "threads"_a,
-      nb::sig("def step_tables(tables: list[TrainingTable], gradients: list[list[TableGradients | RowGradients]], rule: "
-              "str, options: dict[str, float], threads: int) -> int"),
+      nb::sig(
+          "def step_tables(tables: list[TrainingTable], gradients: list[list[TableGradients | RowGradients]], rule: "
+          "str, options: dict[str, float], threads: int) -> int"),
       "Steps every row that has a gradient, once. options: numbers of the rule by name. Returns the rows stepped.");
   module.def(
       "squared_norm",
@@ -261,6 +308,19 @@ void bind_batch_lookup(nb::module_& module) {
       nb::sig("def squared_norm(tables: list[TrainingTable], gradients: list[list[TableGradients | RowGradients]], "
               "threads: int) -> float"),
       "Returns the sum of squares of the gradients of all rows that a step would change.");
+  module.def("pair_products", &pair_products_of, "first"_a.none(), "rest"_a, "out"_a, "threads"_a,
+             nb::sig("def pair_products(first: numpy.typing.NDArray[numpy.float32] | None, rest: "
+                     "numpy.typing.NDArray[numpy.float32], out: numpy.typing.NDArray[numpy.float32], threads: int) -> "
+                     "None"),
+             "Dot products of all pairs of vectors, first (B, D) and rest (B, n, D) -> out (B, D + pairs).\n\n"
+             "A row of out is the first vector, then the products, ordered by the larger number of a pair.");
+  module.def("pair_gradients", &pair_gradients_of, "first"_a.none(), "rest"_a, "grad"_a, "first_grad"_a.none(),
+             "rest_grad"_a, "threads"_a,
+             nb::sig("def pair_gradients(first: numpy.typing.NDArray[numpy.float32] | None, rest: "
+                     "numpy.typing.NDArray[numpy.float32], grad: numpy.typing.NDArray[numpy.float32], first_grad: "
+                     "numpy.typing.NDArray[numpy.float32] | None, rest_grad: numpy.typing.NDArray[numpy.float32], "
+                     "threads: int) -> None"),
+             "Writes the gradients of first and rest, from that of what pair_products wrote.");
 }
 
 }  // namespace emberline::bind

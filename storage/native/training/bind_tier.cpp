@@ -105,9 +105,9 @@ std::size_t applied(TrainingTable& table, nb::handle ids) {
 
 void bind_training_tier(nb::class_<TrainingTable>& table) {
   table
-      .def_prop_ro(
-          "record_bytes", &TrainingTable::record_bytes,
-          "Number of bytes of a row in a store: count, stamp and tick (u32 each), weights and optimizer values (float32).")
+      .def_prop_ro("record_bytes", &TrainingTable::record_bytes,
+                   "Number of bytes of a row in a store: count, stamp and tick (u32 each), weights and optimizer "
+                   "values (float32).")
       .def("begin", &TrainingTable::begin, nb::call_guard<nb::gil_scoped_release>(),
            "Begins a batch: rows that the batch before held may leave, and settled ids are asked for again.")
       .def("unknown", &unknown, "ids"_a, "hold"_a,

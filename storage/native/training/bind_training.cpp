@@ -117,7 +117,7 @@ void bind_training(nb::module_& module) {
                   "tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32], "
                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], "
                   "numpy.typing.NDArray[numpy.uint32]]"),
-          "Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError "
+          "Returns rows (n, dim), optimizer values (n, slots), occurrences (n,), stamps (n,), ticks (n,); ValueError\n"
           "for an id without a row.")
       .def(
           "export_counts",

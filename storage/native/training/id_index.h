@@ -2,8 +2,8 @@
 // moves more than one segment of entries, however large the map is. The whole int64 range.
 //
 // The highest bits of an id's hash choose a segment by a directory; the lowest bits are its home in the segment, with
-// linear probing. A full segment is split in two by the next of the highest bits (extendible hashing). The hash has a key
-// that differs from process to process: ids that were chosen to crowd one place do not.
+// linear probing. A full segment is split in two by the next of the highest bits (extendible hashing). The hash has a
+// key that differs from process to process: ids that were chosen to crowd one place do not.
 #pragma once
 
 #include <cstddef>

@@ -9,8 +9,8 @@
 namespace emberline {
 namespace {
 
-constexpr const char* kNames[kRules] = {"sgd",   "momentum", "adagrad",     "rowwise_adagrad", "adagrad_decay",
-                                        "adam",  "adamw",    "rowwise_adam", "lamb",           "ftrl"};
+constexpr const char* kNames[kRules] = {
+    "sgd", "momentum", "adagrad", "rowwise_adagrad", "adagrad_decay", "adam", "adamw", "rowwise_adam", "lamb", "ftrl"};
 
 }  // namespace
 
@@ -29,21 +29,16 @@ Rule rule_of(const std::string& name) {
 
 std::uint32_t slots_of(Rule rule, std::uint32_t dim) {
   switch (rule) {
-    case Rule::kSgd:
-      return 0;
+    case Rule::kSgd: return 0;
     case Rule::kMomentum:
-    case Rule::kAdagrad:
-      return dim;
-    case Rule::kRowAdagrad:
-      return 1;
+    case Rule::kAdagrad: return dim;
+    case Rule::kRowAdagrad: return 1;
     case Rule::kAdagradDecay:
-    case Rule::kRowAdam:
-      return dim + 1;
+    case Rule::kRowAdam: return dim + 1;
     case Rule::kAdam:
     case Rule::kAdamW:
     case Rule::kLamb:
-    case Rule::kFtrl:
-      break;
+    case Rule::kFtrl: break;
   }
   return 2 * dim;
 }
@@ -53,14 +48,9 @@ void start_slots(Rule rule, std::uint32_t dim, float initial, float* slots) {
   switch (rule) {
     case Rule::kAdagrad:
     case Rule::kAdagradDecay:
-    case Rule::kFtrl:
-      std::fill_n(slots, dim, initial);
-      break;
-    case Rule::kRowAdagrad:
-      slots[0] = initial;
-      break;
-    default:
-      break;
+    case Rule::kFtrl: std::fill_n(slots, dim, initial); break;
+    case Rule::kRowAdagrad: slots[0] = initial; break;
+    default: break;
   }
 }
 

@@ -1,6 +1,6 @@
-// The optimizers of training tables: how a row takes a step, once for each instruction set. All sets give the same bits:
-// values are added and multiplied in float32 in the same order, without contraction, and sums over a row are made in 16
-// lanes that are then folded in halves.
+// The optimizers of training tables: how a row takes a step, once for each instruction set. All sets give the same
+// bits: values are added and multiplied in float32 in the same order, without contraction, and sums over a row are made
+// in 16 parts that are then folded in halves.
 //
 // A row is D weights; the optimizer's values, its slots, lie behind them. w weights, g gradient, t steps so far, this
 // one included. Every rule is lazy: only rows with a gradient take a step.
@@ -14,16 +14,16 @@ namespace emberline {
 
 // Slots of a row behind each rule. g is the gradient + weight_decay * w unless the rule says otherwise.
 enum class Rule : int {
-  kSgd,         // none. w -= lr g
-  kMomentum,    // m (D). m = momentum m + g; w -= lr m
-  kAdagrad,     // a (D). a += g^2; w -= lr g / (sqrt(a) + eps)
+  kSgd,  // none. w -= lr g
+  kMomentum,  // m (D). m = momentum m + g; w -= lr m
+  kAdagrad,  // a (D). a += g^2; w -= lr g / (sqrt(a) + eps)
   kRowAdagrad,  // a (1). a += mean(g^2); w -= lr g / (sqrt(a) + eps)
   // a (D), e (1): a was decayed for the last time in period e. a = max(a decay^(period - e), initial), then as Adagrad.
   kAdagradDecay,
-  kAdam,     // m (D), v (D). m, v moving averages of g, g^2; w -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
-  kAdamW,    // as Adam, g without weight decay; w -= lr weight_decay w first
+  kAdam,  // m (D), v (D). m, v moving averages of g, g^2; w -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
+  kAdamW,  // as Adam, g without weight decay; w -= lr weight_decay w first
   kRowAdam,  // m (D), v (1): the moving average of mean(g^2)
-  kLamb,     // m (D), v (D). u = Adam's step / lr + weight_decay w; w -= lr |w| / |u| u, lr u where a norm is 0
+  kLamb,  // m (D), v (D). u = Adam's step / lr + weight_decay w; w -= lr |w| / |u| u, lr u where a norm is 0
   // n (D), z (D). s = (sqrt(n + g^2) - sqrt(n)) / lr; z += g - s w; n += g^2;
   // w = 0 where |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / lr + l2). g without weight decay.
   kFtrl,
@@ -68,11 +68,11 @@ struct Contribution {
 // Numbers that are the same for all rows of a step.
 struct StepNumbers {
   Step step;
-  float keep1, keep2;            // 1 - beta1, 1 - beta2
-  float corrected_lr;            // lr / (1 - beta1^t)
-  float corrected_1;             // 1 / (1 - beta1^t)
-  float corrected_root;          // 1 / sqrt(1 - beta2^t)
-  float shrink;                  // 1 - lr * weight_decay
+  float keep1, keep2;  // 1 - beta1, 1 - beta2
+  float corrected_lr;  // lr / (1 - beta1^t)
+  float corrected_1;  // 1 / (1 - beta1^t)
+  float corrected_root;  // 1 / sqrt(1 - beta2^t)
+  float shrink;  // 1 - lr * weight_decay
 };
 StepNumbers numbers_of(const Step& step);
 

@@ -1,23 +1,23 @@
 // The bodies of OptimizerLoops. A file includes this in an unnamed namespace.
 
-constexpr std::uint32_t kLanes = 16;
+constexpr std::uint32_t kParts = 16;
 
-// Folds 16 lanes in halves.
-inline float fold(float* lanes) {
-  for (std::uint32_t width = kLanes / 2; width > 0; width /= 2) {
-    for (std::uint32_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+// Folds 16 parts in halves.
+inline float fold(float* parts) {
+  for (std::uint32_t width = kParts / 2; width > 0; width /= 2) {
+    for (std::uint32_t part = 0; part < width; ++part) parts[part] += parts[part + width];
   }
-  return lanes[0];
+  return parts[0];
 }
 
 float squares(const float* __restrict values, std::size_t n) {
-  float lanes[kLanes] = {};
+  float parts[kParts] = {};
   std::size_t d = 0;
-  for (; d + kLanes <= n; d += kLanes) {
-    for (std::uint32_t lane = 0; lane < kLanes; ++lane) lanes[lane] += values[d + lane] * values[d + lane];
+  for (; d + kParts <= n; d += kParts) {
+    for (std::uint32_t part = 0; part < kParts; ++part) parts[part] += values[d + part] * values[d + part];
   }
-  for (std::uint32_t lane = 0; d < n; ++d, ++lane) lanes[lane] += values[d] * values[d];
-  return fold(lanes);
+  for (std::uint32_t part = 0; d < n; ++d, ++part) parts[part] += values[d] * values[d];
+  return fold(parts);
 }
 
 void sum(const Contribution* contributions, std::size_t n, std::uint32_t dim, float* __restrict total) {
@@ -154,8 +154,7 @@ void step_row_adam(const StepNumbers& numbers, float* __restrict row, float* __r
                    std::uint32_t dim) {
   ready(numbers.step, row, grad, dim, true);
   const float beta1 = numbers.step.beta1, keep1 = numbers.keep1, lr = numbers.corrected_lr;
-  const float v =
-      numbers.step.beta2 * slots[dim] + numbers.keep2 * (squares(grad, dim) / static_cast<float>(dim));
+  const float v = numbers.step.beta2 * slots[dim] + numbers.keep2 * (squares(grad, dim) / static_cast<float>(dim));
   slots[dim] = v;
   const float root = std::sqrt(v) * numbers.corrected_root + numbers.step.eps;
   for (std::uint32_t d = 0; d < dim; ++d) {

@@ -155,8 +155,8 @@ class TieredRows:
             order = np.argsort(ids[part], kind="stable")
             mine = ids[part][order]
             at = stamps[part][order]
-            values = (each[part][order] for each in (rows, slots, counts))
-            records = self.native.encode(*values, at, ticks[part][order])
+            values = rows[part][order], slots[part][order]
+            records = self.native.encode(*values, counts[part][order], at, ticks[part][order])
             self._restore_outside(mine, records, at)
 
     def restore_counts(self, ids: Ids, counts: Counts) -> None:

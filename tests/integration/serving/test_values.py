@@ -24,7 +24,7 @@ from storage import open_version
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec, column_from_numpy
 from tests.integration.serving.http_calls import ask
-from trainer import EmbeddingBag, EmbeddingTable
+from trainer import EmbeddingBag, EmbeddingTable, Initializer
 
 DECLARED = ("INT64", "INT32", "UINT64", "BYTES", "FP32", "FP64", "BOOL")
 ON_THE_WIRE = (
@@ -192,7 +192,7 @@ class Kinds(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = EmbeddingTable("words", 4, seed=1, init_scale=0.5)
+        self.table = EmbeddingTable("words", 4, seed=1, rows=Initializer("uniform", 0.5))
         self.words = EmbeddingBag(self.table)
         self.top = nn.Linear(4 + len(DECLARED) - 1, 1)
         self.table.lookup(np.arange(10, dtype=np.int64), train=True)

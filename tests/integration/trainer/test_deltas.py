@@ -28,7 +28,7 @@ from tests.integration.trainer.published_line import (
     scores,
     some_rows,
 )
-from trainer import EmbeddingBag, EmbeddingTable
+from trainer import EmbeddingBag, EmbeddingTable, SparseSGD
 from trainer.publishing import DeltaPolicy, Lineage, Publisher
 from trainer.publishing.publisher import WantedKind
 
@@ -481,7 +481,7 @@ def test_a_module_without_a_spec_has_deltas_too(tmp_path: Path) -> None:
     publisher = Publisher(module, sample, tmp_path, name="m")
     publisher.publish()
     module.table.add_gradients(np.array([7, 11]), np.ones((2, 4), np.float32))
-    module.table.sgd(*module.table.take_gradients(), lr=0.1)
+    SparseSGD([module.table], lr=0.1).step()
     delta = open_delta(publisher.publish("delta"))
     assert next(iter(delta.shards("t"))).ids.tolist() == [7, 11]
     golden = delta.manifest.metadata["golden"]
@@ -494,7 +494,7 @@ def test_a_trainer_gone_to_nan_publishes_nothing(begun: Begun) -> None:
     table = training.model.tables["users"]
     user = next(iter(training.tables()["users"]))
     table.add_gradients(np.array([user]), np.full((1, 4), np.nan, np.float32))
-    table.sgd(*table.take_gradients(), lr=1.0)
+    SparseSGD([table], lr=1.0).step()
     with pytest.raises(CheckpointError):
         publisher.publish()
     assert list_deltas(version) == []

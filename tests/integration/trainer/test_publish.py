@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from storage import PublishedVersion, open_version
 from storage.errors import CheckpointError, InvalidInput
 from storage.features import FeatureEngine, column_from_jagged, column_from_numpy
-from trainer import Embedding, EmbeddingBag, EmbeddingTable, publish
+from trainer import Embedding, EmbeddingBag, EmbeddingTable, Initializer, publish
 
 B = 6
 
@@ -199,7 +199,7 @@ class Ours(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        table = EmbeddingTable("words", 6, seed=1, init_scale=1.0)
+        table = EmbeddingTable("words", 6, seed=1, rows=Initializer("uniform", 1.0))
         self.query, self.words = EmbeddingBag(table, "mean"), Embedding(table, 3)
 
     def forward(self, query: Tensor, query_offsets: Tensor, words: Tensor, word_offsets: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from storage.errors import ConfigError, Unsupported
 from storage.features import Column, FeatureSpec, column_from_lists, column_from_numpy
 from tests.integration.trainer.test_publish import replay
-from trainer import EmbeddingBag, EmbeddingTable, publish
+from trainer import EmbeddingBag, EmbeddingTable, Initializer, SparseAdagrad, publish
 from trainer.publishing import Publisher
 
 SPEC = FeatureSpec.parse(
@@ -58,7 +58,7 @@ class Plain(nn.Module):
 class Ours(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.table = EmbeddingTable("items", 8, seed=1, init_scale=0.5)
+        self.table = EmbeddingTable("items", 8, seed=1, rows=Initializer("uniform", 0.5))
         self.history, self.item = EmbeddingBag(self.table, "weighted"), EmbeddingBag(self.table)
         self.top = nn.Linear(16, 1)
         self.table.lookup(np.arange(20, dtype=np.int64), train=True)
@@ -114,7 +114,8 @@ def test_a_delta_reaches_changed_rows_through_weighted_bags(tmp_path: Path) -> N
     module = Ours()
     publisher = Publisher(module, sample(), tmp_path, name="ours", spec=SPEC)
     publisher.publish()
-    module.table.adagrad(np.arange(4, 9), np.ones((5, 8), np.float32), lr=0.1, eps=1e-8)
+    module.table.add_gradients(np.arange(4, 9), np.ones((5, 8), np.float32))
+    SparseAdagrad([module.table], lr=0.1).step()
     publisher.publish("delta")
     manifest = publisher.lineage.newest
     assert manifest is not None

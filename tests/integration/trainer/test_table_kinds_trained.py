@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -106,7 +107,15 @@ def content(config: TrainConfig, commit: Path) -> dict[str, bytes]:
     found = {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
     for name, table in tables.items():
         ids, rows, slots, counts, _, ticks = table.export_rows()
-        parts = (ids, rows, slots, counts, ticks, *table.export_counts(), table.removed()[0])
+        parts: tuple[np.ndarray[Any, Any], ...] = (
+            ids,
+            rows,
+            slots,
+            counts,
+            ticks,
+            *table.export_counts(),
+            table.removed()[0],
+        )
         found |= {f"{name}.{place}": part.tobytes() for place, part in enumerate(parts)}
     return found
 
@@ -158,8 +167,8 @@ def test_a_kind_trains_beyond_dram_as_with_all_rows_in_it(data: Path, tmp_path: 
     assert tight.memory is not None
     assert tight.memory.rows_on_ssd > 300
     assert content(config, tight.checkpoint) == content(config, whole.checkpoint)
-    scores = [load_trained(tmp_path / name).predict(data / "valid.parquet") for name in ("whole", "tight")]
-    np.testing.assert_array_equal(*scores)
+    first, second = (load_trained(tmp_path / name).predict(data / "valid.parquet") for name in ("whole", "tight"))
+    np.testing.assert_array_equal(first, second)
 
 
 def test_rows_are_of_the_kind(data: Path, tmp_path: Path) -> None:
@@ -172,6 +181,7 @@ def test_rows_are_of_the_kind(data: Path, tmp_path: Path) -> None:
     assert 150 < rows["hashed"]["items"] <= 200
     assert rows["quotient_remainder"]["items-quotient"] == -(-400 // 32)
     assert rows["quotient_remainder"]["items-remainder"] == 32
-    assert (rows["multi_hash"]["items-0"], rows["multi_hash"]["items-1"]) == (pytest.approx(97, abs=3),) * 2
+    assert 94 <= min(rows["multi_hash"]["items-0"], rows["multi_hash"]["items-1"])
+    assert max(rows["multi_hash"]["items-0"], rows["multi_hash"]["items-1"]) <= 100
     assert rows["classes"]["items-cold"] <= 64
     assert 20 < rows["classes"]["items-hot"] < seen - 50

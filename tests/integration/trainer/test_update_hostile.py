@@ -137,13 +137,16 @@ def test_what_is_published_by_hand_after_going_back_is_continued(
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        ("sparse", "sgd", "table 'users' has 8 optimizer values a row, expected 0"),
-        ("dense", "Adagrad", "another dense optimizer than Adagrad"),
-        ("dense", "SGD", "another dense optimizer than SGD"),
+        ("sparse", {"type": "sgd"}, "table 'users' was trained by adagrad, not by sgd"),
+        ("sparse", {"type": "momentum"}, "table 'users' was trained by adagrad, not by momentum"),
+        ("dense", {"type": "Adagrad"}, "another dense optimizer than Adagrad"),
+        ("dense", {"type": "SGD"}, "another dense optimizer than SGD"),
     ],
 )
-def test_another_optimizer_cannot_go_on(place: Path, newer: Path, kind: str, value: str, message: str) -> None:
-    edit_config(place, "optimizer", kind, "type", value=value)
+def test_another_optimizer_cannot_go_on(
+    place: Path, newer: Path, kind: str, value: dict[str, str], message: str
+) -> None:
+    edit_config(place, "optimizer", kind, value=value)
     with pytest.raises(CheckpointError, match=message):
         updated(place, newer)
 

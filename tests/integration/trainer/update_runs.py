@@ -92,7 +92,7 @@ def restored(config: TrainConfig, folder: Path) -> tuple[dict[str, object], Cont
     found["optimizer"] = str(optimizer.state_dict())
     content: Content = {}
     for name, table in tables.items():
-        ids, rows, slots, counts, _ = table.export_rows()
+        ids, rows, slots, counts, *_ = table.export_rows()
         content[name] = {int(number): row.tobytes() for number, row in zip(ids, rows, strict=True)}
         found[name] = [
             ids.tobytes(),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage._table import Lookup, OverlayTable, Table, TrainingTable
+from storage._table import BatchLookup, Lookup, OverlayTable, RowGradients, Table, TrainingTable, step_tables
 
 IDS: Any = np.arange(4, dtype=np.int64)
 ROWS = np.zeros((4, 3), np.float32)
@@ -17,7 +17,9 @@ READ_ONLY = np.zeros((4, 3), np.float32)
 READ_ONLY.flags.writeable = False
 # Any: they are called with what their types do not allow.
 TABLE: Any = Table(3)
-TRAINED = TrainingTable(3, slots=0, seed=1, init_scale=0.1, admit_after=1)
+TRAINED: Any = TrainingTable(3)
+BATCH: Any = BatchLookup([TRAINED], [(0, 1, 0)])
+SEQUENCE: Any = BatchLookup([TRAINED], [(0, 2, 5)])
 LOOKUP: Any = Lookup([TABLE], [(0, 0, 0)])
 OVERLAY: Any = OverlayTable(3)
 OVERLAY.stage(7, np.array([5, 6]), None, 1)
@@ -27,6 +29,11 @@ ENDS = np.array([0, 4])
 def begin(mask: int = 0, **changes: object) -> object:
     given = {"values": IDS, "offsets": ENDS, "outputs": np.zeros((1, 3), np.float32), "masks": None} | changes
     return LOOKUP.begin(1, *([value] for value in given.values()), mask)
+
+
+def run(**changes: Any) -> None:
+    given = {"values": [IDS], "offsets": [ENDS], "weights": [None], "batch": 1, "pooled": ROWS[:1].copy()}
+    BATCH.run(**{**given, "sequences": [], "train": True, "threads": 1, "sides": [], **changes})
 
 
 WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -82,13 +89,26 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: begin(masks=FOUND), ValueError, r"masks\[0\]: a pooled feature has no mask"),
     (lambda: LOOKUP.missing(1), ValueError, "table: expected a number below 1"),
     (lambda: LOOKUP.finish(), ValueError, "finish: call begin first"),
-    (lambda: TRAINED.adagrad(IDS, ROWS, 0.1, 0.0), ValueError, "adagrad: needs slots == dim"),
-    (lambda: TRAINED.sgd(IDS, ROWS[:, :2], 0.1), TypeError, "grads: expected a C-contiguous"),
-    (lambda: TRAINED.pool(IDS, ENDS, 2, ROWS[:1], True, 0.0), ValueError, "mode: expected 0"),
-    (lambda: TRAINED.pool(IDS, ENDS[:0], 0, ROWS[:1], True, 0.0), ValueError, "offsets: expected one entry more"),
-    (lambda: TRAINED.pool(IDS, np.array([0, 2, 9]), 0, ROWS[:2], True, 0.0), ValueError, "offsets: must end at"),
-    (lambda: TrainingTable.pool_backward(np.array([0, 2, 1]), 0, ROWS[:2]), ValueError, "offsets: must not fall"),
-    (lambda: TrainingTable.pool_backward(ENDS, 0, ROWS), ValueError, r"grad: expected shape \(1, 3\)"),
+    (lambda: run(offsets=[]), ValueError, "offsets: expected 1 entries, one a feature, got 0"),
+    (lambda: run(offsets=[ENDS[:1]]), ValueError, r"offsets\[0\]: expected shape \(2,\)"),
+    (lambda: run(offsets=[np.array([0, 9])]), ValueError, r"offsets\[0\]: must end at the number of values, 4"),
+    (lambda: run(offsets=[np.array([2, 4])]), ValueError, r"offsets\[0\]: must start at 0"),
+    (lambda: run(values=[ROWS[0]]), TypeError, r"values\[0\]: expected a C-contiguous int64"),
+    (lambda: run(pooled=ROWS), ValueError, r"pooled: expected shape \(1, 3\)"),
+    (lambda: run(pooled=READ_ONLY[:1]), TypeError, "pooled: expected a C-contiguous, writable"),
+    (lambda: SEQUENCE.run([IDS], [ENDS], [None], 1, None, [], True, 1, []), ValueError, "sequences: there are too few"),
+    (lambda: BATCH.gradients(1), ValueError, "table: there is no table 1"),
+    (lambda: BatchLookup([TRAINED], [(1, 0, 0)]), ValueError, r"features\[0\]: there is no table 1"),
+    (lambda: BatchLookup([TRAINED], [(0, 4, 0)]), ValueError, "pooling: expected 0 to 3"),
+    (lambda: BatchLookup([TRAINED], [(0, 2, 0)]), ValueError, r"features\[0\]: the length must be 1 or more"),
+    (lambda: RowGradients(TRAINED, IDS, ROWS[:, :2]), TypeError, "grads: expected a C-contiguous"),
+    (lambda: step_tables([TRAINED], [], "sgd", {}, 1), ValueError, "gradients: expected one list a table"),
+    (lambda: step_tables([TRAINED], [[]], "adam", {}, 1), ValueError, "the table was made for sgd, not for adam"),
+    (lambda: step_tables([TRAINED], [[]], "best", {}, 1), ValueError, "optimizer: expected sgd, .* got 'best'"),
+    (lambda: TrainingTable(0), ValueError, "dim must be 1 to 4096"),
+    (lambda: TrainingTable(3, admit_after=0), ValueError, "admit_after: must be 1 or more"),
+    (lambda: TrainingTable(3, rows=("even", 1.0)), ValueError, "initializer: expected constant, .* got 'even'"),
+    (lambda: TrainingTable(3, absent=("normal", -1.0)), ValueError, "initializer: the scale must be 0 or more"),
 ]
 
 

@@ -10,13 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from storage._table import TrainingTable
 from tests.support.examples import examples
+from tests.support.training_tables import step_rows, training_table
 
 F32 = np.float32
 IDS = st.lists(st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 5, 8, 13, 2**63 - 1]), min_size=1, max_size=8)
 
 
 def make(admit_after: int) -> TrainingTable:
-    return TrainingTable(2, slots=2, seed=7, init_scale=0.5, admit_after=admit_after)
+    return training_table(2, admit_after=admit_after)
 
 
 class Tracking(RuleBasedStateMachine):
@@ -34,7 +35,7 @@ class Tracking(RuleBasedStateMachine):
 
     @rule(ids=IDS)
     def look(self, ids: list[int]) -> None:
-        self.table.lookup(np.array(ids), np.empty((len(ids), 2), F32), True, 0.1)
+        self.table.lookup(np.array(ids), np.empty((len(ids), 2), F32), True)
         for number in ids:
             if number not in self.rows:
                 if self.admit_after > 1:
@@ -48,12 +49,12 @@ class Tracking(RuleBasedStateMachine):
 
     @rule(ids=IDS)
     def step(self, ids: list[int]) -> None:
-        self.table.adagrad(np.array(ids), np.ones((len(ids), 2), F32), 0.1, 1e-8)
+        step_rows(self.table, np.array(ids), np.ones((len(ids), 2), F32))
         self.rows.update({number: self.stamp for number in ids if number in self.rows})
 
     @rule(ids=IDS)
     def evaluate(self, ids: list[int]) -> None:
-        self.table.lookup(np.array(ids), np.empty((len(ids), 2), F32), False, 0.1)
+        self.table.lookup(np.array(ids), np.empty((len(ids), 2), F32), False)
 
     @rule(ids=IDS)
     def erase(self, ids: list[int]) -> None:
@@ -125,7 +126,7 @@ def test_old_entries_are_dropped_and_none_is_lost() -> None:
     for stamp in range(1, 200):
         ids = rng.integers(0, 600, 400)
         for _ in range(2):
-            table.lookup(ids, np.empty((len(ids), 2), F32), True, 0.1)
+            table.lookup(ids, np.empty((len(ids), 2), F32), True)
         latest.update(dict.fromkeys(ids.tolist(), stamp))
         table.advance()
     for after in (0, 100, 190, 198):
@@ -135,12 +136,12 @@ def test_old_entries_are_dropped_and_none_is_lost() -> None:
 
 def test_what_cannot_be_is_refused_by_name() -> None:
     table = make(1)
-    table.lookup(np.array([4]), np.empty((1, 2), F32), True, 0.1)
+    table.lookup(np.array([4]), np.empty((1, 2), F32), True)
     with pytest.raises(ValueError, match="id 5 has no row"):
         table.export_ids(np.array([4, 5]))
-    rows, slots, counts, stamps = table.export_ids(np.array([4]))
+    rows, slots, counts, stamps, ticks = table.export_ids(np.array([4]))
     with pytest.raises(ValueError, match="set_stamp first"):
-        table.restore(np.array([4]), rows, slots, counts, stamps + np.uint32(9))
+        table.restore(np.array([4]), rows, slots, counts, stamps + np.uint32(9), ticks)
     table.set_stamp(9)
     with pytest.raises(ValueError, match="8 was used already"):
         table.set_stamp(8)

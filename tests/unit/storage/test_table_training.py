@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from storage._table import TrainingTable
 from tests.support.examples import examples
+from tests.support.training_tables import pooled, step_rows, training_table
 
 F32 = np.float32
 MASK = 2**64 - 1
@@ -70,27 +71,27 @@ def arrays_of(table: TrainingTable) -> list[np.ndarray]:
 
 
 @settings(max_examples=examples(80), deadline=None)
-@given(batches=id_batches, admit_after=st.integers(0, 4), adagrad=st.booleans(), dim=st.sampled_from([1, 4, 9]))
+@given(batches=id_batches, admit_after=st.integers(1, 4), adagrad=st.booleans(), dim=st.sampled_from([1, 4, 9]))
 def test_training_is_the_reference_bit_for_bit(
     batches: list[list[int]], admit_after: int, adagrad: bool, dim: int
 ) -> None:
     slots = dim if adagrad else 0
-    table = TrainingTable(dim, slots=slots, seed=2**63 + 5, init_scale=0.3, admit_after=admit_after)
+    rule = "adagrad" if adagrad else "sgd"
+    table = training_table(dim, rule=rule, seed=2**63 + 5, scale=0.3, admit_after=admit_after)
     model = Reference(dim, slots, 2**63 + 5, 0.3, admit_after)
     rng = np.random.default_rng(len(batches))
     for number, batch in enumerate(batches):
         ids = np.array(batch, np.int64)
         train = number % 3 != 2
         out = np.full((len(ids), dim), np.nan, F32)
-        hits = table.lookup(ids, out, train, 0.1)
+        hits = table.lookup(ids, out, train)
         assert out.tobytes() == model.lookup(ids, train, 0.1).tobytes()
         assert hits == sum(i in model.rows for i in batch)
         grads = rng.standard_normal((len(ids), dim)).astype(F32)
-        if adagrad:
-            assert table.adagrad(ids, grads, 0.05, 1e-8) == model.step(ids, grads, 0.05, 1e-8)
-        else:
-            assert table.sgd(ids, grads, 0.05) == model.step(ids, grads, 0.05, None)
-    ids, rows, slot_rows, counts, stamps = table.export_rows()
+        assert step_rows(table, ids, grads, rule=rule, lr=0.05) == model.step(
+            ids, grads, 0.05, 1e-8 if adagrad else None
+        )
+    ids, rows, slot_rows, counts, stamps, ticks = table.export_rows()
     assert ids.tolist() == sorted(model.rows)
     assert rows.tobytes() == np.array([model.rows[i] for i in ids.tolist()], F32).tobytes()
     assert slot_rows.shape == (len(ids), slots)
@@ -102,21 +103,20 @@ def test_training_is_the_reference_bit_for_bit(
     }
     assert waiting.tolist() == sorted(waiting.tolist())
 
-    copy = TrainingTable(dim, slots=slots, seed=2**63 + 5, init_scale=0.3, admit_after=admit_after)
-    copy.restore(ids, rows, slot_rows, counts, stamps)
+    copy = training_table(dim, rule=rule, seed=2**63 + 5, scale=0.3, admit_after=admit_after)
+    copy.restore(ids, rows, slot_rows, counts, stamps, ticks)
     copy.restore_counts(waiting, seen)
     for before, after in zip(arrays_of(table), arrays_of(copy), strict=True):
         assert np.array_equal(before, after)
 
 
 @pytest.mark.parametrize("mode", [0, 1])
-def test_pooling_and_its_gradient_are_the_reference(mode: int) -> None:
+def test_pooling_is_the_reference(mode: int) -> None:
     rng = np.random.default_rng(3)
-    table = TrainingTable(6, slots=0, seed=1, init_scale=1.0, admit_after=1)
+    table = training_table(6, rule="sgd", seed=1, scale=1.0)
     values = rng.integers(0, 300, 2000)
     offsets = np.concatenate([[0, 0], np.sort(rng.integers(0, 2000, 97)), [2000]])
-    out = np.empty((99, 6), F32)
-    assert table.pool(values, offsets, mode, out, True, 0.0) == 2000
+    out = pooled(table, values, offsets, mode, train=True)
     expected = np.zeros_like(out)
     for b in range(99):
         for i in values[offsets[b] : offsets[b + 1]].tolist():
@@ -125,20 +125,13 @@ def test_pooling_and_its_gradient_are_the_reference(mode: int) -> None:
             expected[b] /= F32(offsets[b + 1] - offsets[b])
     assert out.tobytes() == expected.tobytes()
 
-    grad = rng.standard_normal((99, 6)).astype(F32)
-    lengths = np.diff(offsets)
-    expanded = np.repeat(grad, lengths, axis=0)
-    if mode == 1:
-        expanded = expanded / np.repeat(lengths, lengths).astype(F32)[:, None]
-    assert TrainingTable.pool_backward(offsets, mode, grad).tobytes() == expanded.tobytes()
-
 
 def test_evaluation_changes_nothing() -> None:
-    table = TrainingTable(2, slots=2, seed=1, init_scale=0.5, admit_after=2)
+    table = training_table(2, admit_after=2)
     out = np.empty((3, 2), F32)
-    table.lookup(np.array([1, 1, 2]), out, True, 0.1)
+    table.lookup(np.array([1, 1, 2]), out, True)
     before = arrays_of(table)
-    table.lookup(np.array([1, 2, 3]), out, False, 0.1)
-    table.pool(np.array([1, 2, 3]), np.array([0, 1, 2, 3]), 0, out, False, 0.1)
+    table.lookup(np.array([1, 2, 3]), out, False)
+    pooled(table, np.array([1, 2, 3]), np.array([0, 1, 2, 3]), 0, train=False)
     after = arrays_of(table)
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))

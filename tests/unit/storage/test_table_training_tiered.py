@@ -21,6 +21,7 @@ from storage.tiers.training.budget import RowBudget
 from storage.tiers.training.export import TieredTrainingTable
 from storage.tiers.training.store import TrainingStore
 from tests.support.examples import examples
+from tests.support.training_tables import pooled, step_rows, training_table
 
 F32 = np.float32
 DIM = 3
@@ -31,16 +32,15 @@ ROWS_IN_DRAM = 12
 
 
 def options(admit_after: int, adagrad: bool) -> dict[str, Any]:
-    return {"slots": DIM if adagrad else 0, "seed": 7, "init_scale": 0.5, "admit_after": admit_after}
+    return {"rule": "adagrad" if adagrad else "sgd", "admit_after": admit_after}
 
 
 def tiered(
     folder: Path, admit_after: int = 1, adagrad: bool = True, *, rows: int = ROWS_IN_DRAM, name: str = "items"
 ) -> TieredTrainingTable:
     row_bytes = 4 * DIM * (2 if adagrad else 1) + 112
-    return TieredTrainingTable(
-        name, 3, DIM, **options(admit_after, adagrad), store=TrainingStore(folder), budget=RowBudget(rows * row_bytes)
-    )
+    native = training_table(DIM, **options(admit_after, adagrad), tiered=True)
+    return TieredTrainingTable(name, 3, native, store=TrainingStore(folder), budget=RowBudget(rows * row_bytes))
 
 
 def same(one: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> bool:
@@ -62,7 +62,7 @@ class Beside(RuleBasedStateMachine):
     @initialize(admit_after=st.integers(1, 3), adagrad=st.booleans())
     def begin(self, admit_after: int, adagrad: bool) -> None:
         self.kind = (admit_after, adagrad)
-        self.plain = TrainingTable(DIM, **options(admit_after, adagrad))
+        self.plain = training_table(DIM, **options(admit_after, adagrad))
         self.tiered = tiered(self.folder, admit_after, adagrad)
         self.rng = np.random.default_rng(1)
         self.expect_rows = 0
@@ -77,7 +77,7 @@ class Beside(RuleBasedStateMachine):
 
     def looked(self, ids: np.ndarray, train: bool) -> None:
         outs = [np.full((len(ids), DIM), np.nan, F32) for _ in range(2)]
-        hits = [table.lookup(ids, out, train, 0.1) for table, out in zip(self.tables(), outs, strict=True)]
+        hits = [table.lookup(ids, out, train) for table, out in zip(self.tables(), outs, strict=True)]
         assert hits[0] == hits[1]
         assert outs[0].tobytes() == outs[1].tobytes()
 
@@ -101,10 +101,9 @@ class Beside(RuleBasedStateMachine):
 
     def stepped(self, ids: np.ndarray) -> None:
         grads = self.rng.standard_normal((len(ids), DIM)).astype(F32)
-        if self.kind[1]:
-            self.both("adagrad", ids, grads, 0.1, 1e-8)
-        else:
-            self.both("sgd", ids, grads, 0.1)
+        rule = "adagrad" if self.kind[1] else "sgd"
+        stepped = [step_rows(table, ids, grads, rule=rule) for table in self.tables()]
+        assert stepped[0] == stepped[1]
 
     @rule(ids=IDS)
     def step(self, ids: list[int]) -> None:
@@ -124,9 +123,7 @@ class Beside(RuleBasedStateMachine):
     @rule(ids=IDS, mode=st.integers(0, 1), train=st.booleans())
     def pool(self, ids: list[int], mode: int, train: bool) -> None:
         offsets = np.array([0, 0, len(ids) // 2, len(ids)])
-        outs = [np.full((3, DIM), np.nan, F32) for _ in range(2)]
-        for table, out in zip(self.tables(), outs, strict=True):
-            table.pool(np.array(ids), offsets, mode, out, train, 0.1)
+        outs = [pooled(table, np.array(ids), offsets, mode, train=train) for table in self.tables()]
         assert outs[0].tobytes() == outs[1].tobytes()
 
     @rule(ids=IDS)
@@ -157,7 +154,7 @@ class Beside(RuleBasedStateMachine):
         waiting, removed = self.tiered.export_counts(), self.tiered.removed()
         stamp = self.plain.stamp
         self.tiered.store.close()
-        plain, other = TrainingTable(DIM, **options(*self.kind)), tiered(self.folder, *self.kind)
+        plain, other = training_table(DIM, **options(*self.kind)), tiered(self.folder, *self.kind)
         for table in (plain, other):
             table.set_stamp(stamp)
             for part in parts:
@@ -175,10 +172,10 @@ class Beside(RuleBasedStateMachine):
     def rows_from_outside(self, number: int) -> None:
         """Inserts rows over existing rows, wherever those are, and new ones."""
         ids = np.ascontiguousarray(self.plain.export_rows()[0][number % 7 :: 5])
-        rows, slots, counts, stamps = self.plain.export_ids(ids)
+        rows, slots, counts, stamps, ticks = self.plain.export_ids(ids)
         fresh = np.arange(1000 + number, 1000 + number + len(ids))
         for chosen in (ids, fresh):
-            self.both("restore", chosen, rows + F32(1), slots, counts, stamps)
+            self.both("restore", chosen, rows + F32(1), slots, counts, stamps, ticks)
 
     @invariant()
     def agrees(self) -> None:
@@ -245,7 +242,7 @@ def table(tmp_path: Path) -> TieredTrainingTable:
 
 def look(table: TieredTrainingTable, ids: np.ndarray) -> np.ndarray:
     out = np.empty((len(ids), DIM), F32)
-    table.lookup(ids, out, True, 0.1)
+    table.lookup(ids, out, True)
     return out
 
 
@@ -280,18 +277,18 @@ def test_a_row_that_was_only_read_ahead_leaves_without_a_write(table: TieredTrai
 
 def test_what_was_read_ahead_is_not_used_when_it_is_old(table: TieredTrainingTable) -> None:
     """A row that comes, is trained and leaves between the read-ahead and the batch is read again."""
-    reference = TrainingTable(DIM, **options(1, True))
+    reference = training_table(DIM, **options(1, True))
     ids, others = np.arange(10), np.arange(100, 195)
     for batch in (ids, others):
         look(table, batch)
-        reference.lookup(batch, np.empty((len(batch), DIM), F32), True, 0.1)
+        reference.lookup(batch, np.empty((len(batch), DIM), F32), True)
     table.stage(ids)
     for batch in (ids, others):
         for one in (table, reference):
             if batch is ids:
-                one.adagrad(ids, np.ones((10, DIM), F32), 0.1, 1e-8)
+                step_rows(one, ids, np.ones((10, DIM), F32))
             else:
-                one.lookup(batch, np.empty((len(batch), DIM), F32), True, 0.1)
+                one.lookup(batch, np.empty((len(batch), DIM), F32), True)
     assert not np.isin(ids, table.native.row_ids()).all()
     table.hold(ids)
     assert same(table.export_ids(ids), reference.export_ids(ids))
@@ -323,7 +320,7 @@ def test_what_is_erased_while_it_is_read_ahead_does_not_come_back(
 ) -> None:
     ids, erase = np.arange(10), table.store.erase
     first = look(table, ids)
-    table.adagrad(ids, np.ones((10, DIM), F32), 0.1, 1e-8)
+    step_rows(table, ids, np.ones((10, DIM), F32))
     look(table, np.arange(100, 195))
     assert not np.isin(ids, table.native.row_ids()).any()
 
@@ -342,14 +339,14 @@ def test_what_is_erased_while_it_is_read_ahead_does_not_come_back(
 def test_large_groups_of_rows_are_ingested_and_large_answers_are_files(tmp_path: Path) -> None:
     rows = 200_000
     table = tiered(tmp_path / "rows", rows=rows // 2)
-    reference = TrainingTable(DIM, **options(1, True))
+    reference = training_table(DIM, **options(1, True))
     for start in range(0, rows, 50_000):
         ids = np.arange(start, start + 50_000) * 7919
         for one in (table, reference):
-            one.lookup(ids, np.empty((len(ids), DIM), F32), True, 0.1)
+            one.lookup(ids, np.empty((len(ids), DIM), F32), True)
     for one in (table, reference):
         one.advance()
-        one.lookup(np.arange(0, rows, 9) * 7919, np.empty((len(range(0, rows, 9)), DIM), F32), True, 0.1)
+        one.lookup(np.arange(0, rows, 9) * 7919, np.empty((len(range(0, rows, 9)), DIM), F32), True)
     assert table.native.size() <= rows // 2
     assert same(table.export_rows(), reference.export_rows())
     assert table.changed_since(1).tolist() == reference.changed_since(1).tolist()
@@ -364,7 +361,7 @@ def test_memory_stays_within_the_budget_while_rows_come_and_go(tmp_path: Path) -
         ids = rng.integers(0, 60_000, 2000)
         table.hold(ids)
         look(table, ids)
-        table.adagrad(ids, np.ones((2000, DIM), F32), 0.1, 1e-8)
+        step_rows(table, ids, np.ones((2000, DIM), F32))
         assert table.memory_bytes() <= table.budget.dram_bytes + beside
         if step % 10 == 9:
             table.erase(rng.integers(0, 60_000, 500))
@@ -375,13 +372,13 @@ def test_memory_stays_within_the_budget_while_rows_come_and_go(tmp_path: Path) -
 
 def test_a_full_disk_is_an_error_and_no_row_is_lost(table: TieredTrainingTable) -> None:
     """Limits the size of files, which has the effect of a full disk on RocksDB."""
-    reference = TrainingTable(DIM, **options(1, True))
+    reference = training_table(DIM, **options(1, True))
 
     def train_until_it_is_full() -> None:
         for start in range(0, 200_000, 90):
             ids = np.arange(start, start + 90)
             look(table, ids)
-            reference.lookup(ids, np.empty((90, DIM), F32), True, 0.1)
+            reference.lookup(ids, np.empty((90, DIM), F32), True)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))

@@ -11,7 +11,7 @@ from emberline.cli.row_types import asked_row_types, rounding_lines
 from storage.checkpoint import DeltaTable, TableData
 from storage.errors import ConfigError
 from storage.rows import RowCodec
-from trainer import EmbeddingTable
+from trainer import EmbeddingTable, Initializer
 from trainer.config import TrainConfig, parse_text, with_row_types
 from trainer.publishing.lookup_half import find_rows, rounded
 from trainer.publishing.row_types import RowTypes, rounding_metadata
@@ -106,7 +106,7 @@ def test_the_rounding_of_tables_and_deltas_is_reported() -> None:
 
 @pytest.mark.parametrize("row_type", ["fp32", "fp16", "bf16", "int8"])
 def test_rows_of_a_live_table_are_rounded_as_they_are_published(row_type: str) -> None:
-    live = EmbeddingTable("t", 7, seed=2, init_scale=0.3)
+    live = EmbeddingTable("t", 7, seed=2, rows=Initializer("uniform", 0.3))
     ids = np.arange(40, dtype=np.int64)
     rows = live.lookup(ids, train=True)
     published = TableData("t", 7, ids, rows, np.zeros(40, np.uint8), row_type)

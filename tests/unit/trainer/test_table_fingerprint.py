@@ -12,7 +12,7 @@ from torch import nn
 
 from storage.checkpoint.fingerprint import rows_fingerprint, table_fingerprint
 from storage.rows import RowCodec
-from trainer import EmbeddingTable
+from trainer import EmbeddingTable, SparseAdagrad
 from trainer.embedding import RowMemory
 from trainer.publishing.embedding_layers import TableNames
 
@@ -30,7 +30,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddingT
         for stepped, erased in ((ids[:300], ids[5:20]), (ids[100:200], ids[150:160])):
             made.advance()
             made.add_gradients(stepped, np.full((len(stepped), DIM), 0.5, np.float32))
-            made.adagrad(*made.take_gradients(), lr=0.1, eps=1e-8)
+            SparseAdagrad([made], lr=0.1).step()
             made.erase(erased)
         assert (made.rows_on_ssd() > 0) == (request.param == "beyond DRAM")
         yield made

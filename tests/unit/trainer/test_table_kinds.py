@@ -131,7 +131,7 @@ def test_a_kind_gives_the_sum_of_what_its_parts_give_each_id(kind: str) -> None:
     tables = build_tables(config)
     torch.manual_seed(1)
     model = build_model(config, tables)
-    features = model.features  # type: ignore[union-attr]
+    features: Any = model.features
     inputs = to_inputs(FeatureEngine(config.spec).run(BATCH, 3))
     model.train()
     for _ in range(3):

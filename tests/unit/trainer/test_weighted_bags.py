@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from storage.errors import ConfigError, InvalidInput
-from trainer import EmbeddingBag, EmbeddingTable, SparseAdagrad, SparseSGD
+from trainer import EmbeddingBag, EmbeddingTable, Initializer, SparseAdagrad, SparseSGD
 
 IDS = 12
 DIM = 5
@@ -18,7 +18,9 @@ BAGS = 9
 
 
 def filled_table(optimizer: Literal["adagrad", "sgd"]) -> tuple[EmbeddingTable, torch.Tensor]:
-    table = EmbeddingTable("t", DIM, optimizer=optimizer, seed=3, init_scale=0.5, initial_accumulator=0.1)
+    table = EmbeddingTable(
+        "t", DIM, optimizer=optimizer, seed=3, rows=Initializer("uniform", 0.5), initial_accumulator=0.1
+    )
     rows = table.lookup(np.arange(IDS, dtype=np.int64), train=True)
     return table, torch.from_numpy(rows.copy())
 

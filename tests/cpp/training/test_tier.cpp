@@ -4,19 +4,14 @@
 #include <thread>
 
 #include "check.h"
-#include "table/training.h"
+#include "tables.h"
 
 using namespace emberline;
+using namespace emberline::tests;
 
 namespace {
 
 using Ids = std::vector<std::int64_t>;
-
-std::vector<float> look(TrainingTable& table, const Ids& ids, bool train, const SideRows& side = {}) {
-  std::vector<float> out(ids.size() * table.dim(), -1.0f);
-  table.lookup(ids.data(), ids.size(), out.data(), train, 0.25f, side);
-  return out;
-}
 
 Ids unknown(TrainingTable& table, const Ids& ids, bool hold = false) {
   return table.unknown(ids.data(), ids.size(), hold, nullptr);
@@ -61,7 +56,7 @@ struct Outside {
 }  // namespace
 
 TEST(rows_that_leave_and_come_back_train_as_if_they_had_stayed) {
-  TrainingTable part(4, 4, 9, 0.5f, 1, true), whole(4, 4, 9, 0.5f, 1);
+  TrainingTable part(options({.tiered = true})), whole(options({}));
   Outside outside;
   std::uint64_t state = 1;
   for (int step = 0; step < 400; ++step) {
@@ -73,8 +68,7 @@ TEST(rows_that_leave_and_come_back_train_as_if_they_had_stayed) {
     outside.give(part, ids);
     CHECK(unknown(part, ids).empty());
     CHECK(look(part, ids, true) == look(whole, ids, true));
-    CHECK(part.adagrad(ids.data(), ids.size(), grads.data(), 0.1f, 1e-8f) ==
-          whole.adagrad(ids.data(), ids.size(), grads.data(), 0.1f, 1e-8f));
+    CHECK(tests::step(part, ids, grads) == tests::step(whole, ids, grads));
     part.begin();
     if (part.size() > 40) outside.take(part, part.size() - 40);
     CHECK(part.size() <= 40);
@@ -87,7 +81,7 @@ TEST(rows_that_leave_and_come_back_train_as_if_they_had_stayed) {
 }
 
 TEST(what_is_held_stays_and_the_least_used_leave_first) {
-  TrainingTable table(1, 0, 1, 0.5f, 1, true);
+  TrainingTable table(options({.dim = 1, .rule = Rule::kSgd, .tiered = true}));
   const Ids all = range(0, 100), hot = range(0, 10), held = range(50, 60);
   table.settle(all.data(), all.size());
   look(table, all, true);
@@ -106,7 +100,7 @@ TEST(what_is_held_stays_and_the_least_used_leave_first) {
 }
 
 TEST(ids_without_a_row_leave_and_come_back) {
-  TrainingTable table(2, 0, 1, 0.5f, 3, true);
+  TrainingTable table(options({.dim = 2, .admit_after = 3, .tiered = true}));
   look(table, {7, 7, 8}, true);
   BareIds bare = table.pack_bare();
   CHECK((bare.ids == Ids{7, 8}) && (bare.counts == std::vector<std::uint32_t>{2, 1}));
@@ -124,18 +118,20 @@ TEST(ids_without_a_row_leave_and_come_back) {
 }
 
 TEST(rows_beside_the_table_are_read_and_move_nothing) {
-  TrainingTable table(2, 0, 1, 0.5f, 1, true);
+  TrainingTable table(options({.dim = 2, .tiered = true}));
   look(table, {1}, true);
   const Ids side = {5, 6};
   const float rows[] = {1, 2, 3, 4};
   const auto out = look(table, {6, 1, 9, 5}, false, {side.data(), 2, rows});
   CHECK(out[0] == 3 && out[1] == 4 && out[4] == 0 && out[6] == 1 && out[7] == 2);
-  CHECK(out[2] == initial_value(1, 1, 0, 0.5f));
+  float first[2];
+  initial_row({Initial::kUniform, 0.5f}, 1, 1, 2, first);
+  CHECK(out[2] == first[0]);
   CHECK(table.size() == 1);
 }
 
 TEST(another_thread_may_ask_what_is_unknown_while_one_trains) {
-  TrainingTable table(4, 4, 9, 0.5f, 1, true);
+  TrainingTable table(options({.tiered = true}));
   Outside outside;
   std::atomic<bool> stop{false};
   std::size_t asked = 0;
