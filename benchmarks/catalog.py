@@ -31,6 +31,7 @@ BENCHMARKS = {
     "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
     "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
+    "train": "training: embeddings beside FBGEMM, a DLRM beside torch and TorchRec, a growing table, rows on SSD",
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "transports": "shared memory beside bytes, tokens and TLS beside neither",
@@ -57,6 +58,8 @@ class Run:
     repeats: int = REPEATS
     #: Seconds after which nothing new is begun. None: no bound, except for a quick run.
     max_s: float | None = None
+    #: The bound of a quick run.
+    quick_s: float = QUICK_S
     began: float = field(default_factory=time.monotonic)
     #: Parts of the benchmark to measure; () for all.
     only: tuple[str, ...] = ()
@@ -103,7 +106,7 @@ class Run:
 
     def left_s(self) -> float:
         """Returns the seconds that the run has left."""
-        bound = self.max_s if self.max_s is not None else QUICK_S if self.quick else math.inf
+        bound = self.max_s if self.max_s is not None else self.quick_s if self.quick else math.inf
         return max(0.0, bound - (time.monotonic() - self.began))
 
     @contextmanager
@@ -223,7 +226,19 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
     try:
         with terminated_as_interrupt():
             console.print(machine_line(), markup=False, highlight=False, soft_wrap=True)
-            measure(Run(report, work, options.quick, options.rows, options.repeats, options.max_s, only=options.only))
+            quick_s = getattr(module, "QUICK_S", QUICK_S)
+            measure(
+                Run(
+                    report,
+                    work,
+                    options.quick,
+                    options.rows,
+                    options.repeats,
+                    options.max_s,
+                    quick_s,
+                    only=options.only,
+                )
+            )
     except KeyboardInterrupt:
         report.interrupted = True
     except EmberlineError:

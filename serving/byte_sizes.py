@@ -1,4 +1,4 @@
-"""Reads numbers of bytes as people write them: 536870912 or 512MiB."""
+"""Reads and writes numbers of bytes as people write them: 536870912 or 512MiB."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def parse_bytes(value: Any) -> int:
 
 
 ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
+_NAMES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def human_bytes(count: float) -> str:
+    """Formats bytes, such as 1.5 GiB."""
+    for unit in _NAMES[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {_NAMES[-1]}"

@@ -3,6 +3,7 @@ Embedding tables in DRAM, lookups over them, and tables that train. The core is 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy
 import numpy.typing
@@ -41,6 +42,13 @@ def decode_rows(
     row_type: str, dim: int, encoded: numpy.typing.NDArray[numpy.uint8]
 ) -> numpy.typing.NDArray[numpy.float32]:
     """Decodes encoded rows (n, row_bytes) to (n, dim)."""
+
+def absent_rows(
+    kind: str, scale: float, seed: int, dim: int, ids: numpy.typing.NDArray[numpy.int64]
+) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    Returns what ids (n,) without a row read as, (n, dim), before any rounding.
+    """
 
 class CapacityExceeded(RuntimeError):  # noqa: N818
     pass
@@ -716,11 +724,16 @@ class Lookup:
     The lookups of one session over shared tables, in one call for all features. Not thread-safe.
 
     features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each. overlays:
-    one a table, or None. Calls go begin, supply for each table with missing ids, finish.
+    one a table, or None. absent: what ids without a row read as, (kind, scale, seed) or None for zeros, one a feature.
+    Calls go begin, supply for each table with missing ids, finish.
     """
 
     def __init__(
-        self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: list[OverlayTable] | None = None
+        self,
+        tables: list[RowSource],
+        features: list[tuple[int, int, int]],
+        overlays: list[OverlayTable] | None = None,
+        absent: list[tuple[str, float, int] | None] | None = None,
     ) -> None: ...
     def begin(
         self,
@@ -765,7 +778,7 @@ class Lookup:
         """
         Supplies rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied.
 
-        A state is 0 absent, 1 found, 2 unresolved.
+        A state is 0 absent, 1 found, 2 unresolved, which reads as zeros.
         """
 
     def finish(self) -> tuple[int, int, int, int, int]:
@@ -788,7 +801,9 @@ class TrainingTable:
     rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds
     are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:
     occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before they
-    are trained. fixed: no id gets a row but by `restore`, and ids without one are not counted.
+    are trained. bloom: expected distinct ids and false rate of a filter that counts ids without a row; None counts
+    them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by `restore`, and ids
+    without one are not counted.
     """
 
     def __init__(
@@ -802,6 +817,8 @@ class TrainingTable:
         absent: tuple[str, float] = ("constant", 0.0),
         admit_after: int = 1,
         tiered: bool = False,
+        bloom: tuple[int, float] | None = None,
+        evicts: bool = False,
         fixed: bool = False,
     ) -> None: ...
     @property
@@ -911,21 +928,6 @@ class TrainingTable:
 
     def set_stamp(self, stamp: int) -> None:
         """Sets the stamp. Raises ValueError for a stamp below the table's own."""
-
-    @property
-    def tick(self) -> int: ...
-    def set_tick(self, tick: int) -> None:
-        """
-        Sets the number that later uses carry; 0, as at the start, notes none. Raises ValueError for a smaller one.
-        """
-
-    def used_between(self, after: int, upto: int) -> numpy.typing.NDArray[numpy.int64]:
-        """
-        Returns ids (n,) ascending of rows that were used last at a tick in (after, upto].
-        """
-
-    def shorter(self, ids: numpy.typing.NDArray[numpy.int64], norm: float) -> numpy.typing.NDArray[numpy.int64]:
-        """Returns those of the ids whose row has a smaller Euclidean norm."""
 
     def changed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]:
         """
@@ -1074,6 +1076,77 @@ class TrainingTable:
     def written(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]:
         """Returns the stamps in the store's copies of existing rows; 0 for none."""
 
+    @property
+    def evicts(self) -> bool: ...
+    @property
+    def tick(self) -> int: ...
+    def set_tick(self, tick: int) -> None:
+        """
+        Sets the number that later uses carry, 1 at the start. Raises ValueError for a smaller one than before.
+        """
+
+    PARTS: Final[int] = ...
+    """The parts into which ids are divided by their hash."""
+
+    def idle(
+        self, part: int, unused: int, norm_after: int, norm_upto: int, norm: float
+    ) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Returns ids (n,) ascending of idle rows in one part: those used last at tick `unused` or before, and those
+        used last at a tick in (norm_after, norm_upto] whose Euclidean norm is below `norm`.
+        """
+
+    @staticmethod
+    def parts_of(ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]:
+        """Returns the part (n,) of each id, below PARTS."""
+
+    def squares(self, rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Returns the sum of squares (n,) of rows (n, dim), with the rounding of idle().
+        """
+
+    @property
+    def filter_shape(self) -> tuple[int, int, int]:
+        """
+        Blocks of 512 counters, counters of an id, and bits of a counter; zeros without a filter.
+        """
+
+    @property
+    def filter_bytes(self) -> int: ...
+    def filter_ids(self) -> float:
+        """Returns an estimate of the distinct ids that the filter has seen."""
+
+    def filter_rate(self) -> float:
+        """
+        Returns the share of unseen ids that have a count in the filter as it is now, by its estimated ids.
+        """
+
+    def filter_pages(self, since: int) -> numpy.typing.NDArray[numpy.uint32]:
+        """
+        Returns the pages (p,) ascending of the filter that changed after a stamp.
+        """
+
+    def filter_content(self, pages: numpy.typing.NDArray[numpy.uint32]) -> numpy.typing.NDArray[numpy.uint8]:
+        """Returns a copy (p, 512) of pages of the filter."""
+
+    def filter_view(self) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Returns all pages (p, 512) without a copy, read-only; they change with the filter.
+        """
+
+    def restore_filter(
+        self,
+        pages: numpy.typing.NDArray[numpy.uint32],
+        content: numpy.typing.NDArray[numpy.uint8],
+        bits: int,
+        stamp: int,
+    ) -> None:
+        """
+        Puts back pages (p,) and their content (p, 512) of a filter of the same shape, which changed at a stamp.
+
+        bits: of its counters; counts that are too large for those of this table become their largest.
+        """
+
 class TableGradients:
     """The gradients that one table got from a lookup."""
 
@@ -1094,10 +1167,16 @@ class BatchLookup:
     One lookup of several features of several tables, and the gradients that come back for it.
 
     features: (place in tables, pooling 0 sum, 1 mean, 2 none or 3 weighted, length of pooling none) each. An id
-    that repeats in a batch is read once. It keeps what it is given until the next call.
+    that repeats in a batch is read once. absent: (kind, scale, seed) for a feature whose ids without a row do not
+    read as its table says, else None. It keeps what it is given until the next call.
     """
 
-    def __init__(self, tables: Sequence[TrainingTable], features: Sequence[tuple[int, int, int]]) -> None: ...
+    def __init__(
+        self,
+        tables: Sequence[TrainingTable],
+        features: Sequence[tuple[int, int, int]],
+        absent: list[tuple[str, float, int] | None] | None = None,
+    ) -> None: ...
     @property
     def width(self) -> int:
         """Values of all pooled features together."""

@@ -14,6 +14,7 @@ EmberlineError
 ├── DeadlineExceeded      the answer did not come in time                          HTTP 504  DEADLINE_EXCEEDED
 ├── Conflict              not while the model is in this state                     HTTP 409  FAILED_PRECONDITION
 ├── ConfigError           a config file or option is wrong; `field` names it       (refused at start-up)
+│   └── ChangedConfig     a run cannot be resumed, because it was begun with another configuration
 ├── CheckpointError       a published version or a training checkpoint is unusable
 │   ├── IntegrityError    a byte differs from its digest, a file is missing or extra
 │   ├── UnsafeArtifact    content that could run code when loaded
@@ -96,6 +97,10 @@ class ConfigError(EmberlineError):
     def __init__(self, message: str, *, field: str = "") -> None:
         super().__init__(message)
         self.field = field
+
+
+class ChangedConfig(ConfigError):
+    """A run was begun with another configuration than the one that it is to be resumed with."""
 
 
 class CheckpointError(EmberlineError):

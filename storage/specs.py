@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from storage.errors import ConfigError
+from storage.initializers import ABSENT_ZEROS, AbsentRows
 
 # The native code numbers them in this order.
 POOLINGS = ("sum", "mean", "none", "weighted")
 RowType = Literal["fp32", "fp16", "bf16", "int8"]
 ROW_TYPES: tuple[RowType, ...] = get_args(RowType)
+# The largest finite value of each row type.
+_LARGEST = {
+    "fp32": 3.4028234663852886e38,
+    "fp16": 65504.0,
+    "bf16": 3.3895313892515355e38,
+    "int8": 3.4028234663852886e38,
+}
 MAX_DIM = 4096
 MAX_LENGTH = 1 << 20
 
@@ -45,17 +53,29 @@ def encoded_bytes(row_type: str, dim: int) -> int:
     return -(-size // 4) * 4
 
 
+def check_absent(absent: AbsentRows, row_type: str, *, what: str, field: str) -> None:
+    """Raises ConfigError for absent rows with values that a row type cannot hold. what: the owner, for the message."""
+    if absent.initializer.largest > _LARGEST[check_row_type(row_type)]:
+        raise ConfigError(
+            f"{what}: absent rows are {absent}, whose values reach {absent.initializer.largest:g}; {row_type} holds "
+            f"{_LARGEST[row_type]:g} at most",
+            field=field,
+        )
+
+
 @dataclass(frozen=True)
 class TableSpec:
     """One embedding table: `rows` rows of `dim` values, stored as `row_type` says (storage.rows).
 
-    Raises ConfigError for a name, size or row type that cannot be stored.
+    absent: what ids without a row read as, rounded as rows are; a delta's table says nothing of it. Raises ConfigError
+    for a name, size or row type that cannot be stored.
     """
 
     name: str
     dim: int
     row_type: str = "fp32"
     rows: int = 0
+    absent: AbsentRows = ABSENT_ZEROS
 
     def __post_init__(self) -> None:
         if not _TABLE_NAME.fullmatch(self.name):
@@ -70,6 +90,7 @@ class TableSpec:
         check_row_type(self.row_type, what=f"table {self.name!r}", field=f"tables.{self.name}.row_type")
         if self.rows < 0:
             raise ConfigError(f"table {self.name!r}: rows is {self.rows}, expected 0 or more", field="tables.rows")
+        check_absent(self.absent, self.row_type, what=f"table {self.name!r}", field=f"tables.{self.name}.absent")
 
     @property
     def row_bytes(self) -> int:
@@ -87,6 +108,8 @@ class LookupSpec:
     #: or cut to `length`.
     pooling: str = "sum"
     length: int = 0
+    #: What ids without a row read as; None: what the table says.
+    absent: AbsentRows | None = None
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:

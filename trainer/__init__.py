@@ -12,6 +12,7 @@ from storage.lazy import lazy_names
 if TYPE_CHECKING:
     from trainer.config import TrainConfig, load_config
     from trainer.embedding import (
+        AbsentRows,
         CombinedBag,
         CombinedEmbedding,
         CombinedTable,
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
     from trainer.run import train
     from trainer.trained import Trained, load_trained
     from trainer.updates import update
+    from trainer.warm_start import StartFrom, StartReport, plan_start, start_module
 
 _HOMES = {
+    "AbsentRows": "trainer.embedding",
     "CombinedBag": "trainer.embedding",
     "CombinedEmbedding": "trainer.embedding",
     "CombinedTable": "trainer.embedding",
@@ -69,6 +72,8 @@ _HOMES = {
     "SparseRowwiseAdagrad": "trainer.embedding",
     "SparseRowwiseAdam": "trainer.embedding",
     "SparseSGD": "trainer.embedding",
+    "StartFrom": "trainer.warm_start",
+    "StartReport": "trainer.start_report",
     "TrainConfig": "trainer.config",
     "TrainReport": "trainer.report",
     "Trained": "trainer.trained",
@@ -82,14 +87,17 @@ _HOMES = {
     "log_loss": "trainer.metrics",
     "multi_hash_table": "trainer.embedding",
     "paired_bootstrap": "trainer.metrics",
+    "plan_start": "trainer.warm_start",
     "publish": "trainer.publishing",
     "quotient_remainder_table": "trainer.embedding",
     "static_table": "trainer.embedding",
+    "start_module": "trainer.warm_start",
     "train": "trainer.run",
     "update": "trainer.updates",
 }
 
 __all__ = [
+    "AbsentRows",
     "CombinedBag",
     "CombinedEmbedding",
     "CombinedTable",
@@ -111,6 +119,8 @@ __all__ = [
     "SparseRowwiseAdagrad",
     "SparseRowwiseAdam",
     "SparseSGD",
+    "StartFrom",
+    "StartReport",
     "TrainConfig",
     "TrainReport",
     "Trained",
@@ -124,8 +134,10 @@ __all__ = [
     "log_loss",
     "multi_hash_table",
     "paired_bootstrap",
+    "plan_start",
     "publish",
     "quotient_remainder_table",
+    "start_module",
     "static_table",
     "train",
     "update",

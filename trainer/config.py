@@ -214,6 +214,9 @@ class TrainingConfig(StrictModel):
     eval_every: int = Field(default=1, ge=0)
     #: Steps between checkpoints; 0 for the end of each epoch only.
     checkpoint_every_steps: int = Field(default=0, ge=0)
+    #: The column with the time of each row, in seconds if it holds numbers, by which tables evict after_seconds; None
+    #: for the time at which it is trained on.
+    time_column: str | None = None
     #: DRAM of all tables together, rows beyond it lie on SSD; None keeps every row in memory.
     dram_bytes: int | None = Field(default=None, ge=1)
 

@@ -34,6 +34,7 @@ from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.report import EpochReport, finite_or_none
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
+from trainer.warm_start import StartFrom, StartReport, start_config
 
 
 class TrainingLoop:
@@ -70,7 +71,7 @@ class TrainingLoop:
         self._display = display
         self.memory = memory
         self._settings = settings_of(config)
-        self._maker = BatchMaker(config.spec, config.label)
+        self._maker = BatchMaker(config.spec, config.label, config.training.time_column)
         self._stop = threading.Event()
         self._publishing: dict[str, Any] | None = None
         self._publisher: Publisher | None = None
@@ -88,6 +89,11 @@ class TrainingLoop:
         self.history = [EpochReport(**entry) for entry in state.history]
         self.update = state.update
         self._publishing = state.publishing
+
+    def start_from(self, given: StartFrom) -> StartReport:
+        """Fills model, tables and optimizers, all new, from another run or version; training begins at step 0."""
+        self._schedule.set(0)  # what FTRL makes of rows from elsewhere depends on the learning rate
+        return start_config(self.config, given, self.model, self.tables, self.dense_optimizer, self.sparse_optimizer)
 
     def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
         """Publishes from this call on. A snapshot that the publisher has pending is written first."""
@@ -144,7 +150,12 @@ class TrainingLoop:
         )
         base = self._log.base
         moved = base is None or base.state.position.step != self.position.step
-        return self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None).folder
+        commit = self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None)
+        if state.publishing is None:
+            # Nothing was published that erased ids could be removed from.
+            for name, table in self.tables.items():
+                table.forget_removed(commit.tables[name].stamp)
+        return commit.folder
 
     def publish(self, kind: WantedKind = "auto") -> Path:
         """Publishes the state as it is now and returns the folder of the version or delta."""
@@ -261,9 +272,20 @@ class TrainingLoop:
         clip_norm = self.config.optimizer.clip_norm
         scale = global_clip(clip_norm, self.model.parameters(), self.sparse_optimizer) if clip_norm else 1.0
         self.dense_optimizer.step()
-        self.sparse_optimizer.step(scale=scale)
+        self.sparse_optimizer.step(scale=scale, seconds=self._seconds(batch))
         self._display.step(value, batch.labels, logits)
         return value
+
+    def _seconds(self, batch: Batch) -> float | None:
+        """Returns the time of a batch for eviction; None: the wall clock."""
+        column = self.config.training.time_column
+        if column is not None and batch.seconds is None:
+            raise InvalidInput(
+                f"step {self.position.step + 1}: no row of the batch has a time in the column {column!r}; "
+                "leave such rows out",
+                field="training.time_column",
+            )
+        return batch.seconds
 
     def _finish_epoch(self) -> None:
         training = self.config.training

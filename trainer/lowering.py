@@ -65,6 +65,11 @@ def lower(spec: FeatureSpec, tables: Sequence[AnyTableConfig]) -> Lowered:
         features += made
         if len(made) == 1:
             continue
+        if feature.absent is not None:
+            raise ValueError(
+                f"feature {feature.name!r} has `absent`, but its table {table.name!r} is made of several; an absent "
+                "row is for tables of the kinds dynamic, static and hashed"
+            )
         if table.combination == "mult":
             _check_single(spec, feature)
         names = [each.name for each in made]

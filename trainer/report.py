@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer.embedding import MemoryFigures
+    from trainer.start_report import StartReport
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class TrainReport:
     tables: list[TableReport] = field(default_factory=list)
     #: Distribution of the rows over DRAM and SSD, when their DRAM is bounded.
     memory: MemoryFigures | None = None
+    #: What the run took over from another one, or from a version, before its first step.
+    started: StartReport | None = None
 
     @property
     def rows_per_second(self) -> float:

@@ -13,7 +13,7 @@ from storage.errors import ConfigError
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config
-from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted
+from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted, check_time_column
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -22,7 +22,8 @@ from trainer.publishing import DeltaPolicy
 from trainer.report import TableReport, TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.settings import check_same_training
-from trainer.trained import sample_columns, save_config, save_sample
+from trainer.trained import read_start, sample_columns, save_config, save_sample, save_start
+from trainer.warm_start import StartFrom, StartReport
 
 
 def train(
@@ -36,6 +37,7 @@ def train(
     progress: bool = True,
     resume: bool = False,
     dram_bytes: int | None = None,
+    start_from: StartFrom | Path | str | None = None,
 ) -> TrainReport:
     """Trains a model and returns its figures; with a repository, publishes it there when done.
 
@@ -46,8 +48,9 @@ def train(
     `data` to use at most. output: a folder for checkpoints, report and configuration. resume: continues from the newest
     checkpoint in `output`, to the bit as if nothing had happened; config and data must be those of the first run
     (epochs may grow). dram_bytes: DRAM of the tables, instead of training.dram_bytes in the configuration; rows beyond
-    it lie on SSD. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError,
-    InvalidInput.
+    it lie on SSD. start_from: a run, or a published version, whose rows and weights a new run begins with, as far as
+    they fit; the report says which. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises
+    ConfigError, InvalidInput; with start_from also NotFound and CheckpointError.
     """
     if not isinstance(config, TrainConfig):
         config = load_config(config)
@@ -63,6 +66,11 @@ def train(
         )
     if resume and not saved:
         raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
+    if resume and start_from is not None:
+        raise ConfigError(
+            f"{output}: a run that is resumed goes on from its own checkpoint; leave start_from (--from) out",
+            field="start_from",
+        )
     if saved:
         config = config.with_column_types(read_commit(saved[-1]).state.column_types)
     config, rows, valid_rows = _open_rows(config, data, valid, limit)
@@ -84,6 +92,9 @@ def train(
             _check_nothing_is_pending(log.newest, repository)
             state = load_checkpoint(log.newest.folder, model, tables, loop.dense_optimizer)
             loop.restore(state)
+        started = _started(loop, output, start_from, new=state is None)
+        if started is not None and state is None:
+            display.say(started.text())
         save_config(output, config)
         # Saved before the first publish, so that a snapshot left pending by a crash is made of the same rows.
         sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.label))
@@ -95,7 +106,7 @@ def train(
         if repository is not None:
             _publish_the_end(loop, policy)
         published = loop.published[-1] if loop.published else None
-        report = _report(config, loop, valid_rows, output, published)
+        report = _report(config, loop, valid_rows, output, published, started)
     report.write(output / "report.json")
     return report
 
@@ -106,7 +117,7 @@ def _open_rows(
     """Opens the rows to train on and to evaluate on; returns them with the configuration that names their column
     types.
     """
-    rows = ParquetRows.open(data, Wanted(config.inputs, config.label, learns=True))
+    rows = training_rows(config, data, learns=True)
     config = config.with_column_types(rows.column_types)
     if limit is not None:
         if limit < 1:
@@ -124,6 +135,34 @@ def _open_rows(
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
     return config, rows, valid_rows
+
+
+def _started(
+    loop: TrainingLoop, output: Path, given: StartFrom | Path | str | None, *, new: bool
+) -> StartReport | None:
+    """Starts a new run from another one if it is to; returns what the run was started with, also a resumed one."""
+    if not new:
+        return read_start(output)
+    report = None
+    if given is not None:
+        report = loop.start_from(given if isinstance(given, StartFrom) else StartFrom(given))
+    save_start(output, report)
+    return report
+
+
+def training_rows(config: TrainConfig, data: DataPath, *, learns: bool = False) -> ParquetRows:
+    """Opens rows to train on, with the time column of the configuration. learns: as `Wanted` says."""
+    column = config.training.time_column
+    wanted = Wanted(config.inputs, config.label, keep=() if column is None else (column,), learns=learns)
+    try:
+        rows = ParquetRows.open(data, wanted)
+    except ConfigError as error:
+        if error.field != "keep":
+            raise
+        raise ConfigError(f"training.time_column: {error}", field="training.time_column") from None
+    if column is not None:
+        check_time_column(rows.schema, column)
+    return rows
 
 
 def _publish_the_end(loop: TrainingLoop, policy: DeltaPolicy) -> None:
@@ -171,7 +210,12 @@ def _check_nothing_is_pending(commit: Commit, repository: Path | str | None) -> 
 
 
 def _report(
-    config: TrainConfig, loop: TrainingLoop, valid: ParquetRows | None, output: Path, published: Path | None
+    config: TrainConfig,
+    loop: TrainingLoop,
+    valid: ParquetRows | None,
+    output: Path,
+    published: Path | None,
+    started: StartReport | None,
 ) -> TrainReport:
     evaluated = [entry for entry in loop.history if entry.log_loss is not None]
     assert loop.checkpoint is not None
@@ -189,6 +233,7 @@ def _report(
         epochs=loop.history,
         tables=table_reports(loop),
         memory=None if loop.memory is None else loop.memory.figures(),
+        started=started,
     )
 
 

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from storage.errors import ConfigError
+from storage.errors import ChangedConfig, ConfigError
 from storage.features.feature import Feature
 from trainer.config import TrainConfig
 
@@ -19,6 +19,8 @@ from trainer.config import TrainConfig
 _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes")
 # Settings of a table that say which rows it has, and what their values mean.
 _OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")
+# Of each table.
+_FREE_OF_TABLES = ("admit_after", "eviction")
 _NAMED_AT_MOST = 5
 
 Settings = dict[str, str]
@@ -36,19 +38,19 @@ def settings_of(config: TrainConfig) -> Settings:
         found[f"features.{feature.name}"] = _shape(config, feature)
         found[f"definitions.{feature.name}"] = _digest(feature.model_dump(mode="json"))
     for table in config.tables:
-        for key, value in table.model_dump(mode="json", exclude={"name"}).items():
+        for key, value in table.model_dump(mode="json", exclude={"name", *_FREE_OF_TABLES}).items():
             found[f"tables.{table.name}.{key}"] = str(value)
     return found
 
 
 def check_same_training(trained: Settings, config: TrainConfig, folder: Path) -> None:
-    """Raises ConfigError naming the difference, when continuing with `config` would not be the same training."""
+    """Raises ChangedConfig naming the difference, when continuing with `config` would not be the same training."""
     changes = _differences(trained, settings_of(config))
     if changes:
-        raise ConfigError(
+        raise ChangedConfig(
             f"{folder}: was trained with another configuration: {_listed(changes)}. On resume only "
-            f"{', '.join(_FREE_ON_RESUME)} and publish may change; give the configuration that the run began with, or "
-            "train anew into another folder",
+            f"{', '.join((*_FREE_ON_RESUME, *_FREE_OF_TABLES))} and publish may change; give the configuration that "
+            "the run began with, or start a new run in another folder from this one (start_from, --from)",
             field="resume",
         )
 
@@ -60,8 +62,8 @@ def check_same_model(trained: Settings, config: TrainConfig, folder: Path) -> No
     if changes:
         raise ConfigError(
             f"{folder}: was trained as another model than config.json describes now: {_listed(changes)}. A run keeps "
-            "its features, tables and network; put config.json back, or train the new model into another folder "
-            "(emberline train) and publish it as the next version",
+            "its features, tables and network; put config.json back, or train the new model into another folder, "
+            f"from this run (emberline train --from {folder.parent.parent}), and publish it as the next version",
             field="config",
         )
 

@@ -28,6 +28,8 @@ from storage.features.strict_model import StrictModel, did_you_mean
 from storage.features.transforms import FloorDivide, Hash, Modulo, Transform
 from storage.initializers import Initializer, InitializerKind
 from storage.specs import TableSpec
+from trainer.admission import BloomAdmission
+from trainer.row_rules import AdmissionConfig, CounterAdmissionConfig, EvictionConfig
 
 Dim = Annotated[int, Field(ge=1, le=4096)]
 Buckets = Annotated[int, Field(ge=1, lt=2**32)]
@@ -114,8 +116,26 @@ class _LivingRows(_AnyTable):
     init: InitializerConfig = InitializerConfig()
     #: Occurrences until an id gets a row.
     admit_after: int = Field(default=1, ge=1, lt=2**31)
+    #: How ids without a row are counted.
+    admission: AdmissionConfig = CounterAdmissionConfig()
+    #: When rows that were not used for long, or are small, go; None never.
+    eviction: EvictionConfig | None = None
     #: A row not touched for this many publishes is erased at the next one; 0 never.
     expire_after_publishes: int = Field(default=0, ge=0, le=512)
+
+    @model_validator(mode="after")
+    def _countable(self) -> _LivingRows:
+        try:
+            if self.bloom is not None:
+                self.bloom.check(self.admit_after)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def bloom(self) -> BloomAdmission | None:
+        """The filter that counts ids without a row; None: they are counted exactly."""
+        return None if isinstance(self.admission, CounterAdmissionConfig) else self.admission.bloom
 
 
 class TableConfig(_LivingRows):

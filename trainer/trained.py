@@ -1,10 +1,11 @@
 """A finished training run on disk: its configuration, its newest checkpoint, and rows to make golden requests of.
 
-OUTPUT/{config.json, report.json, sample.safetensors, checkpoints/}
+OUTPUT/{config.json, report.json, sample.safetensors, checkpoints/}, and start.json where it began with another model.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,9 +30,11 @@ from trainer.publishing import WantedKind
 from trainer.publishing.golden import as_sent
 from trainer.row_memory import memory_of
 from trainer.settings import check_same_model
+from trainer.start_report import StartReport
 
 CONFIG = "config.json"
 _SAMPLE = "sample.safetensors"
+_START = "start.json"
 # Golden requests are drawn from these; more rows make it likelier that every table is reached.
 SAMPLE_ROWS = 2048
 _SAMPLE_PARTS = 8
@@ -143,6 +146,23 @@ def save_config(output: Path, config: TrainConfig) -> None:
 def save_sample(output: Path, columns: dict[str, Column]) -> None:
     """Keeps rows for golden requests, so that publishing again needs no data."""
     _replace(output / _SAMPLE, lambda path: write_tensors(path, pack_columns(columns)))
+
+
+def save_start(output: Path, report: StartReport | None) -> None:
+    """Keeps what the run began with, for the report of a run that is resumed; None: with nothing."""
+    if report is None:
+        (output / _START).unlink(missing_ok=True)
+        return
+    text = json.dumps(report.to_json_value(), indent=1)
+    _replace(output / _START, lambda path: write_bytes(path, text.encode() + b"\n"))
+
+
+def read_start(output: Path) -> StartReport | None:
+    """Returns the report that `save_start` kept; None when there is none."""
+    try:
+        return StartReport.from_json_value(json.loads((output / _START).read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

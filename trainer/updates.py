@@ -19,7 +19,7 @@ from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage
 from trainer.report import UpdateReport, finite_or_none
 from trainer.row_memory import row_memory, with_dram_bytes
-from trainer.run import table_reports, threads
+from trainer.run import table_reports, threads, training_rows
 from trainer.settings import check_same_training
 from trainer.trained import SAMPLE_ROWS, read_run, read_sample, sample_columns, save_sample, with_newer_rows
 
@@ -53,9 +53,8 @@ def update(
     config = with_dram_bytes(read_run(output)[0], dram_bytes)
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
-    wanted = Wanted(config.inputs, config.label)
-    rows = ParquetRows.open(data, wanted)
-    valid_rows = None if valid is None else ParquetRows.open(valid, wanted)
+    rows = training_rows(config, data)
+    valid_rows = None if valid is None else ParquetRows.open(valid, Wanted(config.inputs, config.label))
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)

@@ -10,7 +10,8 @@ import click
 
 from emberline.cli.command import Command
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
-from emberline.cli.sizes import BYTES, human_bytes
+from emberline.cli.sizes import BYTES
+from serving.byte_sizes import human_bytes
 
 
 @click.command(

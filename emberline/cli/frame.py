@@ -28,7 +28,10 @@ COMMANDS = {
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
     "score": ("emberline.cli.score:score", "Score a Parquet file as of a snapshot, without a server."),
     "export": ("emberline.cli.score:export", "Write the rows of a table as of a snapshot as Parquet."),
-    "inspect": ("emberline.cli.inspect", "Show what a version, a repository or a Parquet file holds."),
+    "inspect": (
+        "emberline.cli.inspect",
+        "Show what a run, a version or a Parquet file holds; analyse embedding tables.",
+    ),
     "snapshots": ("emberline.cli.snapshots", "Show what a running server serves of a model, and what it refused."),
     "rollback": ("emberline.cli.live:rollback", "Serve an earlier snapshot, and stay there."),
     "resume": ("emberline.cli.live:resume", "Follow what is published again, after a rollback, a pause or a pin."),

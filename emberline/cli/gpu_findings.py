@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from emberline.cli.finding import Finding
-from emberline.cli.sizes import human_bytes
+from serving.byte_sizes import human_bytes
 from serving.gpu.device_errors import first_line
 from serving.gpu.driver import GpuInfo
 from serving.gpu.gpus import Surroundings, driver_version, judge, look_around, version_text

@@ -1,4 +1,4 @@
-"""`emberline inspect`: shows the content of a version, a delta, a model, a repository or a Parquet file."""
+"""`emberline inspect`: shows what a run, a version, a delta, a model, a repository or a Parquet file holds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import table_console
+from emberline.cli.inspect_tables import TableOptions, analyse, show_run
 from emberline.cli.row_types import rounding_lines
 from storage.errors import CheckpointError, NotFound, ReadError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from storage.checkpoint import Shard
 
 MANIFEST = "manifest.json"
+_FILE = LocalPath(dir_okay=False)
 NUMBERS = {"rows", "removed", "dim", "MiB", "saved", "bytes", "version", "delta", "deltas", "changes since"}
 
 
@@ -32,28 +34,118 @@ Examples:
   emberline inspect build/models                  all models and versions
   emberline inspect build/models/movielens/1      one version and its deltas, every digest checked
   emberline inspect build/models/movielens/1/deltas/000007   one delta
-  emberline inspect build/movielens/train.parquet""",
+  emberline inspect build/movielens/train.parquet
+  emberline inspect build/run                     a training run
+  emberline inspect build/run --tables            its tables: counts, last use, norms, thresholds, budgets
+  emberline inspect build/run --tables --html tables.html    the same as a page with plots
+  emberline inspect build/run --table item --parquet item.parquet   every row, and ids without one
+  emberline inspect build/models/movielens --table item --json -    as served now; counts are approximate""",
 )
 @click.argument("path", type=LocalPath(exists=True))
 @click.option(
-    "--hottest", type=click.IntRange(0, 1000), default=5, help="Most used ids to list for each table of a version."
+    "--table",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="Analyse this table of a run, or of a model's newest snapshot; may be given several times.",
+)
+@click.option("--tables", "every", is_flag=True, help="Analyse all tables.")
+@click.option(
+    "--json", "json_file", type=_FILE, metavar="FILE", help="Write the analysis as JSON; - prints it instead."
+)
+@click.option(
+    "--html", type=_FILE, metavar="FILE", help="Write the analysis as a page with plots, which needs no network."
+)
+@click.option(
+    "--parquet",
+    type=_FILE,
+    metavar="FILE",
+    help="Write the rows of one table as Parquet, ids without a row beside it as *.waiting.parquet.",
+)
+@click.option(
+    "--data",
+    type=LocalPath(exists=True),
+    metavar="PARQUET",
+    multiple=True,
+    help="Training data to measure the collisions of hashed features on; several are.",
+)
+@click.option(
+    "--data-rows", type=click.IntRange(1, 100_000_000), default=1_000_000, help="Rows of --data to read, in memory."
+)
+@click.option(
+    "--near-zero",
+    type=click.FloatRange(0, min_open=True),
+    default=1e-3,
+    help="Rows of a smaller L2 norm count as zero.",
+)
+@click.option("--hottest", type=click.IntRange(0, 1000), default=5, help="Most used ids to list for each table.")
+@click.option(
+    "--sample", type=click.IntRange(0, 1000), default=5, help="Rows, drawn by chance, to list for each table."
 )
 @click.option("--no-verify", is_flag=True, help="Do not compute digests (names and sizes are still checked).")
-def command(path: Path, hottest: int, no_verify: bool) -> None:
-    """Show what PATH holds: a repository, a model, a version, a delta, or Parquet data."""
+@click.option("--overwrite", is_flag=True, help="Replace files that are there.")
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def command(
+    path: Path,
+    names: tuple[str, ...],
+    every: bool,
+    json_file: Path | None,
+    html: Path | None,
+    parquet: Path | None,
+    data: tuple[Path, ...],
+    data_rows: int,
+    near_zero: float,
+    hottest: int,
+    sample: int,
+    no_verify: bool,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Show what PATH holds: a run, a repository, a model, a version, a delta, or Parquet data.
+
+    With --table or --tables, analyse embedding tables: of a run (its output folder, or one of its commits) with exact
+    counts, or of a model's folder or a version, deltas included.
+    """
+    options = TableOptions(
+        names=names,
+        every=every,
+        json=json_file,
+        parquet=parquet,
+        html=html,
+        data=data,
+        data_rows=data_rows,
+        near_zero=near_zero,
+        hottest=hottest,
+        sample=sample,
+        verify=not no_verify,
+        overwrite=overwrite,
+        quiet=quiet,
+    )
+    options.check()
     console = table_console()
+    if options.wanted:
+        analyse(console, path, options)
+    else:
+        _show(console, path, hottest, verify=not no_verify, quiet=quiet)
+
+
+def _show(console: Console, path: Path, hottest: int, *, verify: bool, quiet: bool) -> None:
     if _is_delta(path):
-        _delta(console, path, hottest, verify=not no_verify)
+        _delta(console, path, hottest, verify=verify)
     elif (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):
-        _version(console, path, hottest, verify=not no_verify)
+        _version(console, path, hottest, verify=verify)
     elif path.is_dir() and path.name == "deltas" and (path.parent / MANIFEST).is_file():
-        _version(console, path.parent, hottest, verify=not no_verify)
+        _version(console, path.parent, hottest, verify=verify)
     elif path.suffix == ".parquet" or (path.is_dir() and _holds_parquet(path)):
         _parquet(console, path)
+    elif (path / "checkpoints").is_dir() or (path / "state.json").is_file():
+        show_run(console, path, verify, quiet)
     elif path.is_dir():
-        _repository(console, path, verify=not no_verify)
+        _repository(console, path, verify=verify)
     else:
-        raise NotFound(f"{path}: expected a repository, a model, a version's or a delta's folder, or Parquet data")
+        raise NotFound(
+            f"{path}: expected a run, a repository, a model, a version's or a delta's folder, or Parquet data"
+        )
 
 
 def _holds_parquet(folder: Path) -> bool:

@@ -13,7 +13,8 @@ from rich.table import Table
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.server_call import IDENTITY, call_server, model_path, timeout_option
-from emberline.cli.sizes import BYTES, human_bytes
+from emberline.cli.sizes import BYTES
+from serving.byte_sizes import human_bytes
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:

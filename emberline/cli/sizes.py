@@ -1,4 +1,4 @@
-"""Numbers of bytes on the command line and in reports."""
+"""Numbers of bytes on the command line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 import click
 
 from serving.byte_sizes import parse_bytes
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class _Bytes(click.ParamType[int]):
@@ -22,12 +20,3 @@ class _Bytes(click.ParamType[int]):
 
 
 BYTES = _Bytes()
-
-
-def human_bytes(count: float) -> str:
-    """Formats bytes, such as 1.5 GiB."""
-    for unit in _UNITS[:-1]:
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} {_UNITS[-1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,11 @@ import click
 
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
+from storage.errors import ChangedConfig, ConfigError
 from storage.paths import local_path
 
 if TYPE_CHECKING:
-    from trainer import TrainReport
+    from trainer import StartFrom, TrainReport
 
 
 @click.command(
@@ -23,7 +25,8 @@ Examples:
   emberline train trainer/configs/movielens.yaml --data build/movielens/train.parquet \\
       --valid build/movielens/valid.parquet --output build/run --repository build/models
   emberline train model.yaml --data clicks/ --valid 0.1 --output run
-  emberline train model.yaml --data clicks/ --valid 0.1 --output run --resume""",
+  emberline train model.yaml --data clicks/ --valid 0.1 --output run --resume
+  emberline train wider.yaml --data clicks/ --valid 0.1 --output run-2 --from run --dry-run""",
 )
 @click.argument("config", type=LocalPath(exists=True, dir_okay=False))
 @click.option(
@@ -49,6 +52,25 @@ Examples:
 @click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=OPTION_HELP)
 @click.option("--resume", is_flag=True, help="Go on from the newest commit in --output.")
 @click.option(
+    "--from",
+    "start_from",
+    type=LocalPath(),
+    help="Begin with the rows and weights of this run's folder, or of REPOSITORY/MODEL[/VERSION], as far as they fit.",
+)
+@click.option(
+    "--map",
+    "renamed",
+    metavar="NEW=OLD",
+    multiple=True,
+    help="With --from: the table or feature NEW was called OLD there; may be given several times.",
+)
+@click.option(
+    "--partial",
+    is_flag=True,
+    help="With --from another type of model: take dense weights of the same names, and leading blocks of other shapes.",
+)
+@click.option("--dry-run", is_flag=True, help="With --from: print what would be taken, and stop.")
+@click.option(
     "--dram-bytes",
     type=click.IntRange(1),
     help="Memory of all tables together (training.dram_bytes); rows beyond it lie on SSD, under --output.",
@@ -63,6 +85,10 @@ def command(
     limit: int | None,
     row_types: tuple[str, ...],
     resume: bool,
+    start_from: Path | None,
+    renamed: tuple[str, ...],
+    partial: bool,
+    dry_run: bool,
     dram_bytes: int | None,
     quiet: bool,
 ) -> None:
@@ -70,25 +96,72 @@ def command(
 
     CONFIG is one YAML file: columns, feature transforms, tables, label, model and optimizers (docs/training.md). Ctrl-C
     saves a checkpoint; --resume goes on from it to the bit as if nothing had happened. `emberline update` goes on over
-    newer rows when the training is done.
+    newer rows when the training is done. --from begins a new run with what another one, or a published version, has of
+    the same tables and features.
     """
-    from trainer import train
+    from trainer import plan_start, train
     from trainer.config import load_config, with_row_types
 
     settings = load_config(config)
     asked = asked_row_types(row_types, settings.publish.row_types)
-    report = train(
-        settings if asked is None else with_row_types(settings, asked),
-        list(data),
-        output=output,
-        repository=repository,
-        valid=_validation(valid),
-        limit=limit,
-        progress=not quiet,
-        resume=resume,
-        dram_bytes=dram_bytes,
-    )
+    started = _start_from(start_from, renamed, partial=partial, dry_run=dry_run)
+    if dry_run and started is not None:
+        click.echo(plan_start(settings, started).text())
+        return
+    try:
+        report = train(
+            settings if asked is None else with_row_types(settings, asked),
+            list(data),
+            output=output,
+            repository=repository,
+            valid=_validation(valid),
+            limit=limit,
+            progress=not quiet,
+            resume=resume,
+            dram_bytes=dram_bytes,
+            start_from=started,
+        )
+    except ChangedConfig as error:
+        command_line = _command_from(output, click.get_current_context())
+        raise ConfigError(f"{error}:\n  {command_line}", field=error.field) from None
     _print(report)
+
+
+def _start_from(source: Path | None, renamed: tuple[str, ...], *, partial: bool, dry_run: bool) -> StartFrom | None:
+    from trainer import StartFrom
+
+    if source is None:
+        for option, given in (("--map", renamed), ("--partial", partial), ("--dry-run", dry_run)):
+            if given:
+                raise click.UsageError(f"{option} is for --from, which is not given")
+        return None
+    names: dict[str, str] = {}
+    for text in renamed:
+        new, equals, old = text.partition("=")
+        if not (new and equals and old):
+            raise click.BadParameter(f"{text!r}: expected NEW=OLD", param_hint="--map")
+        if new in names:
+            raise click.BadParameter(f"{new!r} is given twice", param_hint="--map")
+        names[new] = old
+    return StartFrom(source, names, partial)
+
+
+def _command_from(output: Path, context: click.Context) -> str:
+    """Returns the command that starts a new run of the same options from the run in `output`."""
+    number = 2
+    while (new := output.with_name(f"{output.name}-{number}")).exists():
+        number += 1
+    words = ["emberline", "train", str(context.params["config"])]
+    for option in context.command.params:
+        value = context.params[option.name or ""]
+        if not isinstance(option, click.Option) or option.name in ("resume", "output", "start_from"):
+            continue
+        if option.is_flag:
+            words += [option.opts[0]] if value else []
+            continue
+        for each in value if option.multiple else [value]:
+            words += [] if each is None else [option.opts[0], str(each)]
+    return shlex.join([*words, "--output", str(new), "--from", str(output)])
 
 
 def _validation(given: str | None) -> float | Path | None:

@@ -24,7 +24,7 @@ class StagedLookup:
         # Features that the graph does not read are not looked up.
         self._features = list(dict.fromkeys(entry.source for _, entry in entries if entry.kind != "dense"))
         features = [spec.feature(name) for name in self._features]
-        self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length) for f in features])
+        self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length, f.absent_rows) for f in features])
         self._dense = [(place, entry.source) for place, entry in entries if entry.kind == "dense"]
         # The input that a feature's rows are written to by the lookup itself.
         self._direct: list[int | None] = [None] * len(self._features)

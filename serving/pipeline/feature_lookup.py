@@ -73,7 +73,7 @@ class FeatureLookup:
         # Features that the graph does not read are not looked up.
         self._features = list(dict.fromkeys(entry.source for entry in entries if entry.kind != "dense"))
         specs = [spec.feature(name) for name in self._features]
-        self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length) for f in specs])
+        self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length, f.absent_rows) for f in specs])
         blocks = {each: [inputs[number] for number in each.members] for each in made}
         direct = {each for each, parts in blocks.items() if all(map(_is_direct, parts))}
         self._picks = [(each.place, self._pick(blocks[each][0])) for each in made if each not in direct]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serving.scoring.as_of import AsOf, find_as_of
-from serving.scoring.export import export_table
+from serving.scoring.export import export_table, snapshot_rows
 from serving.scoring.scorer import Scorer, open_source, score_parquet
+from storage.checkpoint.as_of import AsOf, find_as_of
 
-__all__ = ["AsOf", "Scorer", "export_table", "find_as_of", "open_source", "score_parquet"]
+__all__ = ["AsOf", "Scorer", "export_table", "find_as_of", "open_source", "score_parquet", "snapshot_rows"]

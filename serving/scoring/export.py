@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from serving.scoring.as_of import AsOf
-from storage.errors import NotFound
+from storage.checkpoint import Shard
+from storage.checkpoint.as_of import AsOf
+from storage.errors import CheckpointError, NotFound
 from storage.features.strict_model import did_you_mean
 from storage.paths import local_path
+from storage.rows import RowCodec
 
 # Called after each part that is written: rows so far, rows in all (some fewer or more, where deltas removed or added
 # rows).
@@ -44,11 +46,11 @@ def export_table(as_of: AsOf, table: str, target: Path, *, progress: Progress | 
     done, total = 0, specs[table].rows
     try:
         with pq.ParquetWriter(unfinished, schema) as writer:
-            for ids, rows in _rows(as_of, table, dim):
-                flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
-                arrays = [pa.array(ids), pa.FixedSizeListArray.from_arrays(flat, dim)]
+            for shard in snapshot_rows(as_of, table):
+                flat = pa.array(np.ascontiguousarray(shard.rows).reshape(-1))
+                arrays = [pa.array(shard.ids), pa.FixedSizeListArray.from_arrays(flat, dim)]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
-                done += len(ids)
+                done += len(shard.ids)
                 if progress is not None:
                     progress(done, max(done, total))
         unfinished.replace(target)
@@ -57,45 +59,59 @@ def export_table(as_of: AsOf, table: str, target: Path, *, progress: Progress | 
     return done
 
 
-def _rows(as_of: AsOf, table: str, dim: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields ids, ascending over all parts, with their rows."""
-    changed, rows, there = _changes(as_of, table, dim)
+def snapshot_rows(as_of: AsOf, table: str) -> Iterator[Shard]:
+    """Yields a table's rows as of a snapshot, by ascending ids, with their use counts.
+
+    What deltas changed is held in memory, the rest passes through shard by shard.
+    """
+    spec = next(spec for spec in as_of.version.tables if spec.name == table)
+    codec = RowCodec(spec.row_type, spec.dim)
+    changed, there = _changes(as_of, table, codec)
     at = 0
     for shard in as_of.version.shards(table):
         if len(shard.ids) == 0:
             continue
         # Changed ids up to this shard's last belong among its own.
-        end = int(np.searchsorted(changed, shard.ids[-1], side="right"))
-        kept = ~np.isin(shard.ids, changed[at:end], assume_unique=True)
-        mine = there[at:end]
-        ids = np.concatenate([shard.ids[kept], changed[at:end][mine]])
-        values = np.concatenate([shard.rows[kept], rows[at:end][mine]])
-        order = np.argsort(ids, kind="stable")
-        at = end
-        yield ids[order], values[order]
-    rest = there[at:]
-    if rest.any():
-        yield changed[at:][rest], rows[at:][rest]
+        end = int(np.searchsorted(changed.ids, shard.ids[-1], side="right"))
+        mine, at = slice(at, end), end
+        if mine.start == end:
+            yield shard
+            continue
+        kept = ~np.isin(shard.ids, changed.ids[mine], assume_unique=True)
+        yield _joined([shard.take(kept), changed.take(mine).take(there[mine])], codec)
+    if there[at:].any():
+        yield changed.take(slice(at, None)).take(there[at:])
 
 
-def _changes(as_of: AsOf, table: str, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns what deltas changed: ids ascending, the newest row of each, and whether the id is there at all."""
-    ids = [np.empty(0, np.int64)]
-    rows = [np.empty((0, dim), np.float32)]
-    there = [np.empty(0, np.bool_)]
+def _joined(shards: Sequence[Shard], codec: RowCodec) -> Shard:
+    """Returns the rows of some shards by ascending ids; for an id that occurs several times, the last in order."""
+    ids = np.concatenate([shard.ids for shard in shards])
+    encoded = np.concatenate([shard.encoded for shard in shards])
+    return Shard(ids, encoded, np.concatenate([shard.freq for shard in shards]), codec).take(_last_of_each(ids))
+
+
+def _changes(as_of: AsOf, table: str, codec: RowCodec) -> tuple[Shard, np.ndarray]:
+    """Returns what deltas changed, the newest row of each id, and whether the id is there at all."""
+    shards, there = [_without_rows(np.empty(0, np.int64), codec)], [np.empty(0, np.bool_)]
     for delta in as_of.deltas:
         if table not in {spec.name for spec in delta.tables}:
             continue
         for shard in delta.shards(table):
-            ids.append(shard.ids)
-            rows.append(shard.rows)
+            if shard.codec != codec:
+                raise CheckpointError(f"{delta.path}: table {table!r} has other rows than the version: {shard.codec}")
+            shards.append(shard)
             there.append(np.ones(len(shard.ids), np.bool_))
-        gone = delta.removed(table)
-        ids.append(gone)
-        rows.append(np.zeros((len(gone), dim), np.float32))
-        there.append(np.zeros(len(gone), np.bool_))
-    every = np.concatenate(ids)
-    # For an id that occurs several times the last row counts: the first from the end.
-    unique, places = np.unique(every[::-1], return_index=True)
-    last = len(every) - 1 - places
-    return unique, np.concatenate(rows)[last], np.concatenate(there)[last]
+        shards.append(_without_rows(delta.removed(table), codec))
+        there.append(np.zeros(len(shards[-1].ids), np.bool_))
+    last = _last_of_each(np.concatenate([shard.ids for shard in shards]))
+    return _joined(shards, codec), np.concatenate(there)[last]
+
+
+def _last_of_each(ids: np.ndarray) -> np.ndarray:
+    """Returns the place of the last occurrence of each id, by ascending ids."""
+    # Of equal ids, np.unique names the first: here the first from the end.
+    return len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
+
+
+def _without_rows(ids: np.ndarray, codec: RowCodec) -> Shard:
+    return Shard(ids, np.zeros((len(ids), codec.row_bytes), np.uint8), np.zeros(len(ids), np.uint8), codec)

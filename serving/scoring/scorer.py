@@ -19,8 +19,8 @@ from serving.engine.validation import Claims, validate
 from serving.model_config.options import ModelOptions
 from serving.pipeline.host import Pipeline
 from serving.pipeline.snapshot import Snapshot
-from serving.scoring.as_of import AsOf
 from storage.checkpoint import GraphOutput
+from storage.checkpoint.as_of import AsOf
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, FeatureSpec, column_from_arrow
 from storage.features.dtypes import NUMPY_DTYPES

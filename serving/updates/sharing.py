@@ -22,6 +22,7 @@ from serving.updates.state import SavedSnapshot
 from serving.updates.version_diff import TooDifferent, VersionDiff, touched_ids, version_diff
 from storage.checkpoint import PublishedVersion, open_delta, open_version
 from storage.errors import CheckpointError
+from storage.specs import TableSpec
 from storage.tiers.tiered import TieredStore
 
 logger = logging.getLogger("emberline.serving")
@@ -119,8 +120,8 @@ def diff_on(
         raise TooDifferent("the store was filled with another version than lies in the folder")
     if any(state.kind == "version" for state in states):
         raise TooDifferent("the version before is staged as a difference itself")
-    if {(t.name, t.dim, t.row_type) for t in old.tables} != {(t.name, t.dim, t.row_type) for t in new.tables}:
-        raise TooDifferent("it has other tables, or stores their rows otherwise")
+    if set(_kinds(old.tables)) != set(_kinds(new.tables)):
+        raise TooDifferent("it has other tables, stores their rows otherwise, or ids without one read otherwise")
     touched: dict[str, list[np.ndarray]] = {spec.name: list(store.changed(spec.name)) for spec in store.tables}
     for state in states:
         if state.kind == "delta":
@@ -133,9 +134,14 @@ def diff_on(
 
 def _check_tables(published: PublishedVersion, mount: MountedStore) -> None:
     """Raises CheckpointError unless a version has the tables of a mount."""
-    own = {spec.name: (spec.dim, spec.row_type) for spec in mount.store.tables}
-    given = {spec.name: (spec.dim, spec.row_type) for spec in published.tables}
+    own, given = (sorted(_kinds(tables)) for tables in (mount.store.tables, published.tables))
     if own != given:
         raise CheckpointError(
-            f"{published.path} says that it has the served rows, but its tables (dim, row type) are {given}, not {own}"
+            f"{published.path} says that it has the served rows, but its tables (name, dim, row type, absent rows) are "
+            f"{given}, not {own}"
         )
+
+
+def _kinds(tables: Iterable[TableSpec]) -> list[tuple[str, int, str, str, int]]:
+    """Returns, by table, what versions over one store must have in common."""
+    return [(spec.name, spec.dim, spec.row_type, str(spec.absent), spec.absent.seed) for spec in tables]

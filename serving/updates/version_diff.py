@@ -7,7 +7,7 @@ order of ids, a shard of each at a time. Ids that deltas changed since are not c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,7 @@ def version_diff(
         added = ids_touched[~np.isin(ids_touched, present)]
         gone[spec.name] = np.unique(np.concatenate([added, *missing]))
         changed[spec.name] = tuple(parts)
-        tables.append(TableSpec(spec.name, spec.dim, spec.row_type, len(present)))
+        tables.append(replace(spec, rows=len(present)))
     return VersionDiff(new.path, new.snapshot, tuple(tables), changed, gone)
 
 

@@ -20,7 +20,7 @@ from storage.checkpoint.manifest import (
     check_shards,
 )
 from storage.checkpoint.signed import SNAPSHOT_PATTERN, FileEntry, Part, SignedManifest, check_files
-from storage.specs import RowType
+from storage.specs import RowType, TableSpec
 
 REMOVED = "removed.safetensors"
 DELTA_FORMAT = "emberline-delta-1"
@@ -43,6 +43,11 @@ class DeltaTableEntry(Part):
         if (self.rows == 0) != (not self.shards):
             raise ValueError(f"tables: {self.name!r} has {self.rows} rows in {len(self.shards)} shards")
         return self
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table that it changes; what its absent ids read as stands in the version alone."""
+        return TableSpec(self.name, self.dim, self.row_type, self.rows)
 
 
 class DeltaManifest(SignedManifest):

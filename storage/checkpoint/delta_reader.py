@@ -54,7 +54,7 @@ class PublishedDelta(Published[DeltaManifest]):
     def shards(self, table: str) -> Iterator[Shard]:
         """Yields a table's new and changed rows, shard by shard, in ascending order of ids."""
         entry, removed = self._table(table), self.removed(table)
-        for each in read_table(self._folder, self._spec(entry), entry.shards):
+        for each in read_table(self._folder, entry.spec, entry.shards):
             if (both := first_common(each.shard.ids, removed)) is not None:
                 raise IntegrityError(f"table {table!r}: the id {both} is changed and removed by one delta")
             yield each.shard

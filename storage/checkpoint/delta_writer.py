@@ -24,6 +24,7 @@ from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import SHARD_BYTES, TableData, ascending, first_common, write_table
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_bytes, write_tensors
 from storage.errors import CheckpointError, LineageError, NotFound
+from storage.initializers import ABSENT_ZEROS, AbsentRows
 from storage.paths import local_path
 from storage.specs import check_row_type
 
@@ -44,6 +45,8 @@ class DeltaTable:
     removed: np.ndarray
     #: The row type of the version.
     row_type: str = "fp32"
+    #: What ids without a row read as; that of the version, which alone says it.
+    absent: AbsentRows = ABSENT_ZEROS
 
     def __post_init__(self) -> None:
         _ = self.changed
@@ -60,7 +63,7 @@ class DeltaTable:
     @cached_property
     def changed(self) -> TableData:
         """The new and changed rows."""
-        return TableData(self.name, self.dim, self.ids, self.rows, self.freq, self.row_type)
+        return TableData(self.name, self.dim, self.ids, self.rows, self.freq, self.row_type, self.absent)
 
 
 def write_delta(
@@ -186,6 +189,11 @@ def _check_tables(version: Manifest, tables: Sequence[DeltaTable], fingerprints:
             raise CheckpointError(
                 f"table {table.name!r}: the delta's rows are {table.row_type}, the version's are "
                 f"{own[table.name].row_type}; a delta keeps the row types of its version, so publish a version instead"
+            )
+        if own[table.name].spec.absent != table.absent:
+            raise CheckpointError(
+                f"table {table.name!r}: ids without a row are to read as {table.absent}, in the version they read as "
+                f"{own[table.name].spec.absent}; a delta cannot change that, so publish a version instead"
             )
 
 

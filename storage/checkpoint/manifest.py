@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from storage.checkpoint.signed import (
     FINGERPRINT_PATTERN,
@@ -23,7 +23,9 @@ from storage.checkpoint.signed import (
     check_files,
 )
 from storage.checkpoint.table_kinds import DYNAMIC, TableKind
-from storage.specs import RowType
+from storage.errors import ConfigError
+from storage.initializers import ABSENT_ZEROS, AbsentRows, Initializer
+from storage.specs import RowType, TableSpec
 
 __all__ = [
     "MANIFEST",
@@ -57,6 +59,39 @@ SnapshotId = Annotated[str, Field(pattern=SNAPSHOT_PATTERN)]
 Fingerprint = Annotated[str, Field(pattern=FINGERPRINT_PATTERN)]
 
 
+class AbsentEntry(Part):
+    """Says what ids without a row read as: values that follow from seed and id alone (docs/format.md)."""
+
+    type: Literal["constant", "uniform", "normal", "truncated_normal"]
+    scale: float = Field(description="the constant, half the width, or the standard deviation; not 0")
+    seed: str = Field(default="", pattern=r"^([0-9a-f]{16})?$", description="uint64; empty for a constant")
+
+    @model_validator(mode="after")
+    def _possible(self) -> AbsentEntry:
+        if self.scale == 0 or (self.type == "constant") != (self.seed == ""):
+            raise ValueError(
+                f"absent: {self.type} of scale {self.scale} and seed {self.seed!r} is written by no publisher"
+            )
+        try:
+            self.rows  # noqa: B018  checks the scale
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @classmethod
+    def of(cls, absent: AbsentRows) -> AbsentEntry | None:
+        """Returns the entry of absent rows; None for zeros."""
+        kind, seed = absent.initializer.kind, absent.seed
+        if absent.is_zero or kind == "zeros":
+            return None
+        return cls(type=kind, scale=absent.initializer.scale, seed="" if kind == "constant" else f"{seed:016x}")
+
+    @property
+    def rows(self) -> AbsentRows:
+        """The absent rows that it describes."""
+        return AbsentRows.of(Initializer(self.type, self.scale), int(self.seed or "0", 16))
+
+
 class TableEntry(Part):
     """One embedding table and the files that hold its rows, in ascending order of ids."""
 
@@ -67,11 +102,29 @@ class TableEntry(Part):
     kind: TableKind = DYNAMIC
     shards: tuple[str, ...] = Field(min_length=1)
     fingerprint: Fingerprint | Literal[""] = Field(default="", description="of all rows; empty in older versions")
+    absent: AbsentEntry | None = Field(
+        default=None, description="what ids without a row read as, in every snapshot of the version; zeros without it"
+    )
 
     @model_validator(mode="after")
-    def _shards_in_order(self) -> TableEntry:
+    def _consistent(self) -> TableEntry:
         check_shards(self.name, self.shards)
+        try:
+            self.spec  # noqa: B018  checks that the row type holds the absent rows
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_zeros(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A version whose absent ids read as zeros is written as before there were others.
+        return {key: value for key, value in handler(self).items() if key != "absent" or value is not None}
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table that it describes."""
+        absent = ABSENT_ZEROS if self.absent is None else self.absent.rows
+        return TableSpec(self.name, self.dim, self.row_type, self.rows, absent)
 
 
 class GraphInput(Part):

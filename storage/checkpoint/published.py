@@ -42,7 +42,7 @@ class Published(Generic[M]):
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         """The tables that it names, with the numbers of rows that it holds."""
-        return tuple(self._spec(entry) for entry in self.manifest.tables)
+        return tuple(entry.spec for entry in self.manifest.tables)
 
     @property
     def size_bytes(self) -> int:
@@ -52,10 +52,6 @@ class Published(Generic[M]):
     def check(self, on_piece: Callable[[], None] = lambda: None) -> None:
         """Computes every digest. on_piece: called after each MiB. Raises IntegrityError that names the file."""
         self._folder.check(on_piece)
-
-    @staticmethod
-    def _spec(entry: TableEntry | DeltaTableEntry) -> TableSpec:
-        return TableSpec(entry.name, entry.dim, entry.row_type, entry.rows)
 
     def _table(self, name: str) -> TableEntry | DeltaTableEntry:
         for entry in self.manifest.tables:

@@ -58,9 +58,7 @@ class PublishedVersion(Published[Manifest]):
         entry = self._table(table)
         compared = bool(entry.fingerprint) and table not in self._compared
         total = 0
-        for each in read_table(
-            self._folder, self._spec(entry), entry.shards, threads=self._threads, fingerprints=compared
-        ):
+        for each in read_table(self._folder, entry.spec, entry.shards, threads=self._threads, fingerprints=compared):
             total += each.fingerprint
             yield each.shard
         if not compared:

@@ -20,6 +20,7 @@ from storage.checkpoint.row_tensors import ROW_DTYPES, encoded_rows, row_tensor
 from storage.checkpoint.table_kinds import DYNAMIC, TableKind
 from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
+from storage.initializers import ABSENT_ZEROS, AbsentRows
 from storage.parallel import map_in_order
 from storage.rows import Rounding, RowCodec
 from storage.specs import TableSpec
@@ -31,7 +32,8 @@ SHARD_BYTES = 128 << 20
 class TableData:
     """One table as it is published.
 
-    Raises CheckpointError for arrays that do not fit, or rows that the row type cannot hold.
+    Raises CheckpointError for arrays that do not fit, or rows that the row type cannot hold; ConfigError for absent
+    rows that it cannot hold.
     """
 
     name: str
@@ -44,10 +46,13 @@ class TableData:
     freq: np.ndarray
     #: The encoding in which rows are stored.
     row_type: str = "fp32"
+    #: What ids without a row read as.
+    absent: AbsentRows = ABSENT_ZEROS
+    #: By which options the table was made.
     kind: TableKind = DYNAMIC
 
     def __post_init__(self) -> None:
-        TableSpec(self.name, self.dim, self.row_type)
+        TableSpec(self.name, self.dim, self.row_type, absent=self.absent)
         count = len(self.ids)
         for what, array, dtype, shape in (
             ("ids", self.ids, np.int64, (count,)),

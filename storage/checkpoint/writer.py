@@ -16,6 +16,7 @@ from storage.checkpoint.folder import check_size
 from storage.checkpoint.golden import Golden, write_golden
 from storage.checkpoint.install import make_place, move_into_place, publishing, sync_directory
 from storage.checkpoint.manifest import (
+    AbsentEntry,
     FileEntry,
     GoldenEntry,
     GraphEntry,
@@ -31,7 +32,7 @@ from storage.checkpoint.tensors import WrittenFile, write_bytes, write_tensors
 from storage.checkpoint.versions import is_version
 from storage.errors import CheckpointError, ConfigError
 from storage.paths import local_path
-from storage.specs import check_model_name, check_row_type
+from storage.specs import check_absent, check_model_name, check_row_type
 
 if TYPE_CHECKING:
     import torch
@@ -111,6 +112,7 @@ def write_version(
                     kind=table.kind,
                     shards=tuple(shard.path for shard in shards),
                     fingerprint=agreed_fingerprint(f"table {table.name!r}", written, trained.get(table.name)),
+                    absent=AbsentEntry.of(table.absent),
                 )
             )
         manifest = Manifest(
@@ -147,12 +149,20 @@ def _check_parts(spec: FeatureSpec, tables: Sequence[TableData], inputs: Sequenc
     if len(set(names)) != len(names):
         raise ConfigError(f"tables: a name stands twice in {names}", field="tables")
     dims = {table.name: table.dim for table in tables}
+    row_types = {table.name: table.row_type for table in tables}
     shapes: dict[tuple[str, str], tuple[int, ...]] = {}
     for feature in spec.ids_features:
         if feature.table not in dims:
             raise ConfigError(
                 f"feature {feature.name!r} looks up the table {feature.table!r}, published are {names}",
                 field=f"features.{feature.name}.table",
+            )
+        if feature.absent is not None:
+            check_absent(
+                feature.absent.rows,
+                row_types[feature.table],
+                what=f"feature {feature.name!r}",
+                field=f"features.{feature.name}.absent",
             )
         if feature.pooling == "none":
             shapes["rows", feature.name] = (-1, feature.length, dims[feature.table])

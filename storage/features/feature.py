@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, StrictInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictInt,
+    model_serializer,
+    model_validator,
+)
 
+from storage.errors import ConfigError
 from storage.features.dtypes import TIME_DTYPES, ColumnType, Dtype, TimeUnit, element_type, integer_range
 from storage.features.strict_model import StrictModel
 from storage.features.transforms import MAX_LENGTH, Length, Transform, finite_number
+from storage.initializers import AbsentRows, Initializer, InitializerKind
 
 
 def plain_scalar(value: Any) -> Any:
@@ -119,10 +128,38 @@ class InputSpec(StrictModel):
         return found
 
 
+class FeatureAbsent(StrictModel):
+    """Says what ids without a row read as in one feature: see storage.initializers.
+
+    seed: makes the values of the kinds that draw them; 0 for the others.
+    """
+
+    type: InitializerKind
+    scale: float = 0.0
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] = 0
+
+    @model_validator(mode="after")
+    def _possible(self) -> FeatureAbsent:
+        try:
+            rows = self.rows
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if rows.is_zero != (self.type == "zeros"):
+            raise ValueError(f"absent {self.type} needs a scale other than 0; for zeros say type zeros")
+        if rows.seed != self.seed:
+            raise ValueError(f"absent {self.type} draws nothing and has no seed, got {self.seed}")
+        return self
+
+    @property
+    def rows(self) -> AbsentRows:
+        """The rows that it describes."""
+        return AbsentRows.of(Initializer(self.type, self.scale), self.seed)
+
+
 class Feature(StrictModel):
     """One feature turns inputs through transforms into the ids of a table or into columns of a dense group.
 
-    `table`, `pooling`, `length` and `weights` belong to ids, `group` to dense features.
+    `table`, `pooling`, `length`, `weights` and `absent` belong to ids, `group` to dense features.
     """
 
     name: str
@@ -135,6 +172,8 @@ class Feature(StrictModel):
     length: Annotated[StrictInt, Field(ge=0, le=MAX_LENGTH)] = 0
     #: With pooling weighted only: the input that holds a weight for each id.
     weights: str = ""
+    #: What ids without a row read as in this feature; what the table says by default.
+    absent: FeatureAbsent | None = None
     group: str = "dense"
 
     @model_validator(mode="after")
@@ -142,8 +181,10 @@ class Feature(StrictModel):
         if not _PART_NAME.fullmatch(self.name):
             raise ValueError(f"feature name {self.name!r}: 1 to 128 letters, digits, '_', '-', '.' or ':'")
         if self.output == "dense":
-            if self.table or self.length or self.pooling != "sum" or self.weights:
-                raise ValueError(f"feature {self.name!r} is dense: table, pooling, length and weights are for ids")
+            if self.table or self.length or self.pooling != "sum" or self.weights or self.absent is not None:
+                raise ValueError(
+                    f"feature {self.name!r} is dense: table, pooling, length, weights and absent are for ids"
+                )
             if not _PART_NAME.fullmatch(self.group):
                 raise ValueError(f"feature {self.name!r}: the group {self.group!r} is not a plain name")
             return self
@@ -160,6 +201,16 @@ class Feature(StrictModel):
                 f"feature {self.name!r}: pooling weighted and `weights`, the input that holds them, go together"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A spec that says nothing of absent ids is written as before there was anything to say.
+        return {key: value for key, value in handler(self).items() if key != "absent" or value is not None}
+
+    @property
+    def absent_rows(self) -> AbsentRows | None:
+        """The rows that ids without one read as; None: what the table says."""
+        return None if self.absent is None else self.absent.rows
 
 
 def _check_name(name: str) -> None:

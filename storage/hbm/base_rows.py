@@ -8,6 +8,7 @@ import numpy as np
 
 from storage.features import Jagged
 from storage.hbm.threads import usable_threads
+from storage.initializers import ABSENT_ZEROS
 from storage.rows import RowCodec
 from storage.specs import LookupSpec
 from storage.tiers.arrays import Encoded, Ids
@@ -44,7 +45,7 @@ class SnapshotRows:
         Raises StoreError.
         """
         spec = self._store.tables[table]
-        entry = (LookupSpec(spec.name, spec.name, "none", 1), table, spec.dim)
+        entry = (LookupSpec(spec.name, spec.name, "none", 1, ABSENT_ZEROS), table, spec.dim)
         plan = LookupPlan(self._store, [entry], LookupTotals.of(len(self._store.tables)))
         bags = Jagged(ids, np.arange(len(ids) + 1, dtype=np.int64))
         result = plan.lookup(len(ids), [bags], timeout_s, mask)

@@ -17,6 +17,7 @@ import numpy as np
 from storage._table import Lookup, OverlayTable
 from storage.errors import InvalidInput, StoreError
 from storage.features import Jagged
+from storage.initializers import AbsentRows
 from storage.specs import POOLINGS, LookupSpec, TableSpec
 from storage.tiers.cold_reads import ColdReads
 from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
@@ -47,7 +48,8 @@ class LookupArrays:
 class LookupResult:
     """The result of a lookup, with one entry for each feature, in the plan's order."""
 
-    #: float32, (B, dim) when pooled, (B, length, dim) when not. Absent and unresolved rows are zeros.
+    #: float32, (B, dim) when pooled, (B, length, dim) when not. Absent rows are what their feature or table says, zeros
+    #: by default; unresolved rows are zeros.
     outputs: Sequence[np.ndarray]
     #: uint8 (B, length), 1 where a row was found; None when pooled.
     masks: Sequence[np.ndarray | None]
@@ -103,6 +105,7 @@ class LookupPlan:
                 [tier.table for tier in self._store.dram_cache.tiers],
                 [(table, POOLINGS.index(spec.pooling), spec.length) for spec, table, _ in self._entries],
                 self._store.overlay_tables,
+                [self._absent(spec, table).native() for spec, table, _ in self._entries],
             )
 
     def lookup(
@@ -142,6 +145,9 @@ class LookupPlan:
             made.append(np.empty((batch, *shape), np.float32) if own is None else own)
             masks.append(np.empty((batch, shape[0]), np.uint8) if len(shape) == 2 else None)
         return LookupArrays(made, masks) if once else LookupArrays(tuple(made), tuple(masks))
+
+    def _absent(self, spec: LookupSpec, table: int) -> AbsentRows:
+        return self._store.tables[table].absent if spec.absent is None else spec.absent
 
     def _lengths(self, ids: Sequence[Jagged]) -> tuple[np.ndarray | None, ...]:
         if not self._unpooled:

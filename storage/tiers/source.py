@@ -57,7 +57,7 @@ class DeltaSource(RowSource, Protocol):
 
 
 def check_tables(tables: Sequence[TableSpec], version: TableSource) -> None:
-    """Raises StoreError unless a version has these tables with the same dim and row type."""
+    """Raises StoreError unless a version has these tables with the same dim, row type and absent rows."""
     given = {spec.name: spec for spec in version.tables}
     for spec in tables:
         found = given.get(spec.name)
@@ -67,4 +67,9 @@ def check_tables(tables: Sequence[TableSpec], version: TableSource) -> None:
             raise StoreError(
                 f"{version.path}: the rows of table {spec.name!r} are {found.row_type}, the store's are "
                 f"{spec.row_type}; load it into a store of its own"
+            )
+        if found.absent != spec.absent:
+            raise StoreError(
+                f"{version.path}: ids without a row in table {spec.name!r} read as {found.absent}, in the store as "
+                f"{spec.absent}; load it into a store of its own"
             )

@@ -18,8 +18,9 @@ import numpy as np
 
 from storage._table import OverlayTable
 from storage.errors import ConfigError, NotFound, StoreError
+from storage.initializers import ABSENT_ZEROS
 from storage.rows import RowCodec
-from storage.specs import LookupSpec, TableSpec
+from storage.specs import LookupSpec, TableSpec, check_absent
 from storage.tiers.bounding import bounded
 from storage.tiers.cold_reads import ColdReads
 from storage.tiers.content import Content, caller_marker
@@ -195,6 +196,13 @@ class TieredStore:
                     field=f"features.{spec.feature}.table",
                 )
             index = self._numbers[spec.table]
+            if spec.absent is not None:
+                check_absent(
+                    spec.absent,
+                    self.tables[index].row_type,
+                    what=f"feature {spec.feature!r}",
+                    field=f"features.{spec.feature}.absent",
+                )
             entries.append((spec, index, self.tables[index].dim))
         self._check_open()
         return self._plans.made(lambda totals: LookupPlan(self, entries, totals))
@@ -237,7 +245,7 @@ class TieredStore:
         self._check_open()
         index = self._numbers[table]
         ids, _ = self.overlay_tables[index].ids(self.overlays.get(overlay).slot)
-        entry = (LookupSpec(table, table, "none", 1), index, self.tables[index].dim)
+        entry = (LookupSpec(table, table, "none", 1, ABSENT_ZEROS), index, self.tables[index].dim)
         plan = LookupPlan(self, [entry], LookupTotals.of(len(self.tables)))
         codec = RowCodec(self.tables[index].row_type, self.tables[index].dim)
         return overlay_fingerprint(plan, ids, 1 << overlay, codec)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.reference.files import read_table, read_tensors
+from tests.reference.initial import absent_row, of_feature, rounded
 from tests.reference.models import MODELS, sigmoid
 from tests.reference.transforms import run_feature, run_weighted
 
@@ -21,7 +22,7 @@ class ReferenceScorer:
         manifest = json.loads((version / "manifest.json").read_text())
         self.spec = json.loads((version / "features.json").read_text())
         self.tables = {entry["name"]: read_table(version, entry) for entry in manifest["tables"]}
-        self.dims = {entry["name"]: entry["dim"] for entry in manifest["tables"]}
+        self.entries = {entry["name"]: entry for entry in manifest["tables"]}
         self.weights = read_weights(version)
         self.kinds = {entry["name"]: entry.get("kind", {}) for entry in manifest["tables"]}
         self.model = MODELS[manifest["metadata"]["model"]]
@@ -49,9 +50,9 @@ class ReferenceScorer:
         target = 0
         for feature in self.spec["features"]:
             if feature.get("weights"):
-                table, total = self.tables[feature["table"]], np.zeros(self.dims[feature["table"]])
+                total = np.zeros(self.entries[feature["table"]]["dim"])
                 for value, weight in run_weighted(self.spec, feature, row):
-                    total = total + weight * table.get(value, np.zeros(len(total)))
+                    total = total + weight * self.row(feature, value)
                 pooled.append(total)
                 parts.append((feature["name"], self.kinds[feature["table"]]))
                 continue
@@ -59,14 +60,13 @@ class ReferenceScorer:
             if feature["output"] == "dense":
                 groups.setdefault(feature["group"], []).extend(values)
                 continue
-            table, zero = self.tables[feature["table"]], np.zeros(self.dims[feature["table"]])
-            found = [table.get(value, zero) for value in values]
+            found = [self.row(feature, value) for value in values]
             if feature["pooling"] == "none":
                 sequence = found[: feature["length"]]
                 continue
             if feature["name"] == self.din_target:
                 target = len(pooled)
-            total = sum(found, zero)
+            total = sum(found, np.zeros(self.entries[feature["table"]]["dim"]))
             pooled.append(total / len(found) if feature["pooling"] == "mean" and found else total)
             parts.append((feature["name"], self.kinds[feature["table"]]))
         dense = np.concatenate([np.array(group) for group in groups.values()]) if groups else np.zeros(0)
@@ -90,6 +90,15 @@ class ReferenceScorer:
             else:
                 made[name] = made[name] * row if kind.get("combine") == "mult" else made[name] + row
         return list(made.values())
+
+    def row(self, feature: dict[str, Any], value: int) -> np.ndarray:
+        """The row that an id of a feature reads as, (D,) float64."""
+        entry = self.entries[feature["table"]]
+        found = self.tables[entry["name"]].get(value)
+        if found is not None:
+            return found
+        absent = absent_row(of_feature(feature, entry), entry["dim"], value)
+        return rounded(entry.get("row_type", "fp32"), absent)
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:

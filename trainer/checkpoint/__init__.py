@@ -8,7 +8,7 @@ of a complete folder.
 from __future__ import annotations
 
 from trainer.checkpoint.commits import Commit, checkpoints, read_commit, read_state
-from trainer.checkpoint.load import load_checkpoint
+from trainer.checkpoint.load import commit_chain, load_checkpoint, read_dense, read_table
 from trainer.checkpoint.log import CommitLog
 from trainer.checkpoint.state import Position, TrainingState, UpdateState
 
@@ -19,7 +19,10 @@ __all__ = [
     "TrainingState",
     "UpdateState",
     "checkpoints",
+    "commit_chain",
     "load_checkpoint",
     "read_commit",
+    "read_dense",
     "read_state",
+    "read_table",
 ]

@@ -15,7 +15,7 @@ from storage.checkpoint.strict_json import parse_json
 from storage.errors import CheckpointError, IntegrityError
 from trainer.checkpoint.state import TrainingState
 
-FORMAT = "emberline-training-3"
+FORMAT = "emberline-training-4"
 STATE = "state.json"
 DENSE = "dense.safetensors"
 _MAX_STATE_BYTES = 64 << 20
@@ -34,6 +34,8 @@ class TableStamps:
     optimizer: str
     #: Steps of the optimizer so far.
     steps: int
+    #: Ticks and eviction: EmbeddingTable.eviction_state.
+    eviction: dict[str, Any]
 
 
 @dataclass(frozen=True)

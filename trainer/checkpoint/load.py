@@ -17,7 +17,7 @@ from storage.checkpoint.tensors import TensorFile
 from storage.errors import CheckpointError
 from trainer.checkpoint.commits import DENSE, Commit, chain_of
 from trainer.checkpoint.state import TrainingState
-from trainer.checkpoint.tables import table_path
+from trainer.checkpoint.tables import TABLE_FIELDS, table_path
 from trainer.embedding import EmbeddingTable
 
 _BYTES_AT_ONCE = 64 << 20
@@ -33,6 +33,39 @@ _OPTIMIZER_VALUES: dict[type, set[str]] = {
 Array = np.ndarray[Any, Any]
 
 
+def commit_chain(folder: Path) -> list[Commit]:
+    """Returns a commit and all that it stands on, the full one first, with every file checked.
+
+    Raises IntegrityError for a changed byte.
+    """
+    chain = chain_of(folder)
+    for commit in chain:
+        commit.check_files()
+    return chain
+
+
+def read_dense(chain: Sequence[Commit]) -> dict[str, Array]:
+    """Returns the arrays of the newest dense weights of a chain: `model.NAME`, `optimizer.INDEX.KEY` and `random`."""
+    # A commit without a training step between it and its parent holds no dense weights of its own.
+    commit = next((commit for commit in reversed(chain) if DENSE in commit.files), None)
+    if commit is None:
+        raise CheckpointError(f"{chain[-1].folder}: neither it nor what it stands on has {DENSE}")
+    return TensorFile.open(commit.folder / DENSE).arrays
+
+
+def read_table(commit: Commit, name: str) -> dict[str, Array] | None:
+    """Returns what one commit holds of a table, mapped; None when nothing of it changed. Raises CheckpointError."""
+    path = table_path(name)
+    if path not in commit.files:
+        return None
+    arrays = TensorFile.open(commit.folder / path).arrays
+    if missing := [field for field in TABLE_FIELDS if field not in arrays]:
+        raise CheckpointError(
+            f"{commit.folder / path}: lacks {missing[0]!r}; the checkpoint was made by another release"
+        )
+    return arrays
+
+
 def load_checkpoint(
     folder: Path,
     model: nn.Module,
@@ -44,9 +77,7 @@ def load_checkpoint(
     folder: that of the commit; the commits it stands on lie beside it. model, tables, optimizer: fresh, from the
     configuration of the run. Raises IntegrityError for a changed byte, CheckpointError when they do not fit.
     """
-    chain = chain_of(folder)
-    for commit in chain:
-        commit.check_files()
+    chain = commit_chain(folder)
     _load_dense(chain, model, optimizer)
     unknown = set(chain[-1].tables) - set(tables)
     if unknown:
@@ -57,16 +88,14 @@ def load_checkpoint(
 
 
 def _load_dense(chain: Sequence[Commit], model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    # A commit without a training step between it and its parent holds no dense weights of its own.
-    commit = next(commit for commit in reversed(chain) if DENSE in commit.files)
-    arrays = TensorFile.open(commit.folder / DENSE).arrays
+    arrays, folder = read_dense(chain), chain[-1].folder
     weights = {
         name.removeprefix("model."): _tensor(array) for name, array in arrays.items() if name.startswith("model.")
     }
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise CheckpointError(f"{commit.folder}: its weights are those of another model: {error}") from None
+        raise CheckpointError(f"{folder}: its weights are those of another model: {error}") from None
     if optimizer is None:
         return
     values: dict[int, dict[str, Tensor]] = {}
@@ -74,7 +103,7 @@ def _load_dense(chain: Sequence[Commit], model: nn.Module, optimizer: torch.opti
         if name.startswith("optimizer."):
             _, index, key = name.split(".", 2)
             values.setdefault(int(index), {})[key] = _tensor(array)
-    _check_optimizer(commit.folder, values, optimizer)
+    _check_optimizer(folder, values, optimizer)
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
     torch.set_rng_state(_tensor(arrays["random"]))
 
@@ -101,10 +130,7 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
             f"{chain[-1].folder}: table {name!r} was trained by {stamps.optimizer}, not by {table.optimizer}; "
             "optimizer.sparse.type cannot change in the life of a run"
         )
-    saved = [
-        TensorFile.open(commit.folder / table_path(name)).arrays if table_path(name) in commit.files else None
-        for commit in chain
-    ]
+    saved = [read_table(commit, name) for commit in chain]
     table.set_stamp(stamps.stamp + 1)
     table.set_steps(stamps.steps)
     gone = [np.empty(0, np.int64)]
@@ -120,12 +146,33 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
                 f"{commit.folder}: table {name!r} has dim {arrays['rows'].shape[1]}, expected {table.dim}"
             )
         _restore_rows(table, arrays, later)
-    for arrays in saved:
+    for commit, arrays in zip(chain, saved, strict=True):
         if arrays is not None:
+            _restore_filter(table, arrays, commit.folder, commit.tables[name].stamp)
             table.restore_counts(arrays["waiting_ids"].copy(), arrays["waiting_counts"].copy())
             table.restore_removed(arrays["removed_ids"].copy(), arrays["removed_stamps"].copy())
+    try:
+        table.restore_eviction(stamps.eviction)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{chain[-1].folder}: table {name!r}: eviction: {error!r}") from None
     table.forgotten = stamps.forgotten
     table.saved(stamps.stamp)
+
+
+def _restore_filter(table: EmbeddingTable, arrays: Mapping[str, Array], folder: Path, stamp: int) -> None:
+    blocks, probes, bits = map(int, arrays["filter_shape"]) if "filter_shape" in arrays else (0, 0, 0)
+    if (blocks, probes) != table.filter_shape[:2]:
+        raise CheckpointError(
+            f"{folder}: table {table.name!r} has a filter of {blocks} blocks and {probes} probes, expected "
+            f"{table.filter_shape[:2]}; of a table's admission only admit_after can change in the life of a run"
+        )
+    if blocks == 0:
+        return
+    pages, content = arrays["filter_pages"], arrays["filter_content"]
+    at_once = max(1, _BYTES_AT_ONCE // content.shape[1])
+    for start in range(0, len(pages), at_once):
+        part = slice(start, start + at_once)
+        table.restore_filter(pages[part].copy(), content[part].copy(), bits, stamp)
 
 
 def _restore_rows(table: EmbeddingTable, arrays: Mapping[str, Array], gone: Array) -> None:

@@ -175,7 +175,9 @@ class CommitLog:
         size = 0
         stamps: dict[str, TableStamps] = {}
         for name, table in tables.items():
-            stamps[name] = TableStamps(table.advance(), table.forgotten, table.optimizer, table.steps)
+            stamps[name] = TableStamps(
+                table.advance(), table.forgotten, table.optimizer, table.steps, table.eviction_state()
+            )
             arrays = whole_table(table) if base is None else changed_table(table, base.tables[name].stamp)
             if arrays is not None:
                 written = write_tensors(folder / table_path(name), arrays)

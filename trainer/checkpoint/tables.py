@@ -10,6 +10,10 @@ from trainer.embedding import EmbeddingTable
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
+_ROWS = ("ids", "rows", "slots", "counts", "stamps", "ticks")
+_WAITING = ("waiting_ids", "waiting_counts")
+#: The arrays of a table in a commit.
+TABLE_FIELDS = (*_ROWS, *_WAITING, "removed_ids", "removed_stamps")
 # Bytes of the id, count, stamp and tick of a row.
 _ROW_BYTES = 20
 # The native table knows changes of waiting counts for 64 stamps; some are left for those of the save itself.
@@ -25,7 +29,8 @@ def changed_bytes(table: EmbeddingTable, since: int) -> int | None:
     """Estimates the bytes that the changes after a stamp take; None when changes are not known so far back."""
     if table.stamp - since > _WAITING_STAMPS:
         return None
-    return len(table.changed_since(since)) * (_ROW_BYTES + 4 * (table.dim + table.slots))
+    rows = len(table.changed_since(since)) * (_ROW_BYTES + 4 * (table.dim + table.slots))
+    return rows + sum(array.nbytes for array in _filter_arrays(table, since).values())
 
 
 def whole_table(table: EmbeddingTable) -> Arrays:
@@ -34,10 +39,13 @@ def whole_table(table: EmbeddingTable) -> Arrays:
 
 
 def changed_table(table: EmbeddingTable, since: int) -> Arrays | None:
-    """Returns what changed after a stamp: rows, removed ids, counts of ids without a row. None when nothing changed."""
+    """Returns what changed after a stamp: rows, removed ids, counts of ids without a row or pages of their filter.
+
+    None when nothing changed.
+    """
     ids = table.changed_since(since)
     arrays = _arrays(table, since, (ids, *table.export_ids(ids)), table.waiting_since(since))
-    if not any(len(arrays[name]) for name in ("ids", "waiting_ids", "removed_ids")):
+    if not any(len(arrays.get(name, ())) for name in ("ids", "waiting_ids", "removed_ids", "filter_pages")):
         return None
     return arrays
 
@@ -51,8 +59,21 @@ def _arrays(
     removed_ids, removed_stamps = table.removed()
     new = removed_stamps > since
     return {
-        **dict(zip(("ids", "rows", "slots", "counts", "stamps", "ticks"), rows, strict=True)),
-        **dict(zip(("waiting_ids", "waiting_counts"), waiting, strict=True)),
+        **dict(zip(_ROWS, rows, strict=True)),
+        **dict(zip(_WAITING, waiting, strict=True)),
         "removed_ids": removed_ids[new],
         "removed_stamps": removed_stamps[new],
+        **_filter_arrays(table, since),
+    }
+
+
+def _filter_arrays(table: EmbeddingTable, since: int) -> Arrays:
+    """Returns the pages (P,) of a table's filter that changed after a stamp, and their content (P, 512)."""
+    if table.filter_shape[0] == 0:
+        return {}
+    pages, content = table.filter_pages(since)
+    return {
+        "filter_shape": np.array(table.filter_shape, np.int64),
+        "filter_pages": pages,
+        "filter_content": content,
     }

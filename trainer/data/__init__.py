@@ -6,5 +6,16 @@ from storage.parquet import DataPath, ParquetRows, Wanted
 from trainer.data.batches import Batch, BatchMaker, to_inputs
 from trainer.data.prefetch import Prefetcher
 from trainer.data.stream import RowStream
+from trainer.data.times import check_time_column
 
-__all__ = ["Batch", "BatchMaker", "DataPath", "ParquetRows", "Prefetcher", "RowStream", "Wanted", "to_inputs"]
+__all__ = [
+    "Batch",
+    "BatchMaker",
+    "DataPath",
+    "ParquetRows",
+    "Prefetcher",
+    "RowStream",
+    "Wanted",
+    "check_time_column",
+    "to_inputs",
+]

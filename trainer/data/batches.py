@@ -12,6 +12,7 @@ from torch import Tensor
 
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
+from trainer.data.times import newest_seconds
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,21 @@ class Batch:
     rows: int
     #: The raw columns, by input.
     columns: dict[str, Column]
+    #: The newest time in the time column, in seconds; None without one.
+    seconds: float | None = None
 
 
 class BatchMaker:
-    """Runs the feature engine over rows. Thread-safe."""
+    """Runs the feature engine over rows. Thread-safe.
 
-    def __init__(self, spec: FeatureSpec, label: str) -> None:
+    time_column: the column with the time of each row, which batches have if it is there.
+    """
+
+    def __init__(self, spec: FeatureSpec, label: str, time_column: str | None = None) -> None:
         self._spec = spec
         self._engine = FeatureEngine(spec)
         self._label = label
+        self._time_column = time_column
 
     def columns(self, table: Any) -> dict[str, Column]:
         """The raw columns of a pyarrow Table, by input."""
@@ -62,7 +69,10 @@ class BatchMaker:
         """Features and labels of these rows."""
         columns = self.columns(table)
         inputs = to_inputs(self._engine.run(columns, table.num_rows))
-        return Batch(inputs, self.labels(table), table.num_rows, columns)
+        seconds = None
+        if self._time_column is not None and self._time_column in table.column_names:
+            seconds = newest_seconds(table.column(self._time_column))
+        return Batch(inputs, self.labels(table), table.num_rows, columns, seconds)
 
 
 def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:

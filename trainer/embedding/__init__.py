@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from storage.initializers import Initializer
+from storage.initializers import AbsentRows, Initializer
+from trainer.admission import BloomAdmission
 from trainer.embedding.collection import Embedded, EmbeddingCollection
 from trainer.embedding.combining import Combination, CombinedBag, CombinedEmbedding, CombinedTable
 from trainer.embedding.kinds import (
@@ -30,8 +31,11 @@ from trainer.embedding.optimizers import (
     optimizer_classes,
 )
 from trainer.embedding.table import EmbeddingTable, SparseRule
+from trainer.eviction import Eviction
 
 __all__ = [
+    "AbsentRows",
+    "BloomAdmission",
     "Combination",
     "CombinedBag",
     "CombinedEmbedding",
@@ -41,6 +45,7 @@ __all__ = [
     "EmbeddingBag",
     "EmbeddingCollection",
     "EmbeddingTable",
+    "Eviction",
     "Initializer",
     "MemoryFigures",
     "RowMemory",

@@ -93,12 +93,15 @@ def table_of(part: TablePart, *, transforms: bool = True, **options: Unpack[Tabl
     transforms: whether layers are given ids as they are, and not the ids of rows that a feature engine made of them.
     """
     rows = part.rows
+    living = rows if isinstance(rows, TableConfig) else None
     return EmbeddingTable(
         rows.name,
         rows.dim,
         rows=rows.init.initializer,
         absent=rows.absent.initializer,
-        admit_after=rows.admit_after if isinstance(rows, TableConfig) else 1,
+        admit_after=1 if living is None else living.admit_after,
+        admission=None if living is None else living.bloom,
+        eviction=None if living is None or living.eviction is None else living.eviction.eviction,
         static_rows=rows.rows if isinstance(rows, StaticTableConfig) else 0,
         transforms=part.transforms if transforms else (),
         kind=part.kind,

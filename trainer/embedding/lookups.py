@@ -16,6 +16,7 @@ from torch import Tensor
 
 from storage._table import BatchLookup
 from storage.errors import InvalidInput
+from storage.initializers import AbsentRows
 from storage.specs import POOLINGS
 from trainer.embedding.table import EmbeddingTable, Ids
 
@@ -24,11 +25,15 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LayerLookup:
-    """Says how a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag."""
+    """Says how a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag.
+
+    absent: what ids without a row read as; None: what the table says.
+    """
 
     table: EmbeddingTable
     pooling: str
     length: int = 0
+    absent: AbsentRows | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Lookups:
         self._native = [table.native for table in self._tables]
         places = {table: place for place, table in enumerate(self._tables)}
         self._features = [(places[layer.table], POOLINGS.index(layer.pooling), layer.length) for layer in layers]
+        self._absent = [None if layer.absent is None else _native(layer.absent) for layer in layers]
         self._width = sum(layer.table.dim for layer in layers if layer.pooling != "none")
         self._sequences = [(layer.length, layer.table.dim) for layer in layers if layer.pooling == "none"]
         # autograd calls backward only for functions with an input that wants a gradient; no dense input of a lookup
@@ -73,7 +79,7 @@ class Lookups:
                 )
         results = [torch.empty((batch, self._width)), *(torch.empty((batch, *shape)) for shape in self._sequences)]
         arrays = [result.numpy() for result in results]
-        native = BatchLookup(self._native, self._features)
+        native = BatchLookup(self._native, self._features, self._absent)
         native.run(
             [each.values for each in ids],
             [each.offsets for each in ids],
@@ -129,6 +135,10 @@ class _Lookup(torch.autograd.Function):
             native, _ = ctx.lookups.run(ctx.ids, False)
         ctx.lookups.keep_gradients(native, gradients)
         return None, None, None, None
+
+
+def _native(absent: AbsentRows) -> tuple[str, float, int]:
+    return (*absent.initializer.native(), absent.seed)
 
 
 def _used(ids: LayerIds, layer: LayerLookup) -> Ids:

@@ -90,9 +90,15 @@ class RowMemory:
             self._reader = None
         self._store.close()
 
-    def table(self, name: str, native: TrainingTable) -> TieredTrainingTable:
-        """Returns a table under this budget. native: its rows in DRAM, made with tiered=True and empty."""
-        table = TieredTrainingTable(name, len(self._tables), native, store=self._store, budget=self._budget)
+    def table(self, name: str, native: TrainingTable, *, evicts_by_age: bool = True) -> TieredTrainingTable:
+        """Returns a table under this budget. native: its rows in DRAM, made with tiered=True and empty.
+
+        evicts_by_age: whether its rows are evicted when they were not used for long. Raises ConfigError when the budget
+        does not hold the table's filter.
+        """
+        table = TieredTrainingTable(
+            name, len(self._tables), native, store=self._store, budget=self._budget, evicts_by_age=evicts_by_age
+        )
         self._tables[name] = table
         return table
 

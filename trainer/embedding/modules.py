@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigError, InvalidInput
+from storage.initializers import AbsentRows
 from storage.specs import MAX_LENGTH
 from trainer.embedding.lookups import LayerIds, LayerLookup, Lookups
 from trainer.embedding.table import EmbeddingTable, Ids
@@ -20,23 +21,30 @@ from trainer.embedding.table import EmbeddingTable, Ids
 class EmbeddingBag(nn.Module):
     """Sum or mean of the rows of each bag, or with mode "weighted" their sum times a weight for each id.
 
-    forward(values (N,) int64, offsets (B + 1,) int64) -> (B, D) float32; an id without a row adds what the table calls
-    absent (zero by default), an empty bag is zero, and a mean divides by the number of ids given. Mode weighted takes a
-    third argument, weights (N,) float32; they are data: gradients go to the rows alone. Several layers may share a
-    table.
+    forward(values (N,) int64, offsets (B + 1,) int64) -> (B, D) float32; an id without a row adds its absent row (zeros
+    by default), an empty bag is zero, and a mean divides by the number of ids given. Mode weighted takes a third
+    argument, weights (N,) float32; they are data: gradients go to the rows alone. absent: the absent rows of this
+    layer; None: those of the table. Several layers may share a table.
     """
 
-    def __init__(self, table: EmbeddingTable, mode: Literal["sum", "mean", "weighted"] = "sum") -> None:
+    def __init__(
+        self,
+        table: EmbeddingTable,
+        mode: Literal["sum", "mean", "weighted"] = "sum",
+        *,
+        absent: AbsentRows | None = None,
+    ) -> None:
         super().__init__()
         if mode not in ("sum", "mean", "weighted"):
             raise ConfigError(f"table {table.name!r}: mode is {mode!r}, expected sum, mean or weighted", field="mode")
         self.table = table
         self.mode = mode
+        self.absent = absent
         self._lookups = Lookups([self.lookup()])
 
     def lookup(self) -> LayerLookup:
         """Returns how it looks up its table."""
-        return LayerLookup(self.table, self.mode)
+        return LayerLookup(self.table, self.mode, absent=self.absent)
 
     def checked(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> LayerIds:
         """Returns the arguments of `forward` as arrays. Raises InvalidInput for what is no such argument."""
@@ -61,10 +69,11 @@ class Embedding(nn.Module):
     """The rows of each bag side by side, padded with zeros or cut to `length`: for models that attend over a sequence.
 
     forward(values (N,) int64, offsets (B + 1,) int64) -> rows (B, L, D) float32 and lengths (B,) int64, the number of
-    ids used of each bag. The first `length` ids of a bag are used; the rest are neither read nor counted.
+    ids used of each bag. The first `length` ids of a bag are used; the rest are neither read nor counted. An id without
+    a row reads as its absent row. absent: as for EmbeddingBag.
     """
 
-    def __init__(self, table: EmbeddingTable, length: int) -> None:
+    def __init__(self, table: EmbeddingTable, length: int, *, absent: AbsentRows | None = None) -> None:
         super().__init__()
         if not 1 <= length <= MAX_LENGTH:
             raise ConfigError(
@@ -72,11 +81,12 @@ class Embedding(nn.Module):
             )
         self.table = table
         self.length = length
+        self.absent = absent
         self._lookups = Lookups([self.lookup()])
 
     def lookup(self) -> LayerLookup:
         """Returns how it looks up its table."""
-        return LayerLookup(self.table, "none", self.length)
+        return LayerLookup(self.table, "none", self.length, self.absent)
 
     def checked(self, values: Tensor, offsets: Tensor) -> LayerIds:
         """Returns the arguments of `forward` as arrays. Raises InvalidInput for what is no such argument."""

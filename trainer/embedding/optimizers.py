@@ -7,14 +7,16 @@ step; what is called lazy elsewhere. Formulas are in storage/native/training/opt
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from storage._table import squared_norm, step_tables
 from storage.errors import ConfigError
-from trainer.embedding.table import EmbeddingTable, SparseRule
+from trainer.embedding.table import EmbeddingTable, Rows, SparseRule
 
 
 class SparseOptimizer(torch.optim.Optimizer):
@@ -50,16 +52,22 @@ class SparseOptimizer(torch.optim.Optimizer):
         """The learning rate of the next step."""
         return float(self.param_groups[0]["lr"])
 
-    def step(self, closure: Callable[[], float] | None = None, *, scale: float = 1.0) -> int:  # type: ignore[override]
-        """Updates the rows and forgets the gradients. Returns how many rows took a step.
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None, *, scale: float = 1.0, seconds: float | None = None
+    ) -> int:
+        """Updates the rows and forgets the gradients; then tables evict what is due. Returns how many rows took a step.
 
-        scale: gradients are multiplied by it first.
+        scale: gradients are multiplied by it first. seconds: the time, for eviction by age; None: the wall clock.
         """
         if closure is not None:
             raise ConfigError(f"{self.rule}: steps take no closure", field="closure")
         gradients = [table.take_gradients() for table in self.tables]
         natives = [table.native for table in self.tables]
-        return step_tables(natives, gradients, self.rule, self._options(scale), torch.get_num_threads())
+        stepped = step_tables(natives, gradients, self.rule, self._options(scale), torch.get_num_threads())
+        now = time.time() if seconds is None else seconds
+        for table in self.tables:
+            table.after_step(now)
+        return stepped
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets gradients that no step has used."""
@@ -70,6 +78,10 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Returns the sum of squares of all gradients that the next step would use: for clipping by a global norm."""
         gradients = [table.gradients() for table in self.tables]
         return squared_norm([table.native for table in self.tables], gradients, torch.get_num_threads())
+
+    def slots_for(self, table: EmbeddingTable, rows: Rows) -> Rows:
+        """Returns optimizer values (N, S) with which rows (N, D) from elsewhere can go on as they are."""
+        return np.tile(table.first_slots(), (len(rows), 1))
 
     def _options(self, scale: float) -> dict[str, float]:
         group = self.param_groups[0]
@@ -237,6 +249,15 @@ class SparseFtrl(SparseOptimizer):
         row_clip: float = 0.0,
     ) -> None:
         super().__init__(tables, lr, row_clip=row_clip, beta=beta, l1=l1, l2=l2)
+
+    def slots_for(self, table: EmbeddingTable, rows: Rows) -> Rows:
+        slots = super().slots_for(table, rows)
+        squares = slots[:, : table.dim]
+        group = self.param_groups[0]
+        # The next step computes a row from z alone, so z is what gives the row that is there.
+        pull = rows * ((group["beta"] + np.sqrt(squares)) / group["lr"] + group["l2"])
+        slots[:, table.dim :] = -pull - np.sign(rows) * group["l1"]
+        return slots
 
 
 def optimizer_classes() -> dict[SparseRule, type[SparseOptimizer]]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Literal, get_args
+from functools import cached_property, partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,13 @@ from storage.checkpoint.table_kinds import DYNAMIC, TableKind
 from storage.errors import ConfigError
 from storage.features import Feature, FeatureEngine, FeatureSpec, InputSpec, column_from_numpy
 from storage.features.transforms import Transform
-from storage.initializers import ZEROS, Initializer
+from storage.initializers import ZEROS, AbsentRows, Initializer
 from storage.rows import RowCodec
 from storage.specs import TableSpec
 from storage.tiers.training.export import TieredTrainingTable
+from trainer.admission import BloomAdmission
 from trainer.embedding.memory import RowMemory
+from trainer.eviction import Eviction, Evictor
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -50,11 +52,12 @@ class EmbeddingTable:
 
     dim: values of a row. optimizer: decides which optimizer values lie behind a row. rows: first values of a row, the
     same for the same seed, table and id. absent: what an id without a row reads as, in training and in serving.
-    initial_accumulator: start of Adagrad's and FTRL's sums. Every change carries a stamp, so that later changes can be
-    listed. memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and nothing else
-    changes. static_rows: above 0, the ids below it have rows from the start, and no other id ever has one. transforms:
-    make ids of rows of the ids that layers are given, and are published so. kind: what a manifest says of the table.
-    Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
+    admission: counts ids without a row in a filter, None exactly. eviction: when rows go, None never; an optimizer's
+    step does the work. initial_accumulator: start of Adagrad's and FTRL's sums. Every change carries a stamp, so that
+    later changes can be listed. memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and
+    nothing else changes. static_rows: above 0, the ids below it have rows from the start, and no other id ever has one.
+    transforms: make ids of rows of the ids that layers are given, and are published so. kind: what a manifest says of
+    the table. Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
     """
 
     def __init__(
@@ -67,47 +70,68 @@ class EmbeddingTable:
         rows: Initializer = DEFAULT_ROWS,
         absent: Initializer = ZEROS,
         admit_after: int = 1,
+        admission: BloomAdmission | None = None,
+        eviction: Eviction | None = None,
         initial_accumulator: float = 0.1,
         memory: RowMemory | None = None,
         static_rows: int = 0,
         transforms: Sequence[Transform] = (),
         kind: TableKind = DYNAMIC,
     ) -> None:
-        TableSpec(name, dim)
+        mixed = _mixed_seed(seed, name)
+        #: What ids without a row read as.
+        self.absent = AbsentRows.of(absent, mixed)
+        TableSpec(name, dim, absent=self.absent)
         if optimizer not in get_args(SparseRule):
             raise ConfigError(
                 f"table {name!r}: optimizer is {optimizer!r}, expected one of {', '.join(get_args(SparseRule))}",
                 field=f"tables.{name}.optimizer",
             )
+        if admission is not None:
+            admission.check(admit_after)
         self.name = name
         self.dim = dim
         self.optimizer = optimizer
         self.initial_accumulator = initial_accumulator
-        self.absent = absent
+        self.admit_after = admit_after
         #: The rows in DRAM.
         self.native = TrainingTable(
             dim,
             optimizer=optimizer,
             initial_accumulator=initial_accumulator,
-            seed=_mixed_seed(seed, name),
+            seed=mixed,
             rows=rows.native(),
             absent=absent.native(),
             admit_after=admit_after,
             tiered=memory is not None,
+            bloom=None if admission is None else (admission.expected_ids, admission.false_rate),
+            evicts=eviction is not None,
             fixed=static_rows > 0,
+        )
+        # Every id reads as its first row there, without one.
+        self._first = partial(
+            TrainingTable,
+            dim,
+            optimizer=optimizer,
+            initial_accumulator=initial_accumulator,
+            seed=mixed,
+            rows=rows.native(),
+            absent=rows.native(),
         )
         self._whole: TrainingTable | TieredTrainingTable = self.native
         #: All rows, when a part of them may lie on SSD.
         self.tiered: TieredTrainingTable | None = None
         if memory is not None:
-            self._whole = self.tiered = memory.table(name, self.native)
+            by_age = eviction is not None and eviction.by_age
+            self._whole = self.tiered = memory.table(name, self.native, evicts_by_age=by_age)
+        self._evictor = None if eviction is None else Evictor(eviction, self._whole, self.native.tick)
         self.kind = kind
         self.transforms = tuple(transforms)
         self._waiting: list[TableGradients | RowGradients] = []
         self.forgotten = 0
         self._saved: int | None = None
         if static_rows > 0:
-            self._make_rows(static_rows, _mixed_seed(seed, name), rows)
+            self._make_rows(static_rows)
 
     def __repr__(self) -> str:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, rows={self.size()})"
@@ -122,7 +146,7 @@ class EmbeddingTable:
         return int(self._whole.size())
 
     def waiting(self) -> int:
-        """Number of ids that were seen and have no row yet."""
+        """Number of ids that were seen and have no row yet; with a filter, an estimate of those without a row."""
         return self.native.waiting_size() if self.tiered is None else self.tiered.waiting()
 
     def rows_on_ssd(self) -> int:
@@ -154,17 +178,24 @@ class EmbeddingTable:
         inputs = (InputSpec(name="id", dtype="INT64", nulls="error"),)
         return FeatureEngine(FeatureSpec(inputs=inputs, features=(feature,)))
 
-    def _make_rows(self, count: int, seed: int, rows: Initializer) -> None:
+    def first_rows(self, ids: Ids) -> Rows:
+        """Returns the rows (N, D) that ids (N,) begin with. The table is neither read nor changed."""
+        out = np.empty((len(ids), self.dim), dtype=np.float32)
+        self._first().lookup(ids, out, False)
+        return out
+
+    def first_slots(self) -> Rows:
+        """Returns the optimizer values (S,) that a row begins with."""
+        table, ids = self._first(), np.zeros(1, np.int64)
+        table.lookup(ids, np.empty((1, self.dim), np.float32), True)
+        slots: Rows = table.export_ids(ids)[1][0]
+        return slots
+
+    def _make_rows(self, count: int) -> None:
         for start in range(0, count, _ROWS_AT_ONCE):
             ids = np.arange(start, min(count, start + _ROWS_AT_ONCE), dtype=np.int64)
             # A dynamic table makes rows of ids that it sees; these here are rows of ids that nobody saw.
-            made = TrainingTable(
-                self.dim,
-                optimizer=self.optimizer,
-                initial_accumulator=self.initial_accumulator,
-                seed=seed,
-                rows=rows.native(),
-            )
+            made = self._first()
             made.lookup(ids, np.empty((len(ids), self.dim), np.float32), True)
             _, values, slots, counts, stamps, ticks = made.export_rows()
             self._whole.restore(ids, values, slots, np.zeros_like(counts), stamps, ticks)
@@ -200,6 +231,11 @@ class EmbeddingTable:
         self._waiting = []
 
     @property
+    def tick(self) -> int:
+        """The tick that uses of rows carry now."""
+        return int(self.native.tick)
+
+    @property
     def steps(self) -> int:
         """Steps of the optimizer so far, on which Adam and its kin depend."""
         return int(self.native.steps)
@@ -207,6 +243,27 @@ class EmbeddingTable:
     def set_steps(self, steps: int) -> None:
         """Sets the steps of the optimizer, as those of a run that is resumed."""
         self.native.steps = steps
+
+    def after_step(self, seconds: float) -> int:
+        """Evicts a piece of the rows that are due, after the optimizer's step. Returns how many rows went.
+
+        seconds: a time that goes on, of a clock or of the events that are trained on.
+        """
+        return 0 if self._evictor is None else self._evictor.after_step(self.steps, seconds)
+
+    def eviction_state(self) -> dict[str, Any]:
+        """Returns what a commit keeps of ticks and of eviction, as JSON values."""
+        return {"tick": self.native.tick, "evictor": self._evictor and self._evictor.to_json_value()}
+
+    def restore_eviction(self, state: dict[str, Any]) -> None:
+        """Puts back what `eviction_state` gave. Raises KeyError or TypeError for anything else.
+
+        A table that evicts for the first time counts from then on.
+        """
+        self._whole.set_tick(state["tick"])
+        if self._evictor is not None:
+            empty = Evictor(self._evictor.eviction, self._whole, state["tick"]).to_json_value()
+            self._evictor.restore(state["tick"], state["evictor"] or empty)
 
     @property
     def stamp(self) -> int:
@@ -290,6 +347,25 @@ class EmbeddingTable:
     def export_counts(self) -> tuple[Ids, Counts]:
         """Returns ids that were seen and have no row yet, ascending, and their counts."""
         return self._whole.export_counts()
+
+    @property
+    def filter_shape(self) -> tuple[int, int, int]:
+        """Blocks of 512 counters, counters of an id and bits of a counter of the filter; zeros without one."""
+        return self.native.filter_shape
+
+    def filter_pages(self, since: int) -> tuple[Counts, NDArray[np.uint8]]:
+        """Returns the pages (P,) of the filter that changed after a stamp, and their content (P, 512).
+
+        When most pages are wanted, the content is not copied and changes with the filter.
+        """
+        pages, view = self.native.filter_pages(since), self.native.filter_view()
+        if 2 * len(pages) >= len(view):
+            return np.arange(len(view), dtype=np.uint32), view
+        return pages, self.native.filter_content(pages)
+
+    def restore_filter(self, pages: Counts, content: NDArray[np.uint8], bits: int, stamp: int) -> None:
+        """Puts back what `filter_pages` gave. bits: of a counter then. stamp: that of the changes."""
+        self.native.restore_filter(pages, content, bits, stamp)
 
     def restore(
         self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts, ticks: Counts | None = None

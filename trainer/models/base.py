@@ -17,6 +17,7 @@ from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
 from trainer.embedding import Combination, Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
 from trainer.lowering import CombinedFeature
+from trainer.models import blocks
 
 Inputs = Mapping[str, Tensor]
 
@@ -24,12 +25,23 @@ Inputs = Mapping[str, Tensor]
 class RankingModel(nn.Module, ABC):
     """A model with one output, the probability of the label."""
 
+    features: FeatureEmbeddings
+
     @abstractmethod
     def logits(self, inputs: Inputs) -> Tensor:
         """The log-odds, (B, 1)."""
 
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
         return {"score": torch.sigmoid(self.logits(inputs))}
+
+    @staticmethod
+    @abstractmethod
+    def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
+        """The layouts of the weights, by name, of a model of this class over these inputs.
+
+        weights: shapes of its weights. It follows `logits`: what is joined there, side by side, is named here in the
+        same order. Names that a model does not have may be among them.
+        """
 
 
 class FeatureEmbeddings(nn.Module):
@@ -49,9 +61,9 @@ class FeatureEmbeddings(nn.Module):
         for feature in spec.ids_features:
             table = tables[feature.table]
             if feature.pooling == "none":
-                layers[feature.name] = Embedding(table, feature.length)
+                layers[feature.name] = Embedding(table, feature.length, absent=feature.absent_rows)
             else:
-                layers[feature.name] = EmbeddingBag(table, feature.pooling)
+                layers[feature.name] = EmbeddingBag(table, feature.pooling, absent=feature.absent_rows)
         self.embeddings = EmbeddingCollection(layers) if layers else None
         self.combining = CombinedFeatures(combined, tables, spec) if combined else None
         of_part = {part: entry for entry in combined for part in entry.parts}

@@ -16,6 +16,7 @@ from storage.features.spec import FeatureSpec
 from trainer.config import DeepFmConfig
 from trainer.embedding import EmbeddingTable
 from trainer.lowering import CombinedFeature
+from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 
 
@@ -56,3 +57,16 @@ class DeepFm(RankingModel):
         pairs = 0.5 * (total * total - (factors * factors).sum(dim=1)).sum(dim=1, keepdim=True)
         result: Tensor = self.bias + first_order + pairs + self.deep(torch.cat(deep, dim=1))
         return result
+
+    @staticmethod
+    def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
+        fields = tuple((f"field {inputs.names(name)}", inputs.dims[name] - 1) for name in inputs.pooled)
+        dense = inputs.dense()
+        field: blocks.Blocks = (("values", inputs.dims[inputs.pooled[0]]),)
+        score: blocks.Blocks = (("score", 1),)
+        return {
+            "bias": blocks.WeightLayout("bias", (score,)),
+            "dense_field.weight": blocks.WeightLayout("dense_field.weight", (field, dense)),
+            "dense_field.bias": blocks.WeightLayout("dense_field.bias", (field,)),
+            **blocks.mlp_layouts("deep", weights, (*fields, *dense), score),
+        }

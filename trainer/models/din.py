@@ -17,6 +17,7 @@ from storage.features.strict_model import did_you_mean
 from trainer.config import DinConfig
 from trainer.embedding import EmbeddingTable
 from trainer.lowering import CombinedFeature
+from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 
 _HIDDEN = -1e9
@@ -71,6 +72,18 @@ class Din(RankingModel):
         joined = torch.cat([*pooled, interest, interest * target, *self.features.dense(inputs)], dim=1)
         result: Tensor = self.top(joined)
         return result
+
+    @staticmethod
+    def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
+        (dim,) = (inputs.dims[each.name] for each in inputs.spec.ids_features if each.pooling == "none")
+        pooled = tuple((f"field {inputs.names(name)}", inputs.dims[name]) for name in inputs.pooled)
+        attention = tuple((part, dim) for part in ("query", "rows", "query - rows", "query * rows"))
+        top = (*pooled, ("interest", dim), ("interest * target", dim), *inputs.dense())
+        score: blocks.Blocks = (("score", 1),)
+        return {
+            **blocks.mlp_layouts("attention", weights, attention, score),
+            **blocks.mlp_layouts("top", weights, top, score),
+        }
 
 
 def _expect(role: str, name: str, known: tuple[str, ...], pooling: str) -> None:

@@ -14,6 +14,7 @@ from storage.features.spec import FeatureSpec
 from trainer.config import DlrmConfig
 from trainer.embedding import EmbeddingTable
 from trainer.lowering import CombinedFeature
+from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 from trainer.models.interactions import PairProducts
 
@@ -49,3 +50,15 @@ class Dlrm(RankingModel):
             joined = self.pairs.by_operators([*([] if first is None else [first]), *embedded.parts()])
         result: Tensor = self.top(joined)
         return result
+
+    @staticmethod
+    def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
+        dense = inputs.dense()
+        # The vector of the dense features; no feature can be called so.
+        vectors = [*([" dense"] if dense else []), *(inputs.names(name) for name in inputs.pooled)]
+        dim = inputs.dims[inputs.pooled[0]]
+        top = ((f"vector {vectors[0]}", dim), *blocks.pair_blocks(vectors))
+        return {
+            **blocks.mlp_layouts("bottom", weights, dense, (("values", dim),)),
+            **blocks.mlp_layouts("top", weights, top, (("score", 1),)),
+        }

@@ -12,6 +12,9 @@ from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
 
+#: The classes by `model.type` of a configuration, which a published version also names.
+MODELS: dict[str, type[RankingModel]] = {"deepfm": DeepFm, "dlrm": Dlrm, "din": Din}
+
 
 def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[str, EmbeddingTable]:
     """Builds empty tables by name, ready for the sparse optimizer of the configuration. memory: bounds their DRAM."""

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from storage.checkpoint import GraphInput
 from storage.errors import ConfigError, Unsupported
 from storage.features import Column, FeatureSpec
+from storage.initializers import AbsentRows
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.embedding_layers import TableNames, TableSource, layer_dim
+from trainer.publishing.embedding_layers import TableNames, TableSource, layer_absent, layer_dim
 from trainer.publishing.recording import LayerCall, Recording
 
 # Shapes of a layer's result: (B, D), (B, 1, D), (B, L, D), or our own layer's rows (B, L, D) with lengths (B,).
@@ -55,6 +56,8 @@ class CutFeature:
     length: int
     #: True if the graph takes the lengths too.
     with_lengths: bool
+    #: What ids without a row read as; None: what the table says.
+    absent: AbsentRows | None = None
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,17 @@ def plan_with_spec(
                 f"{entry.pooling}, {entry.length}",
                 field=f"features.{feature}.pooling",
             )
+        absent = layer_absent(call.layer)
+        if absent != entry.absent_rows:
+            raise ConfigError(
+                f"layer {call.path!r} reads ids without a row as {_said(absent)}; the feature {feature!r} says "
+                f"{_said(entry.absent_rows)}",
+                field=f"features.{feature}.absent",
+            )
         table = names.name(call.path, call.layer, entry.table)
         with_lengths = pooling == "none"
         calls.append(CutCall(call.path, feature, "rows_lengths" if with_lengths else "pooled"))
-        features[feature] = CutFeature(feature, table, layer_dim(call.layer), pooling, length, with_lengths)
+        features[feature] = CutFeature(feature, table, layer_dim(call.layer), pooling, length, with_lengths, absent)
     # The server looks up every ids feature of the spec, so one that the module never reads must not be there.
     for entry in spec.ids_features:
         if entry.name not in features:
@@ -132,6 +142,10 @@ def plan_with_spec(
         if group in recording.used
     )
     return CutPlan(spec, tuple(calls), tuple(features.values()), dense, tuple(names.sources()), columns, rows)
+
+
+def _said(absent: AbsentRows | None) -> str:
+    return "the table says" if absent is None else f"{absent} of seed {absent.seed}"
 
 
 def layer_pooling(call: LayerCall) -> tuple[str, int]:

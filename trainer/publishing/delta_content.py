@@ -86,4 +86,6 @@ def weight_arrays(weights: Mapping[str, Tensor]) -> tuple[dict[str, np.ndarray],
 def _changed(name: str, table: EmbeddingTable, since: int, row_type: str) -> DeltaTable:
     ids = table.changed_since(since)
     rows, _, counts, *_ = table.export_ids(ids)
-    return DeltaTable(name, table.dim, ids, rows, frequency_byte(counts), table.removed_since(since), row_type)
+    return DeltaTable(
+        name, table.dim, ids, rows, frequency_byte(counts), table.removed_since(since), row_type, table.absent
+    )

@@ -7,7 +7,7 @@ knows no nulls, so its inputs take none. B rows of the batch, W columns of a ten
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, Feature, FeatureSpec, InputSpec, column_from_jagged, column_from_numpy
 from storage.features.transforms import Select, Slice, Transform
+from storage.initializers import AbsentRows
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.cut_plan import CutCall, CutFeature, CutPlan, DenseInput, Shape
-from trainer.publishing.embedding_layers import EmbeddingLayer, TableNames, free_name, layer_dim
+from trainer.publishing.embedding_layers import EmbeddingLayer, TableNames, free_name, layer_absent, layer_dim
 from trainer.publishing.recording import LayerCall, Recording
 
 _ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32"}
@@ -37,6 +38,8 @@ class _Use:
     shape: Shape
     #: The sample tensor that holds a weight for each id, "" for none.
     weights: str = ""
+    #: What ids without a row read as; None: what the table says.
+    absent: AbsentRows | None = None
 
 
 def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: int) -> CutPlan:
@@ -62,7 +65,7 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
             taken.add(name)
     for call in recording.calls:
         leaf = leaves[call.values.leaf]
-        use = _use(call, leaf, leaves, rows)
+        use = replace(_use(call, leaf, leaves, rows), absent=layer_absent(call.layer))
         if use.columns is None:
             bags = _bags(call, leaf, leaves, rows)
             known = offsets.setdefault(use.leaf, bags)
@@ -215,6 +218,10 @@ def _feature(use: _Use, table: str, layer: EmbeddingLayer, width: int, taken: se
         name = f"{name}_{table}"
     name = free_name(name, taken)
     taken.add(name)
+    absent = None
+    if use.absent is not None:
+        initializer = use.absent.initializer
+        absent = {"type": initializer.kind, "scale": initializer.scale, "seed": use.absent.seed}
     feature = Feature.model_validate(
         {
             "name": name,
@@ -225,6 +232,8 @@ def _feature(use: _Use, table: str, layer: EmbeddingLayer, width: int, taken: se
             "pooling": use.pooling,
             "length": use.length,
             "weights": use.weights,
+            "absent": absent,
         }
     )
-    return feature, CutFeature(name, table, layer_dim(layer), use.pooling, use.length, use.shape == "rows_lengths")
+    with_lengths = use.shape == "rows_lengths"
+    return feature, CutFeature(name, table, layer_dim(layer), use.pooling, use.length, with_lengths, use.absent)

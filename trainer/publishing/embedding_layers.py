@@ -14,6 +14,7 @@ from storage.checkpoint import TableData
 from storage.checkpoint.fingerprint import MASK, rows_fingerprint
 from storage.checkpoint.table_kinds import StaticKind
 from storage.errors import ConfigError, Unsupported
+from storage.initializers import ABSENT_ZEROS, AbsentRows
 from storage.rows import RowCodec
 from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
 
@@ -57,11 +58,17 @@ class TableSource:
     #: An id whose row is left out.
     hidden: int | None = None
 
+    @property
+    def absent(self) -> AbsentRows:
+        """The rows that ids without one read as."""
+        return ABSENT_ZEROS if self.trained is None else self.trained.absent
+
     def data(self, row_type: str = "fp32") -> TableData:
         """Returns all rows, to be published as `row_type`. A plain layer's ids are its row numbers."""
         if self.trained is not None:
             ids, rows, _, counts, *_ = self.trained.export_rows()
-            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), row_type, self.trained.kind)
+            rest = row_type, self.absent, self.trained.kind
+            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), *rest)
         assert self.weight is not None
         rows = self.weight.detach().cpu().contiguous().numpy()
         ids = np.arange(len(rows), dtype=np.int64)
@@ -69,7 +76,7 @@ class TableSource:
             keep = ids != self.hidden
             ids, rows = ids[keep], np.ascontiguousarray(rows[keep])
         kind = StaticKind(rows=len(self.weight))
-        return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8), row_type, kind)
+        return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8), row_type, kind=kind)
 
     def fingerprint(self, row_type: str) -> int:
         """The fingerprint of all rows as `row_type` stores them, read out of the table or the layer piece by piece."""
@@ -97,6 +104,13 @@ def frequency_byte(counts: np.ndarray) -> np.ndarray:
         shift = np.maximum(np.frexp(wide.astype(np.float64))[1] - 5, 0)
         codes[part] = (shift << 4) + (wide >> shift)
     return codes
+
+
+def count_of_byte(codes: np.ndarray) -> np.ndarray:
+    """Returns the smallest counts, (N,) uint32, that `frequency_byte` encodes so."""
+    shift = np.maximum((codes >> 4).astype(np.int64) - 1, 0)
+    counts: np.ndarray = ((codes - (shift << 4)) << shift).astype(np.uint32)
+    return counts
 
 
 def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
@@ -139,6 +153,11 @@ def table_key(layer: EmbeddingLayer) -> object:
     weight.
     """
     return layer.table if isinstance(layer, Embedding | EmbeddingBag) else layer.weight.data_ptr()
+
+
+def layer_absent(layer: EmbeddingLayer) -> AbsentRows | None:
+    """Returns what ids without a row read as in a layer; None where the table says it."""
+    return layer.absent if isinstance(layer, Embedding | EmbeddingBag) else None
 
 
 def layer_dim(layer: EmbeddingLayer) -> int:

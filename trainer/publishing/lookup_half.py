@@ -14,8 +14,10 @@ from torch import Tensor
 
 from storage.checkpoint import TableData
 from storage.features import FeatureBatch, Jagged
+from storage.initializers import AbsentRows
 from storage.rows import RowCodec
 from trainer.embedding import EmbeddingTable
+from trainer.embedding.lookups import LayerIds, LayerLookup, Lookups
 from trainer.publishing.cut_plan import CutPlan
 
 TableRows = TableData | EmbeddingTable
@@ -32,7 +34,7 @@ def graph_tensors(
     for feature in plan.features:
         bags = features.ids[feature.name]
         lengths = bags.lengths()
-        found, _ = find_rows(tables[feature.table], bags.values)
+        found, _ = find_rows(tables[feature.table], bags.values, feature.absent)
         if codecs is not None:
             found = rounded(codecs[feature.table], found)
         if feature.pooling == "none":
@@ -46,21 +48,33 @@ def graph_tensors(
     return tensors
 
 
-def find_rows(table: TableRows, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Maps ids (N,) to rows (N, D), zeros where the table has none, and found (N,) bool.
+def find_rows(table: TableRows, ids: np.ndarray, absent: AbsentRows | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Maps ids (N,) to rows (N, D), absent rows where the table has none, and found (N,) bool.
 
-    In a trained table a row of zeros counts as not found; no score can tell the two apart.
+    absent: what those are; None: what the table says. In a trained table a row that is the absent row counts as not
+    found; no score can tell the two apart.
     """
+    ids = np.ascontiguousarray(ids)
+    without = (table.absent if absent is None else absent).rows(ids, table.dim)
     if isinstance(table, EmbeddingTable):
-        rows = table.lookup(np.ascontiguousarray(ids), train=False)
-        return rows, np.asarray(rows.any(axis=1))
+        rows = _as_layers_read(table, ids, absent)
+        return rows, np.asarray((rows != without).any(axis=1))
     if len(table.ids) == 0:
-        return np.zeros((len(ids), table.dim), np.float32), np.zeros(len(ids), bool)
+        return without, np.zeros(len(ids), bool)
     places = np.minimum(np.searchsorted(table.ids, ids), len(table.ids) - 1)
     found = table.ids[places] == ids
     rows = table.rows[places]
-    rows[~found] = 0.0
+    rows[~found] = without[~found]
     return rows, found
+
+
+def _as_layers_read(table: EmbeddingTable, ids: np.ndarray, absent: AbsentRows | None) -> np.ndarray:
+    """Reads rows (N, D) out of a trained table, as a layer with these absent rows does."""
+    if absent is None:
+        return table.lookup(ids, train=False)
+    single = LayerIds(ids, np.arange(len(ids) + 1, dtype=np.int64))
+    _, (_, rows) = Lookups([LayerLookup(table, "none", 1, absent)]).run([single], train=False)
+    return np.ascontiguousarray(rows.numpy()[:, 0])
 
 
 def rounded(codec: RowCodec, rows: np.ndarray) -> np.ndarray:

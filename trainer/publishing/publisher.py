@@ -30,6 +30,7 @@ from trainer.progress import Display
 from trainer.publishing.delta_content import is_unchanged, live_weights
 from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.publishing.delta_writer import DeltaWriter
+from trainer.publishing.embedding_layers import TableSource
 from trainer.publishing.lineage import Lineage, Pending
 from trainer.publishing.pending import drawn, expire, settled, with_delta, with_version
 from trainer.publishing.policy import DeltaPolicy, Due
@@ -217,7 +218,7 @@ class Publisher:
             return kind
         base = self._base(lineage)
         if kind == "auto":
-            if base is None or not self._has_our_spec(base) or self._row_types.first_other(base) is not None:
+            if base is None or not self._has_our_spec(base) or not self._stores_alike(base):
                 return "version"
             return "delta" if rebased else self._policy.next_kind(lineage)
         if base is None:
@@ -225,7 +226,7 @@ class Publisher:
             raise NotFound(f"{self._model_dir}: {what}, so there is nothing for a delta to change; publish a version")
         if not self._has_our_spec(base):
             raise _other_spec(base)
-        self._check_row_types(base)
+        self._check_storage(base)
         return kind
 
     def _has_our_spec(self, version: PublishedVersion) -> bool:
@@ -233,7 +234,23 @@ class Publisher:
         assert self._prepared is not None
         return version.spec == self._prepared.plan.spec
 
-    def _check_row_types(self, version: PublishedVersion) -> None:
+    def _stores_alike(self, version: PublishedVersion) -> bool:
+        """Returns whether a version has the row types that are asked for, and the absent rows that the tables have."""
+        return self._row_types.first_other(version) is None and self._other_absent(version) is None
+
+    def _other_absent(self, version: PublishedVersion) -> TableSource | None:
+        """Returns a table whose absent rows are not those of a version."""
+        assert self._prepared is not None
+        own = {spec.name: spec.absent for spec in version.tables}
+        sources = self._prepared.plan.tables
+        return next((each for each in sources if own.get(each.name, each.absent) != each.absent), None)
+
+    def _check_storage(self, version: PublishedVersion) -> None:
+        if (source := self._other_absent(version)) is not None:
+            raise Unsupported(
+                f"table {source.name!r}: ids without a row read as {source.absent}, but not in {version.path}, and a "
+                "delta cannot change that; publish a version (emberline publish)"
+            )
         if (other := self._row_types.first_other(version)) is not None:
             table, asked, has = other
             raise Unsupported(
@@ -289,7 +306,7 @@ class Publisher:
                 )
             if not self._has_our_spec(version):
                 raise _other_spec(version)
-            self._check_row_types(version)
+            self._check_storage(version)
             self._writer = writer = DeltaWriter(self._prepared, version)
         return writer
 
@@ -330,9 +347,11 @@ class Publisher:
         """Returns the newest snapshot if tables and weights are still what they were in it."""
         newest = lineage.newest
         base = self._base(lineage)
-        if newest is None or base is None or self._row_types.first_other(base) is not None:
+        if newest is None or base is None:
             return None
         prepared = self._ready(lineage)
+        if not self._stores_alike(base):
+            return None
         if prepared.plain_layer() is not None or not is_unchanged(prepared.tables, newest.stamps):
             return None
         try:

@@ -18,7 +18,7 @@ struct Initializer {
   Initial kind = Initial::kConstant;
   float scale = 0.0f;
 
-  bool is_zero() const { return kind != Initial::kNormal && kind != Initial::kTruncatedNormal && scale == 0.0f; }
+  bool is_zero() const { return scale == 0.0f; }
 };
 
 // Throws std::invalid_argument for a name that is none, a scale that is not finite, or below 0 where it is a width.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "rows/bind_absent.h"
 #include "table/bind_arrays.h"
 #include "table/lookup.h"
 
@@ -57,11 +58,12 @@ std::vector<const T*> pointers_of(const nb::list& list, const std::string& name,
 
 void make_lookup(PyLookup* self, const nb::list& tables,
                  const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features,
-                 const std::optional<nb::list>& overlays) {
+                 const std::optional<nb::list>& overlays, const PyAbsents& absent) {
   std::vector<nb::object> owners;
   std::vector<const RowSource*> pointers = pointers_of<RowSource>(tables, "tables", owners);
   std::vector<const OverlayTable*> over;
   if (overlays) over = pointers_of<OverlayTable>(*overlays, "overlays", owners);
+  const std::vector<std::optional<SeededInitializer>> reads_as = absents_of(absent, features.size());
   std::vector<LookupFeature> wanted;
   for (std::size_t f = 0; f < features.size(); ++f) {
     const auto& [table, pooling, length] = features[f];
@@ -70,7 +72,7 @@ void make_lookup(PyLookup* self, const nb::list& tables,
       fail(name + "pooling is 0 sum, 1 mean, 2 none or 3 weighted, got " + std::to_string(pooling));
     }
     if (pooling == 2 && length == 0) fail(name + "an unpooled feature needs a length of 1 or more");
-    wanted.push_back({table, static_cast<Pooling>(pooling), length});
+    wanted.push_back({table, static_cast<Pooling>(pooling), length, reads_as[f].value_or(SeededInitializer{})});
   }
   new (self) PyLookup(std::move(owners), std::move(pointers), std::move(wanted), std::move(over));
 }
@@ -200,10 +202,13 @@ void bind_lookup(nb::module_& module) {
       "The lookups of one session over shared tables, in one call for all features. Not thread-safe.\n\n"
       "features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each. "
       "overlays:\n"
-      "one a table, or None. Calls go begin, supply for each table with missing ids, finish.")
-      .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(),
+      "one a table, or None. absent: what ids without a row read as, (kind, scale, seed) or None for zeros, one a "
+      "feature.\n"
+      "Calls go begin, supply for each table with missing ids, finish.")
+      .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(), "absent"_a = nb::none(),
            nb::sig("def __init__(self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: "
-                   "list[OverlayTable] | None = None) -> None"))
+                   "list[OverlayTable] | None = None, absent: list[tuple[str, float, int] | None] | None = None) -> "
+                   "None"))
       .def(
           "begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0,
           "weights"_a = nb::none(), "threads"_a = 1,
@@ -253,7 +258,7 @@ void bind_lookup(nb::module_& module) {
           nb::sig("def supply(self, table: int, rows: numpy.typing.NDArray[numpy.float32] | "
                   "numpy.typing.NDArray[numpy.uint8], state: numpy.typing.NDArray[numpy.uint8]) -> None"),
           "Supplies rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied.\n\n"
-          "A state is 0 absent, 1 found, 2 unresolved.")
+          "A state is 0 absent, 1 found, 2 unresolved, which reads as zeros.")
       .def("finish", &finish,
            "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,\n"
            "answered by overlays. An id that an overlay removed is absent.")

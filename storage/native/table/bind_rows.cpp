@@ -1,6 +1,7 @@
 // The codec for Python.
 #include <nanobind/nanobind.h>
 
+#include "rows/absent.h"
 #include "rows/isa.h"
 #include "table/bind_arrays.h"
 #include "table/numa.h"
@@ -32,6 +33,18 @@ nb::object decode(const std::string& row_type, std::uint32_t dim, nb::handle enc
   {
     const nb::gil_scoped_release release;
     decode_rows(format, reinterpret_cast<const char*>(from.data()), n, rows.data());
+  }
+  return to_numpy(std::move(rows), {n, dim});
+}
+
+nb::object absent_rows(const std::string& kind, float scale, std::uint64_t seed, std::uint32_t dim, nb::handle ids) {
+  const Ids id = Ids::of_rank(1, ids, "ids");
+  const std::size_t n = id.size();
+  std::vector<float> rows(n * dim);
+  {
+    const nb::gil_scoped_release release;
+    const AbsentRows absent({initializer_of(kind, scale), seed}, {RowType::kFp32, dim});
+    for (std::size_t i = 0; i < n; ++i) absent.write(id.data()[i], rows.data() + i * dim);
   }
   return to_numpy(std::move(rows), {n, dim});
 }
@@ -76,6 +89,10 @@ void bind_rows(nb::module_& module) {
              nb::sig("def decode_rows(row_type: str, dim: int, encoded: numpy.typing.NDArray[numpy.uint8]) -> "
                      "numpy.typing.NDArray[numpy.float32]"),
              "Decodes encoded rows (n, row_bytes) to (n, dim).");
+  module.def("absent_rows", &absent_rows, "kind"_a, "scale"_a, "seed"_a, "dim"_a, "ids"_a,
+             nb::sig("def absent_rows(kind: str, scale: float, seed: int, dim: int, ids: "
+                     "numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.float32]"),
+             "Returns what ids (n,) without a row read as, (n, dim), before any rounding.");
 }
 
 }  // namespace emberline::bind

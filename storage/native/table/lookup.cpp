@@ -11,7 +11,7 @@ namespace emberline {
 
 Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> features,
                std::vector<const OverlayTable*> overlays)
-    : schema_{std::move(tables), {}, std::move(features), std::move(overlays)}, parts_(1) {
+    : schema_{std::move(tables), {}, std::move(features), std::move(overlays), {}}, parts_(1) {
   const std::size_t count = schema_.tables.size();
   for (const RowSource* table : schema_.tables) schema_.formats.push_back(table->format());
   missing_.resize(count);
@@ -22,6 +22,7 @@ Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> 
       throw std::invalid_argument("features[" + std::to_string(f) + "]: table " +
                                   std::to_string(schema_.features[f].table) + " of " + std::to_string(count));
     }
+    schema_.absent.emplace_back(schema_.features[f].absent, schema_.formats[schema_.features[f].table]);
   }
   if (schema_.overlays.empty()) return;
   if (schema_.overlays.size() != count) {

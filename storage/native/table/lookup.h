@@ -3,6 +3,9 @@
 // begin() answers from the tables every bag whose rows are all there. A bag with a miss is kept aside: its rows are
 // copied, because no reader section may last while a disk is read; finish() pools it in the order of its ids.
 //
+// An id that no tier has reads as its feature says (rows/absent.h), zeros by default; one whose tier did not answer in
+// time as zeros.
+//
 // A mask of overlays makes staged deltas visible: an overlay's entry for an id overrides the table's row. B batch, D
 // dim.
 #pragma once

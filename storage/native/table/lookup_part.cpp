@@ -249,8 +249,11 @@ void LookupPart::put_row(const Window& window, std::size_t at, float* output, st
     ++totals_[window.table].dram;
     return;
   }
+  if (kCovered && covers_[at].state == CoverState::kRemoved) {
+    schema_->absent[window.feature].write(window.ids[at], output);
+    return;
+  }
   std::memset(output, 0, window.format.dim * sizeof(float));
-  if (kCovered && covers_[at].state == CoverState::kRemoved) return;
   late_.push_back({window.feature, 1, sources_.size(), nullptr, output, mask});
   sources_.push_back(miss(window, at, kCovered ? covers_[at].overlay : kNoOverlay));
 }
@@ -281,17 +284,27 @@ std::size_t LookupPart::lay_over(const Window& window, std::size_t at, std::size
 
 void LookupPart::keep_aside(const Window& window, std::size_t at, std::size_t n, bool covered, float* output) {
   const std::uint32_t dim = window.format.dim;
+  const AbsentRows& absent = schema_->absent[window.feature];
   late_.push_back({window.feature, static_cast<std::uint32_t>(n), sources_.size(),
                    window.weights == nullptr ? nullptr : window.weights + at, output, nullptr});
   for (std::size_t i = at; i < at + n; ++i) {
-    if (rows_[i] == nullptr) {
-      const bool removed = covered && covers_[i].state == CoverState::kRemoved;
-      sources_.push_back(removed ? kNowhere : miss(window, i, covered ? covers_[i].overlay : kNoOverlay));
+    const bool removed = rows_[i] == nullptr && covered && covers_[i].state == CoverState::kRemoved;
+    if (rows_[i] == nullptr && !removed) {
+      sources_.push_back(miss(window, i, covered ? covers_[i].overlay : kNoOverlay));
+      continue;
+    }
+    if (removed && absent.is_zero()) {
+      sources_.push_back(kNowhere);
       continue;
     }
     sources_.push_back(static_cast<std::int64_t>(kept_.size()));
     kept_.resize(kept_.size() + dim);
-    decode_rows(window.format, rows_[i], 1, kept_.data() + kept_.size() - dim);
+    float* const kept = kept_.data() + kept_.size() - dim;
+    if (removed) {
+      absent.write(window.ids[i], kept);
+    } else {
+      decode_rows(window.format, rows_[i], 1, kept);
+    }
   }
   std::memset(output, 0, dim * sizeof(float));
 }
@@ -305,34 +318,54 @@ void LookupPart::finish(const std::vector<MissingRows>& missing) {
     const LookupFeature& feature = schema_->features[late.feature];
     // A row that waited was decoded when it was set aside, which changes no bit of the sum.
     const std::uint32_t dim = schema_->formats[feature.table].dim;
-    const MissingRows& misses = missing[feature.table];
-    const std::vector<std::uint32_t>& places = places_[feature.table];
-    LookupTotals& totals = totals_[feature.table];
-    if (rows_.size() < late.count) rows_.resize(late.count);
-    for (std::size_t i = 0; i < late.count; ++i) {
-      const std::int64_t source = sources_[late.first + i];
-      rows_[i] = nullptr;
-      if (source >= 0) {
-        rows_[i] = reinterpret_cast<const char*>(kept_.data() + source);
-        continue;
-      }
-      if (source == kNowhere) continue;  // counted by lay_over
-      const auto own = static_cast<std::size_t>(-source - 1);
-      const std::size_t position = places.empty() ? own : places[own];
-      const auto state = static_cast<RowState>(misses.states[position]);
-      if (state == RowState::kFound) rows_[i] = reinterpret_cast<const char*>(misses.rows.data() + position * dim);
-      totals.supplied += state == RowState::kFound;
-      totals.absent += state == RowState::kAbsent;
-      totals.unresolved += state == RowState::kUnresolved;
-    }
+    const std::size_t supplied = collect(late, missing[feature.table]);
     if (feature.pooling != Pooling::kNone) {
       pool_rows({RowType::kFp32, dim}, rows_.data(), late.weights, late.count, feature.pooling, late.output);
     } else if (rows_[0] != nullptr) {
       std::memcpy(late.output, rows_[0], dim * sizeof(float));
-      *late.mask = 1;
+      *late.mask = supplied != 0;
     }
   }
   late_.clear();
+}
+
+// Puts the rows of what waited into rows_, null where zeros stand for one, and counts those that were missing. Returns
+// for how many of those a row was supplied.
+std::size_t LookupPart::collect(const Late& late, const MissingRows& misses) {
+  const std::uint32_t table = schema_->features[late.feature].table;
+  const std::size_t dim = schema_->formats[table].dim;
+  const std::vector<std::uint32_t>& places = places_[table];
+  const AbsentRows& absent = schema_->absent[late.feature];
+  LookupTotals& totals = totals_[table];
+  if (rows_.size() < late.count) rows_.resize(late.count);
+  if (!absent.is_zero() && !absent.is_constant()) absent_.resize(late.count * dim);
+  std::size_t supplied = 0;
+  for (std::size_t i = 0; i < late.count; ++i) {
+    const std::int64_t source = sources_[late.first + i];
+    rows_[i] = nullptr;
+    if (source >= 0) {
+      rows_[i] = reinterpret_cast<const char*>(kept_.data() + source);
+      continue;
+    }
+    if (source == kNowhere) continue;  // counted by lay_over
+    const auto own = static_cast<std::size_t>(-source - 1);
+    const std::size_t position = places.empty() ? own : places[own];
+    switch (static_cast<RowState>(misses.states[position])) {
+      case RowState::kFound:
+        rows_[i] = reinterpret_cast<const char*>(misses.rows.data() + position * dim);
+        ++supplied;
+        break;
+      case RowState::kAbsent:
+        if (!absent.is_zero()) {
+          rows_[i] = reinterpret_cast<const char*>(absent.row(misses.ids[position], absent_.data() + i * dim));
+        }
+        ++totals.absent;
+        break;
+      case RowState::kUnresolved: ++totals.unresolved; break;
+    }
+  }
+  totals.supplied += supplied;
+  return supplied;
 }
 
 }  // namespace emberline

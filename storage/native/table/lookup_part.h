@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "rows/absent.h"
 #include "rows/pooling.h"
 #include "table/id_map.h"
 #include "table/overlay.h"
@@ -19,6 +20,7 @@ struct LookupFeature {
   std::uint32_t table;
   Pooling pooling;
   std::uint32_t length;  // length of an unpooled feature
+  SeededInitializer absent = {};  // what ids without a row read as
 };
 
 // One feature's share of a batch. Pointers must stay valid until finish().
@@ -51,6 +53,7 @@ struct LookupSchema {
   std::vector<RowFormat> formats;  // formats of the tables
   std::vector<LookupFeature> features;
   std::vector<const OverlayTable*> overlays;  // one a table, or empty
+  std::vector<AbsentRows> absent;  // of the features
 };
 
 // The missing ids of one table, each once, and what the caller supplied for them.
@@ -120,6 +123,7 @@ class LookupPart {
   std::size_t lay_over(const Window& window, std::size_t at, std::size_t n);
   void keep_aside(const Window& window, std::size_t at, std::size_t n, bool covered, float* output);
   std::int64_t miss(const Window& window, std::size_t at, std::uint8_t source);
+  std::size_t collect(const Late& late, const MissingRows& misses);
 
   const LookupSchema* schema_ = nullptr;
   std::uint64_t mask_ = 0;
@@ -132,6 +136,7 @@ class LookupPart {
   // misses.
   std::vector<std::int64_t> sources_;
   std::vector<float> kept_;
+  std::vector<float> absent_;  // rows of a late bag that are made of their ids
   std::vector<const char*> rows_;
   std::vector<Cover> covers_;  // beside rows_, where a window is covered
   std::vector<std::int64_t> window_ids_;

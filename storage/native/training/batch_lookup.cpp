@@ -126,7 +126,7 @@ TableGradients TableGradients::merged(const std::vector<const TableGradients*>& 
 }
 
 BatchLookup::BatchLookup(std::vector<TrainingTable*> tables, std::vector<FeatureLookup> features)
-    : tables_(std::move(tables)), features_(std::move(features)), parts_(tables_.size()) {
+    : tables_(std::move(tables)), features_(std::move(features)), parts_(tables_.size()), own_(features_.size()) {
   for (std::uint32_t f = 0; f < features_.size(); ++f) {
     if (features_[f].table >= tables_.size()) {
       throw std::invalid_argument("features[" + std::to_string(f) + "]: there is no table " +
@@ -136,6 +136,10 @@ BatchLookup::BatchLookup(std::vector<TrainingTable*> tables, std::vector<Feature
       throw std::invalid_argument("features[" + std::to_string(f) + "]: the length must be 1 or more");
     }
     parts_[features_[f].table].features.push_back(f);
+    if (features_[f].absent) {
+      const RowFormat format = tables_[features_[f].table]->format();
+      own_[f].emplace(OwnRows{AbsentRows(*features_[f].absent, format), format.dim, {}, {}});
+    }
   }
 }
 
@@ -169,6 +173,9 @@ void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std:
     collect(part);
     tables_[table]->find(part.gradients.found, options.train,
                          options.sides.empty() ? SideRows{} : options.sides[table]);
+    for (const std::uint32_t feature : part.features) {
+      if (own_[feature]) set_own_rows(part.gradients.found, *own_[feature]);
+    }
     if (!is_large(table)) pool(part, out, 0, batch_);
   });
   if (options.threads <= 1) return;
@@ -178,6 +185,21 @@ void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std:
     on_threads(options.threads, pieces, [&](std::size_t piece) {
       pool(parts_[table], out, piece * batch_ / pieces, (piece + 1) * batch_ / pieces);
     });
+  }
+}
+
+void BatchLookup::set_own_rows(const FoundRows& found, OwnRows& own) {
+  const auto is_absent = [&](std::size_t i) { return found.slots[i] == 0 && found.beside[i] == 0; };
+  own.rows = found.rows;
+  std::size_t made = 0;
+  for (std::size_t i = 0; i < own.rows.size(); ++i) made += is_absent(i);
+  const bool is_zero = own.absent.is_zero();
+  if (!is_zero && !own.absent.is_constant()) own.made.resize(made * own.dim);
+  float* to = own.made.data();
+  for (std::size_t i = 0; i < own.rows.size(); ++i) {
+    if (!is_absent(i)) continue;
+    own.rows[i] = is_zero ? nullptr : own.absent.row(found.ids[i], to);
+    if (own.rows[i] == to) to += own.dim;
   }
 }
 
@@ -220,7 +242,7 @@ void BatchLookup::pool_feature(const Part& part, std::uint32_t feature, std::siz
                                const FeatureValues<float>& out, std::size_t first, std::size_t last) const {
   const FeatureLookup& how = features_[feature];
   const FeatureIds& ids = ids_[feature];
-  const std::vector<const float*>& rows = part.gradients.found.rows;
+  const std::vector<const float*>& rows = own_[feature] ? own_[feature]->rows : part.gradients.found.rows;
   const std::uint32_t* places = part.places.data() + begin;
   const std::uint32_t dim = tables_[how.table]->dim();
   const std::size_t bytes = dim * sizeof(float);

@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "rows/absent.h"
 #include "rows/pooling.h"
 #include "training/training_table.h"
 
@@ -21,6 +23,8 @@ struct FeatureLookup {
   Pooling pooling = Pooling::kSum;
   // Of kNone: the first ids of a bag that are used; the rest are neither read nor counted.
   std::uint32_t length = 0;
+  // What ids without a row read as; without one, what their table says.
+  std::optional<SeededInitializer> absent = {};
 };
 
 // The ids of a feature. They must stay where they are until the gradients have come.
@@ -82,7 +86,16 @@ class BatchLookup {
     TableGradients gradients;
   };
 
+  // The rows of a feature whose absent ids do not read as its table says, by place.
+  struct OwnRows {
+    AbsentRows absent;
+    std::uint32_t dim;
+    std::vector<const float*> rows;
+    std::vector<float> made;  // rows of absent ids
+  };
+
   std::size_t used(std::uint32_t feature, std::size_t bag) const;
+  static void set_own_rows(const FoundRows& found, OwnRows& own);
   void collect(Part& part);
   void pool(const Part& part, const std::vector<FeatureValues<float>>& out, std::size_t first, std::size_t last) const;
   void pool_feature(const Part& part, std::uint32_t feature, std::size_t begin, const FeatureValues<float>& out,
@@ -93,6 +106,7 @@ class BatchLookup {
   std::vector<FeatureLookup> features_;
   std::vector<Part> parts_;
   std::vector<FeatureIds> ids_;
+  std::vector<std::optional<OwnRows>> own_;  // by feature
   std::vector<char> single_;  // by feature: every bag has one id
   std::size_t batch_ = 0;
 };

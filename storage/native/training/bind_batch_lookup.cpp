@@ -1,11 +1,12 @@
 // Lookups of several tables and the steps of optimizers, for Python.
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <nanobind/stl/tuple.h>
 #include <optional>
 #include <tuple>
 
+#include "rows/bind_absent.h"
 #include "training/batch_lookup.h"
 #include "training/bind_training.h"
 #include "training/pairs.h"
@@ -16,10 +17,11 @@ namespace {
 // A lookup, and the arrays that it reads: they are kept until the next call.
 class KeptLookup {
  public:
+  using PyFeatures = std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>;
+
   // features: (table, pooling, length) each.
-  KeptLookup(std::vector<TrainingTable*> tables,
-             const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features)
-      : lookup_(std::move(tables), of(features)) {
+  KeptLookup(std::vector<TrainingTable*> tables, const PyFeatures& features, const PyAbsents& absent)
+      : lookup_(std::move(tables), of(features, absent)) {
     for (const FeatureLookup& feature : lookup_.features()) {
       columns_.push_back(width_);
       if (feature.pooling != Pooling::kNone) width_ += lookup_.tables()[feature.table]->dim();
@@ -76,11 +78,12 @@ class KeptLookup {
   }
 
  private:
-  static std::vector<FeatureLookup> of(const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features) {
+  static std::vector<FeatureLookup> of(const PyFeatures& features, const PyAbsents& absent) {
+    const std::vector<std::optional<SeededInitializer>> reads_as = absents_of(absent, features.size());
     std::vector<FeatureLookup> made;
     for (const auto& [table, pooling, length] : features) {
       if (pooling < 0 || pooling > 3) fail("pooling: expected 0 to 3, got " + std::to_string(pooling));
-      made.push_back({table, static_cast<Pooling>(pooling), length});
+      made.push_back({table, static_cast<Pooling>(pooling), length, reads_as[made.size()]});
     }
     return made;
   }
@@ -261,9 +264,13 @@ void bind_batch_lookup(nb::module_& module) {
       module, "BatchLookup",
       "One lookup of several features of several tables, and the gradients that come back for it.\n\n"
       "features: (place in tables, pooling 0 sum, 1 mean, 2 none or 3 weighted, length of pooling none) each. An id\n"
-      "that repeats in a batch is read once. It keeps what it is given until the next call.")
-      .def(nb::init<std::vector<TrainingTable*>, const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>&>(),
-           "tables"_a, "features"_a, nb::keep_alive<1, 2>())
+      "that repeats in a batch is read once. absent: (kind, scale, seed) for a feature whose ids without a row do not\n"
+      "read as its table says, else None. It keeps what it is given until the next call.")
+      .def(nb::init<std::vector<TrainingTable*>, const KeptLookup::PyFeatures&, const PyAbsents&>(), "tables"_a,
+           "features"_a, "absent"_a = nb::none(), nb::keep_alive<1, 2>(),
+           nb::sig("def __init__(self, tables: collections.abc.Sequence[TrainingTable], features: "
+                   "collections.abc.Sequence[tuple[int, int, int]], absent: list[tuple[str, float, int] | None] | "
+                   "None = None) -> None"))
       .def_prop_ro("width", &KeptLookup::width, "Values of all pooled features together.")
       .def(
           "run", &KeptLookup::run, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "pooled"_a.none(), "sequences"_a,

@@ -1,6 +1,7 @@
 // TrainingTable for Python.
 #include "training/bind_training.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 namespace emberline::bind {
@@ -39,21 +40,28 @@ void bind_training(nb::module_& module) {
       "are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:\n"
       "occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before "
       "they\n"
-      "are trained. fixed: no id gets a row but by `restore`, and ids without one are not counted.");
+      "are trained. bloom: expected distinct ids and false rate of a filter that counts ids without a row; None "
+      "counts\n"
+      "them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by `restore`, and ids\n"
+      "without one are not counted.");
   bound
       .def(
           "__init__",
           [](TrainingTable* self, std::uint32_t dim, const std::string& optimizer, float initial_accumulator,
              std::uint64_t seed, const std::pair<std::string, float>& rows, const std::pair<std::string, float>& absent,
-             std::uint32_t admit_after, bool tiered, bool fixed) {
-            new (self) TrainingTable({dim, rule_of(optimizer), initial_accumulator, seed,
-                                      initializer_of(rows.first, rows.second),
-                                      initializer_of(absent.first, absent.second), admit_after, tiered, fixed});
+             std::uint32_t admit_after, bool tiered, const std::optional<std::pair<std::uint64_t, double>>& bloom,
+             bool evicts, bool fixed) {
+            BloomOptions filter;
+            if (bloom) filter = {bloom->first, bloom->second};
+            if (bloom && bloom->first == 0) fail("bloom: expected 1 expected id or more, got 0");
+            new (self) TrainingTable(
+                {dim, rule_of(optimizer), initial_accumulator, seed, initializer_of(rows.first, rows.second),
+                 initializer_of(absent.first, absent.second), admit_after, tiered, filter, evicts, fixed});
           },
           "dim"_a, nb::kw_only(), "optimizer"_a = "sgd", "initial_accumulator"_a = 0.0f, "seed"_a = 0,
           "rows"_a = std::pair<std::string, float>("uniform", 0.05f),
           "absent"_a = std::pair<std::string, float>("constant", 0.0f), "admit_after"_a = 1, "tiered"_a = false,
-          "fixed"_a = false)
+          "bloom"_a = nb::none(), "evicts"_a = false, "fixed"_a = false)
       .def_prop_ro("dim", &TrainingTable::dim)
       .def_prop_ro("slots", &TrainingTable::slots)
       .def_prop_rw("steps", &TrainingTable::steps, &TrainingTable::set_steps,
@@ -191,38 +199,6 @@ void bind_training(nb::module_& module) {
            "Closes the stamp and returns it; later changes carry the next one.")
       .def("set_stamp", &TrainingTable::set_stamp, "stamp"_a,
            "Sets the stamp. Raises ValueError for a stamp below the table's own.")
-      .def_prop_ro("tick", &TrainingTable::tick)
-      .def(
-          "set_tick", &TrainingTable::set_tick, "tick"_a, nb::call_guard<nb::gil_scoped_release>(),
-          "Sets the number that later uses carry; 0, as at the start, notes none. Raises ValueError for a smaller one.")
-      .def(
-          "used_between",
-          [](const TrainingTable& table, std::uint32_t after, std::uint32_t upto) {
-            std::vector<std::int64_t> ids;
-            {
-              const nb::gil_scoped_release release;
-              ids = table.used_between(after, upto);
-            }
-            return to_numpy(std::move(ids));
-          },
-          "after"_a, "upto"_a,
-          nb::sig("def used_between(self, after: int, upto: int) -> numpy.typing.NDArray[numpy.int64]"),
-          "Returns ids (n,) ascending of rows that were used last at a tick in (after, upto].")
-      .def(
-          "shorter",
-          [](const TrainingTable& table, nb::handle ids, float norm) {
-            const Ids id = Ids::of_rank(1, ids, "ids");
-            std::vector<std::int64_t> found;
-            {
-              const nb::gil_scoped_release release;
-              found = table.shorter(id.data(), id.size(), norm);
-            }
-            return to_numpy(std::move(found));
-          },
-          "ids"_a, "norm"_a,
-          nb::sig("def shorter(self, ids: numpy.typing.NDArray[numpy.int64], norm: float) -> "
-                  "numpy.typing.NDArray[numpy.int64]"),
-          "Returns those of the ids whose row has a smaller Euclidean norm.")
       .def("changed_since", since<&TrainingTable::changed_since>, "stamp"_a,
            nb::sig("def changed_since(self, stamp: int) -> numpy.typing.NDArray[numpy.int64]"),
            "Returns ids (n,) ascending of rows created, stepped or looked up in training after a stamp.")
@@ -262,6 +238,8 @@ void bind_training(nb::module_& module) {
           "Returns ids (n,) ascending without a row whose count changed after a stamp, and counts (n,).\n\n"
           "A count of 0: the id has a row now, or was erased. The stamp must be one of the last 64.");
   bind_training_tier(bound);
+  bind_eviction(bound);
+  bind_bloom(bound);
   bind_batch_lookup(module);
 }
 

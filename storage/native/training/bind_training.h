@@ -12,6 +12,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 void bind_training_tier(nb::class_<TrainingTable>& table);
+void bind_eviction(nb::class_<TrainingTable>& table);
+void bind_bloom(nb::class_<TrainingTable>& table);
 void bind_batch_lookup(nb::module_& module);
 
 // Rows beside a table; both None, or both given.

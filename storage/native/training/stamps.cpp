@@ -1,4 +1,4 @@
-// What changed in a training table, and when: stamps, ticks, erasures, counts of ids that wait for a row.
+// What changed in a training table, and when: stamps, erasures, counts of ids that wait for a row.
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
@@ -50,11 +50,6 @@ void TrainingTable::forget_waiting() {
 std::uint32_t TrainingTable::latest(std::int64_t id) const {
   const std::uint32_t slot = index_.get(id);
   return slot == 0 ? 0 : uses_[slot].stamp;
-}
-
-std::uint32_t TrainingTable::latest_tick(std::int64_t id) const {
-  const std::uint32_t slot = index_.get(id);
-  return slot == 0 ? 0 : uses_[slot].tick;
 }
 
 std::vector<std::int64_t> TrainingTable::changed_since(std::uint32_t stamp) const {
@@ -111,38 +106,6 @@ IdCounts TrainingTable::waiting_since(std::uint32_t stamp) const {
                              [this](std::int64_t id) { return waiting_stamps_.get(id); });
   for (const std::int64_t id : all.ids) all.counts.push_back(seen_.get(id));
   return all;
-}
-
-std::uint32_t TrainingTable::tick() const {
-  const std::lock_guard lock(mutex_);
-  return tick_;
-}
-
-void TrainingTable::set_tick(std::uint32_t tick) {
-  const std::lock_guard lock(mutex_);
-  if (tick < tick_) {
-    throw std::invalid_argument("tick: " + std::to_string(tick) + " has passed, the table is at " +
-                                std::to_string(tick_));
-  }
-  if (tick == tick_) return;
-  tick_ = tick;
-  ticks_.compact(index_.size(), [this](std::int64_t id) { return latest_tick(id); });
-}
-
-std::vector<std::int64_t> TrainingTable::used_between(std::uint32_t after, std::uint32_t upto) const {
-  const std::lock_guard lock(mutex_);
-  return ticks_.between(after, upto, [this](std::int64_t id) { return latest_tick(id); });
-}
-
-std::vector<std::int64_t> TrainingTable::shorter(const std::int64_t* ids, std::size_t n, float norm) const {
-  const std::lock_guard lock(mutex_);
-  const OptimizerLoops& loops = optimizer_loops();
-  std::vector<std::int64_t> found;
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t slot = index_.get(ids[i]);
-    if (slot != 0 && loops.squares(row(slot), dim()) < norm * norm) found.push_back(ids[i]);
-  }
-  return found;
 }
 
 }  // namespace emberline

@@ -6,6 +6,7 @@
 // Then the table behaves as with every row in it, to the bit: a record carries all that a row is.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -204,7 +205,6 @@ void TrainingTable::let_go(const std::int64_t* ids, std::size_t n) {
   }
   // Rows come and go between two stamps: without this the log would grow with every coming.
   changes_.compact(index_.size(), [this](std::int64_t id) { return latest(id); });
-  ticks_.compact(index_.size(), [this](std::int64_t id) { return latest_tick(id); });
 }
 
 void TrainingTable::forget(const std::int64_t* ids, std::size_t n) {
@@ -260,7 +260,9 @@ std::size_t TrainingTable::bare_size() const {
 
 std::size_t TrainingTable::waiting_size() const {
   const std::lock_guard lock(mutex_);
-  return seen_.size();
+  if (bloom_ == nullptr) return seen_.size();
+  const auto seen = static_cast<std::size_t>(std::llround(bloom_->ids()));
+  return seen - std::min<std::size_t>(seen, index_.size());
 }
 
 std::vector<std::int64_t> TrainingTable::row_ids() const {

@@ -31,6 +31,16 @@ TrainingTable::TrainingTable(const TrainingOptions& options)
     : options_(options),
       slot_count_(slots_of(options.rule, checked_dim(options.dim))),
       slab_((std::size_t{options.dim} + slot_count_) * sizeof(float), std::numeric_limits<std::uint32_t>::max()) {
+  if (options.evicts) parts_ = std::make_unique<RowParts>();
+  if (options.bloom.expected_ids > 0) {
+    const std::uint32_t most = std::max(options.admit_after, 2u) - 1;
+    if (most > CountingBloom::kMostCount) {
+      throw std::invalid_argument("admit_after: a filter counts to " + std::to_string(CountingBloom::kMostCount) +
+                                  ", so it is 2 to " + std::to_string(CountingBloom::kMostCount + 1) + ", got " +
+                                  std::to_string(options.admit_after));
+    }
+    bloom_ = std::make_unique<CountingBloom>(options.bloom, most, options.seed);
+  }
   set_admit_after(options.admit_after);
 }
 
@@ -42,12 +52,16 @@ std::uint64_t TrainingTable::size() const {
 std::size_t TrainingTable::memory_bytes() const {
   const std::lock_guard lock(mutex_);
   return slab_.bytes() + free_.capacity() * sizeof(free_[0]) + index_.bytes() + uses_.bytes() + tiers_.bytes() +
-         seen_.bytes() + removed_.bytes() + changes_.bytes() + ticks_.bytes() + waiting_.bytes() +
-         waiting_stamps_.bytes() + settled_.bytes();
+         seen_.bytes() + removed_.bytes() + changes_.bytes() + waiting_.bytes() + waiting_stamps_.bytes() +
+         settled_.bytes() + (parts_ == nullptr ? 0 : parts_->bytes()) + (bloom_ == nullptr ? 0 : bloom_->bytes());
 }
 
 void TrainingTable::set_admit_after(std::uint32_t admit_after) {
   if (admit_after < 1) throw std::invalid_argument("admit_after: must be 1 or more, got 0");
+  if (bloom_ != nullptr && (admit_after < 2 || admit_after > bloom_->most() + 1)) {
+    throw std::invalid_argument("admit_after: the filter of this table allows 2 to " +
+                                std::to_string(bloom_->most() + 1) + ", got " + std::to_string(admit_after));
+  }
   const std::lock_guard lock(mutex_);
   options_.admit_after = admit_after;
 }
@@ -108,6 +122,7 @@ void TrainingTable::find(FoundRows& found, bool train, const SideRows& side) {
       to += dim();
     }
   }
+  found.beside.assign(n, 0);
   if (missing > 0 && side.n > 0) add_side(found, side);
   found.layout = layout_;
   found.stamp = train ? stamp_ : 0;
@@ -157,7 +172,11 @@ void TrainingTable::locate(FoundRows& found) const {
 
 // Counts the occurrences, and creates the rows of ids that are due.
 void TrainingTable::admit(FoundRows& found) {
-  for (std::size_t i = 0; i < found.ids.size(); ++i) {
+  const std::size_t n = found.ids.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    if (bloom_ != nullptr && i + kIndexAhead < n && found.slots[i + kIndexAhead] == 0) {
+      bloom_->prefetch(found.ids[i + kIndexAhead]);
+    }
     const std::int64_t id = found.ids[i];
     if (const std::uint32_t slot = found.slots[i]; slot != 0) {
       touch(id, slot);
@@ -166,15 +185,10 @@ void TrainingTable::admit(FoundRows& found) {
     }
     if (options_.fixed) continue;
     std::uint32_t count = found.counts[i];
-    if (options_.admit_after > 1) {
-      const std::uint32_t seen = seen_.get(id);
-      count = saturated(seen, count);
-      note_waiting(id);
-      if (count < options_.admit_after) {
-        seen_.set(id, count);
-        continue;
-      }
-      if (seen != 0) seen_.erase(id);
+    // The count of an id that waited for a larger threshold must go when it gets its row.
+    if (options_.admit_after > 1 || seen_.get(id) != 0) {
+      count = bloom_ == nullptr ? count_seen(id, count) : bloom_->add(id, count, stamp_);
+      if (count < options_.admit_after) continue;
     }
     const std::uint32_t slot = create(id, {count, stamp_, tick_});
     float* values = row(slot);
@@ -182,6 +196,19 @@ void TrainingTable::admit(FoundRows& found) {
     start_slots(options_.rule, dim(), options_.initial_accumulator, values + dim());
     found.slots[i] = slot;
   }
+}
+
+// Counts occurrences of an id without a row. Returns the count, which is kept unless the row is due.
+std::uint32_t TrainingTable::count_seen(std::int64_t id, std::uint32_t more) {
+  const std::uint32_t seen = seen_.get(id);
+  const std::uint32_t count = saturated(seen, more);
+  note_waiting(id);
+  if (count < options_.admit_after) {
+    seen_.set(id, count);
+  } else if (seen != 0) {
+    seen_.erase(id);
+  }
+  return count;
 }
 
 // Gives an id a row, which is not filled.
@@ -197,6 +224,7 @@ std::uint32_t TrainingTable::create(std::int64_t id, Use use) {
   index_.set(id, slot);
   uses_.reach(slot);
   if (options_.tiered) tiers_.reach(slot);
+  if (parts_ != nullptr) parts_->add(id, [this](std::int64_t other) { return index_.get(other) != 0; });
   set_use(id, slot, use);
   return slot;
 }
@@ -215,7 +243,6 @@ void TrainingTable::set_use(std::int64_t id, std::uint32_t slot, Use use) {
   if (options_.tiered) tiers_[slot] = {tiers_[slot].live ? tiers_[slot].written : 0, batch_, 1, true, true};
   removed_.erase(id);
   changes_.note(id, use.stamp);
-  if (use.tick != 0) ticks_.note(id, use.tick);
 }
 
 // Ids that have no row here and one beside the table read that one.
@@ -225,7 +252,9 @@ void TrainingTable::add_side(FoundRows& found, const SideRows& side) {
   for (std::size_t i = 0; i < found.ids.size(); ++i) {
     if (found.slots[i] != 0) continue;
     const std::uint32_t* place = places.find(found.ids[i]);
-    if (place != nullptr) found.rows[i] = side.rows + std::size_t{*place - 1} * dim();
+    if (place == nullptr) continue;
+    found.rows[i] = side.rows + std::size_t{*place - 1} * dim();
+    found.beside[i] = 1;
   }
 }
 
@@ -309,7 +338,9 @@ void TrainingTable::restore(const std::int64_t* ids, std::size_t n, const float*
 void TrainingTable::restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
-    if (counts[i] == 0) {
+    if (bloom_ != nullptr) {
+      bloom_->raise(ids[i], counts[i], stamp_);
+    } else if (counts[i] == 0) {
       seen_.erase(ids[i]);
     } else if (index_.get(ids[i]) == 0) {
       seen_.set(ids[i], counts[i]);

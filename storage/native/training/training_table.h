@@ -3,7 +3,7 @@
 // A row is dim weights, then the optimizer's slots. Phases: there is one caller and no other reader; a mutex keeps
 // callers apart. Every change carries a stamp, a number that the caller advances: changes after a stamp can be listed
 // at any later time, at a cost that follows the changes and not the table. Use carries a tick, a number that the caller
-// sets from steps or seconds, so that rows without use can be listed likewise. N ids, D dim.
+// sets from steps or seconds, so that rows without use can be found. N ids, D dim.
 //
 // No call copies the table: index, rows and what is known of them grow in small steps.
 #pragma once
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -20,8 +21,10 @@
 #include "table/slab.h"
 #include "training/changes.h"
 #include "training/chunks.h"
+#include "training/counting_bloom.h"
 #include "training/id_index.h"
 #include "training/optimizer.h"
+#include "training/row_parts.h"
 
 namespace emberline {
 
@@ -38,6 +41,10 @@ struct TrainingOptions {
   std::uint32_t admit_after = 1;
   // A part of the rows lies in a store of the caller's; tier.cpp.
   bool tiered = false;
+  // With expected_ids, occurrences are counted in a filter instead of exactly.
+  BloomOptions bloom;
+  // Rows are kept by parts, for idle().
+  bool evicts = false;
   // No id gets a row but by `restore`, and ids without one are not counted.
   bool fixed = false;
 };
@@ -68,6 +75,15 @@ struct SideRows {
   const float* rows = nullptr;  // (n, D)
 };
 
+// Which rows are idle, by the tick of their last use.
+struct IdleRows {
+  std::uint32_t unused = 0;  // those used last at this tick or before
+  // And those used last at a tick in (norm_after, norm_upto] whose Euclidean norm is below `norm`.
+  std::uint32_t norm_after = 0;
+  std::uint32_t norm_upto = 0;
+  float norm = 0.0f;
+};
+
 // The ids of a lookup, each once, and what the table has of them.
 struct FoundRows {
   std::vector<std::int64_t> ids;
@@ -75,6 +91,7 @@ struct FoundRows {
   std::vector<std::uint32_t> slots;  // 0: no row
   std::vector<const float*> rows;  // null: zeros
   std::vector<float> absent;  // rows of ids without one
+  std::vector<std::uint8_t> beside;  // 1: the row lies beside the table
   // The state of the table in which `slots` are right and their use is noted.
   std::uint64_t layout = 0;
   std::uint32_t stamp = 0;
@@ -125,7 +142,8 @@ class TrainingTable {
   std::uint64_t steps() const { return steps_; }
   void set_steps(std::uint64_t steps) { steps_ = steps; }
 
-  // Thresholds that may change between two batches. admit_after: 1 or more.
+  // Thresholds that may change between two batches. admit_after: 1 or more; with a filter at least 2, and at most one
+  // more than its counters hold. Throws std::invalid_argument.
   void set_admit_after(std::uint32_t admit_after);
 
   TrainingRows export_rows() const;
@@ -138,7 +156,11 @@ class TrainingTable {
   void restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts);
   void restore_removed(const std::int64_t* ids, std::size_t n, const std::uint32_t* stamps);
 
-  // Forgets everything about these ids but that they were removed. Returns how many had a row.
+  // The filter that counts ids without a row; null: they are counted exactly.
+  CountingBloom* bloom() const { return bloom_.get(); }
+
+  // Forgets everything about these ids but that they were removed; a filter cannot forget their counts. Returns how
+  // many had a row.
   std::size_t erase(const std::int64_t* ids, std::size_t n);
 
   std::uint32_t stamp() const;  // stamp of later changes
@@ -156,13 +178,15 @@ class TrainingTable {
   // stamp must be one of the last 64; throws std::invalid_argument.
   IdCounts waiting_since(std::uint32_t stamp) const;
 
-  // tick: of later uses; only raised. 0, as at the start, notes no use.
+  // tick: of later uses; 1 at the start, only raised.
   std::uint32_t tick() const;
   void set_tick(std::uint32_t tick);
-  // Ids, ascending, of rows that were used last at a tick in (after, upto].
-  std::vector<std::int64_t> used_between(std::uint32_t after, std::uint32_t upto) const;
-  // Those of ids whose row has a smaller norm; ids without a row are left out.
-  std::vector<std::int64_t> shorter(const std::int64_t* ids, std::size_t n, float norm) const;
+  // Ids, ascending, of the idle rows in one of RowParts::kParts parts, into which ids are divided by their hash. Throws
+  // std::invalid_argument.
+  std::vector<std::int64_t> idle(std::uint32_t part, const IdleRows& wanted);
+  static std::vector<std::uint32_t> parts_of(const std::int64_t* ids, std::size_t n);
+  // Sums of squares of rows (n, D), rounded as `idle` rounds them.
+  std::vector<float> squares(const float* rows, std::size_t n) const;
 
   // Rows beyond DRAM; tier.cpp. What the table knows of an id is newer than what the store has of it.
   std::size_t record_bytes() const {
@@ -237,16 +261,13 @@ class TrainingTable {
       use.stamp = stamp_;
       changes_.note(id, stamp_);
     }
-    if (use.tick != tick_) {
-      use.tick = tick_;
-      ticks_.note(id, tick_);
-    }
+    use.tick = tick_;
   }
+  std::uint32_t count_seen(std::int64_t id, std::uint32_t more);
   void note_waiting(std::int64_t id);
   void forget_waiting();
   void fill(TrainingRows& all, std::int64_t id, std::uint32_t slot) const;
   std::uint32_t latest(std::int64_t id) const;
-  std::uint32_t latest_tick(std::int64_t id) const;
 
   mutable std::mutex mutex_;
   TrainingOptions options_;
@@ -256,15 +277,16 @@ class TrainingTable {
   IdIndex index_;  // id -> slot
   Chunks<Use> uses_;  // by slot
   Chunks<Tier> tiers_;  // by slot
+  std::unique_ptr<RowParts> parts_;  // with options_.evicts
+  std::unique_ptr<CountingBloom> bloom_;  // with options_.bloom, instead of seen_
   IdIndex seen_;  // ids without a row -> occurrences
   IdIndex removed_;  // ids that had a row -> stamp
   std::uint32_t stamp_ = 1;
-  std::uint32_t tick_ = 0;
+  std::uint32_t tick_ = 1;
   std::uint64_t steps_ = 0;
   // Counts what makes slots that were found before wrong.
   std::uint64_t layout_ = 1;
   ChangeLog changes_;
-  ChangeLog ticks_;
   ChangeLog waiting_;  // changes of seen_
   IdIndex waiting_stamps_;  // id -> stamp of its last change in seen_
   IdMap settled_;  // ids that the store has nothing of

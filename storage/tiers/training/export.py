@@ -37,6 +37,37 @@ class TieredTrainingTable(TieredRows):
         self.store.forget(WAITING_AT, self.number, closed - _WAITING_STAMPS)
         return closed
 
+    def set_tick(self, tick: int) -> None:
+        """Sets the number that later uses carry. Raises ValueError for a smaller one than before."""
+        self.native.set_tick(tick)
+
+    def idle(self, part: int, unused: int, norm_after: int, norm_upto: int, norm: float) -> Ids:
+        """Returns ids (n,) of idle rows in one of `TrainingTable.PARTS` parts, as `TrainingTable.idle` does.
+
+        A row that was used last at tick `unused` or before is found in the store once: the caller erases it.
+        """
+        found = [self.native.idle(part, unused, norm_after, norm_upto, norm)]
+        for ticks, ids in self.store.used_at(self.number, part, 0, unused):
+            found.append(self._used_outside(ticks, ids)[0])
+            self.store.forget_used(self.number, part, ticks, ids)
+        for ticks, ids in self.store.used_at(self.number, part, max(unused, norm_after) + 1, norm_upto):
+            mine, records = self._used_outside(ticks, ids)
+            small = self.native.squares(self.unpack(records)[0]) < np.float32(norm) * np.float32(norm)
+            found.append(mine[small])
+            if not self.evicts_by_age:
+                self.store.forget_used(self.number, part, ticks, ids)
+        return np.unique(np.concatenate(found))
+
+    def _used_outside(self, ticks: Counts, ids: Ids) -> tuple[Ids, np.ndarray]:
+        """Returns ids (k,) and records of those that have a row in the store alone, used last at their tick."""
+        found = self.store.read(self.number, self._only_outside(ids), self.record_bytes)
+        if len(found.row_ids) == 0:
+            return found.row_ids, found.records
+        used = self.unpack(found.records)[4]
+        places = np.minimum(np.searchsorted(found.row_ids, ids), len(used) - 1)
+        valid = np.unique(places[(found.row_ids[places] == ids) & (used[places] == ticks)])
+        return found.row_ids[valid], found.records[valid]
+
     def export_rows(self) -> _Part:
         """Returns ids (n,), rows (n, D), optimizer values (n, S), occurrences, stamps and ticks (n,) of all rows."""
         all_ids, spools = self._spool(np.int64), self._row_spools()

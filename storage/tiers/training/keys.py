@@ -7,9 +7,12 @@ sign bit flipped, so that byte order is the order of ids.
     ROWS_AT     space, stamp, id   a row changed last at that stamp; one entry for each row of RECORDS, no value
     WAITING_AT  space, stamp, id   the count of an id without a row became the value (u32); the newest stamp counts
     REMOVED_AT  space, stamp, id   an id was erased at that stamp, if its record still says so; no value
+    USED_AT     space, part, tick, id   a row was used last at that tick, if its record still says so; no value
 
-A row's record is what the native table packs: count, stamp, weights, optimizer values. The record of an id without a
-row is a `BARE`, whose size no row's record has, because those are multiples of four.
+The part of an id is a bounded share of all ids (`TrainingTable.parts_of`); USED_AT is there for tables that evict.
+
+A row's record is what the native table packs: count, stamp, tick, weights, optimizer values. The record of an id
+without a row is a `BARE`, whose size no row's record has, because those are multiples of four.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ from __future__ import annotations
 import numpy as np
 
 TABLES = 1 << 24
-RECORDS, ROWS_AT, WAITING_AT, REMOVED_AT = (kind * TABLES for kind in range(4))
+RECORDS, ROWS_AT, WAITING_AT, REMOVED_AT, USED_AT = (kind * TABLES for kind in range(5))
 BARE = np.dtype([("count", "<u4"), ("waiting", "<u4"), ("removed", "<u4"), ("tag", "u1")])
 _RECORD_KEY = np.dtype([("space", ">u4"), ("id", ">u8")])
 _AT_KEY = np.dtype([("space", ">u4"), ("stamp", ">u4"), ("id", ">u8")])
+_USED_KEY = np.dtype([("space", ">u4"), ("part", ">u2"), ("tick", ">u4"), ("id", ">u8")])
 _SIGN = np.uint64(1 << 63)
 
 
@@ -49,6 +53,27 @@ def at_keys(space: int, stamps: np.ndarray, ids: np.ndarray) -> list[bytes]:
     keys["stamp"] = stamps
     keys["id"] = _flipped(ids)
     return _raw(keys)
+
+
+def used_prefix(table: int, part: int, tick: int) -> bytes:
+    """Returns the prefix of all USED_AT keys of a part and a tick."""
+    return space_prefix(USED_AT + table) + part.to_bytes(2, "big") + tick.to_bytes(4, "big")
+
+
+def used_keys(table: int, parts: np.ndarray, ticks: np.ndarray, ids: np.ndarray) -> list[bytes]:
+    """Returns the USED_AT keys of ids (n,) int64 with their parts (n,) and ticks (n,), in ascending order."""
+    keys = np.empty(len(ids), _USED_KEY)
+    keys["space"] = USED_AT + table
+    keys["part"] = parts
+    keys["tick"] = ticks
+    keys["id"] = _flipped(ids)
+    return _raw(keys[np.lexsort((keys["id"], keys["tick"], keys["part"]))])
+
+
+def parts_of_used(keys: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ticks (n,) uint32 and ids (n,) int64 of USED_AT keys."""
+    parts = np.frombuffer(b"".join(keys), _USED_KEY)
+    return parts["tick"].astype(np.uint32), _plain(parts["id"])
 
 
 def raw_values(values: np.ndarray) -> list[bytes]:

@@ -24,7 +24,7 @@ Rows = NDArray[np.float32]
 Counts = NDArray[np.uint32]
 
 # Beside its values a row takes 14 to 28 bytes of index, 12 of counts, 12 of what the tiers need, two to four entries in
-# each log of changes, and its part of a batch's notes about absent ids.
+# the log of changes, an entry for eviction, and its part of a batch's notes about absent ids.
 _ROW_OVERHEAD = 112
 # An id without a row is in up to three open-addressing maps and a log.
 _BARE_BYTES = 112
@@ -62,7 +62,8 @@ class TieredRows:
     """Holds the rows of a training table in DRAM and in a store. `TrainingTable` documents methods of the same name.
 
     One thread trains; another one may call `stage`. name, number: those of the table, in messages and in the store.
-    native: the rows in DRAM, a table made with tiered=True. budget: shared with other tables.
+    native: the rows in DRAM, a table made with tiered=True. budget: shared with other tables. evicts_by_age: rows are
+    asked for by the tick of their last use, and not only once by their norm.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class TieredRows:
         *,
         store: TrainingStore,
         budget: RowBudget,
+        evicts_by_age: bool = True,
     ) -> None:
         self.name = name
         self.number = number
@@ -83,6 +85,7 @@ class TieredRows:
         self.traffic = Traffic()
         self.store = store
         self.budget = budget
+        self.evicts_by_age = evicts_by_age
         self.row_bytes = 4 * (self.dim + self.slots) + _ROW_OVERHEAD
         # The numbers of rows, and of ids that wait for one, that are in the store alone.
         self.rows_outside = 0
@@ -90,7 +93,7 @@ class TieredRows:
         self._staged: Staged | None = None
         self._staging = threading.Lock()
         self.forgotten = 0
-        budget.join(self)
+        budget.join(self, native.filter_bytes)
 
     @property
     def record_bytes(self) -> int:
@@ -102,7 +105,9 @@ class TieredRows:
         return self.native.size() + self.rows_outside
 
     def waiting(self) -> int:
-        """Returns the number of ids that were seen and have no row."""
+        """Returns the number of ids that were seen and have no row; with a filter, an estimate."""
+        if self.native.filter_bytes:
+            return max(0, round(self.native.filter_ids()) - self.size())
         return self.native.waiting_size() + self.waiting_outside
 
     def memory_bytes(self) -> int:
@@ -282,11 +287,17 @@ class TieredRows:
             new = dirty != 0
             if new.any():
                 self._note(piece)
-                self.store.write_rows(self.number, piece[new], records[new], stamps[new], written[new])
+                self._write_rows(piece[new], records[new], stamps[new], written[new])
             self.native.let_go(piece)
             self.rows_outside += len(piece)
             self.traffic.left += len(piece)
             self.traffic.written += int(new.sum())
+
+    def _write_rows(self, ids: Ids, records: NDArray[np.uint8], stamps: Counts, written: Counts) -> None:
+        """Writes rows as `TrainingStore.write_rows` does, with their ticks when the table evicts."""
+        ticks = self.unpack(records)[4] if self.native.evicts else None
+        parts = None if ticks is None else self.native.parts_of(ids)
+        self.store.write_rows(self.number, ids, records, stamps, written, parts, ticks)
 
     def _spill_bare_if_many(self) -> None:
         size = self.native.bare_size()
@@ -338,7 +349,7 @@ class TieredRows:
         if has_row.any():
             found = self.store.read(self.number, ids[has_row], self.record_bytes)
             written[has_row] = self.unpack(found.records)[3]
-        self.store.write_rows(self.number, ids, records, stamps, written)
+        self._write_rows(ids, records, stamps, written)
         self._note(ids)
         self.rows_outside += int((~has_row).sum())
         self.native.forget(ids)

@@ -33,9 +33,12 @@ from storage.tiers.training.keys import (
     at_prefix,
     ids_of_records,
     parts_of_at,
+    parts_of_used,
     raw_values,
     record_keys,
     space_prefix,
+    used_keys,
+    used_prefix,
 )
 
 # No request waits for the disk while a training compacts.
@@ -131,11 +134,19 @@ class TrainingStore:
         )
 
     def write_rows(
-        self, table: int, ids: np.ndarray, records: np.ndarray, stamps: np.ndarray, written: np.ndarray
+        self,
+        table: int,
+        ids: np.ndarray,
+        records: np.ndarray,
+        stamps: np.ndarray,
+        written: np.ndarray,
+        parts: np.ndarray | None = None,
+        ticks: np.ndarray | None = None,
     ) -> None:
         """Writes rows, ids (n,) ascending and each once. They are on the disk when the call returns.
 
-        written: (n,) uint32, the stamps of the records that they replace, 0 for none.
+        written: (n,) uint32, the stamps of the records that they replace, 0 for none. parts, ticks: (n,) by which
+        `used_at` finds them; None when it is not called for this table.
         """
         moved = stamps != written
         gone = moved & (written > 0)
@@ -143,11 +154,12 @@ class TrainingStore:
         owners = np.concatenate([ids[moved], ids[gone]])
         order = np.lexsort((owners, places))
         left = np.concatenate([np.zeros(moved.sum(), np.bool_), np.ones(gone.sum(), np.bool_)])[order]
-        marks = at_keys(ROWS_AT + table, places[order], owners[order])
-        self._write(
-            Entries(record_keys(table, ids) + marks, [*raw_values(records), *(None if off else b"" for off in left)]),
-            records.nbytes,
-        )
+        keys = record_keys(table, ids) + at_keys(ROWS_AT + table, places[order], owners[order])
+        values: list[bytes | None] = [*raw_values(records), *(None if off else b"" for off in left)]
+        if parts is not None and ticks is not None:
+            keys += used_keys(table, parts, ticks, ids)
+            values += [b""] * len(ids)
+        self._write(Entries(keys, values), records.nbytes)
 
     def write_bare(
         self, table: int, ids: np.ndarray, counts: np.ndarray, waiting: np.ndarray, removed: np.ndarray
@@ -192,6 +204,21 @@ class TrainingStore:
         """Yields ids and what their counts became, by ascending stamp; the last count of an id is valid."""
         for _, ids, values in self._at(WAITING_AT + table, first, last):
             yield ids, np.frombuffer(b"".join(values), "<u4").astype(np.uint32)
+
+    def used_at(self, table: int, part: int, first: int, last: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields ticks and ids of rows of a part that were used last at the ticks `first` to `last`.
+
+        An entry is valid only if its record has the same tick.
+        """
+        if first > last:
+            return
+        for keys, _ in self._scan(used_prefix(table, part, first), used_prefix(table, part, last) + b"\xff" * 9):
+            yield parts_of_used(keys)
+
+    def forget_used(self, table: int, part: int, ticks: np.ndarray, ids: np.ndarray) -> None:
+        """Removes what `used_at` yielded."""
+        keys = used_keys(table, np.full(len(ids), part), ticks, ids)
+        self._write(Entries(keys, [None] * len(keys)))
 
     def forget(self, kind: int, table: int, last: int) -> None:
         """Removes the entries of WAITING_AT or REMOVED_AT up to a stamp."""

@@ -67,23 +67,6 @@ TEST(an_id_without_a_row_reads_as_absent) {
   CHECK(look(normal, {5}, false) == expected);
 }
 
-TEST(ticks_say_when_a_row_was_used_last) {
-  TrainingTable table(options({}));
-  look(table, {1}, true);
-  CHECK(table.used_between(0, 9).empty());  // before the first tick
-  table.set_tick(3);
-  look(table, {1, 2}, true);
-  table.set_tick(5);
-  look(table, {2, 3}, true);
-  look(table, {1}, false);
-  CHECK(table.used_between(0, 3) == std::vector<std::int64_t>{1});
-  CHECK((table.used_between(3, 5) == std::vector<std::int64_t>{2, 3}));
-  CHECK_THROWS(table.set_tick(4), std::invalid_argument);
-  const std::int64_t ids[] = {1, 2, 9};
-  CHECK((table.shorter(ids, 3, 100.0f) == std::vector<std::int64_t>{1, 2}));
-  CHECK(table.shorter(ids, 3, 1e-3f).empty());
-}
-
 TEST(gradients_of_one_id_are_summed_then_stepped_once_and_strangers_dropped) {
   TrainingTable table(options({.dim = 1, .scale = 0.0f}));
   look(table, {5, 6}, true);

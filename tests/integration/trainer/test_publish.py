@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from storage import PublishedVersion, open_version
 from storage.errors import CheckpointError, InvalidInput
 from storage.features import FeatureEngine, column_from_jagged, column_from_numpy
+from tests.reference.initial import absent_row, of_feature
 from trainer import Embedding, EmbeddingBag, EmbeddingTable, Initializer, publish
 
 B = 6
@@ -28,7 +29,7 @@ def served(version: PublishedVersion, columns: Mapping[str, Any], rows: int) -> 
     for table in version.manifest.tables:
         shards = list(version.shards(table.name))
         rows_of[table.name] = {int(i): r.astype(np.float64) for s in shards for i, r in zip(s.ids, s.rows, strict=True)}
-    dims = {table.name: table.dim for table in version.manifest.tables}
+    entries = {table.name: table.model_dump() for table in version.manifest.tables}
     graph = version.graph()
     tensors = []
     for entry in graph.inputs:
@@ -38,11 +39,13 @@ def served(version: PublishedVersion, columns: Mapping[str, Any], rows: int) -> 
         feature = version.spec.feature(entry.source)
         bags = features.ids[entry.source]
         lists = [bags.values[a:b].tolist() for a, b in zip(bags.offsets, bags.offsets[1:], strict=False)]
-        zero = np.zeros(dims[feature.table])
+        entry_of = entries[feature.table]
+        zero = np.zeros(entry_of["dim"])
+        known, absent = rows_of[feature.table], of_feature(feature.model_dump(), entry_of)
         if entry.kind == "lengths":
             tensors.append(torch.tensor([min(len(ids), feature.length) for ids in lists]))
             continue
-        found = [[rows_of[feature.table].get(i, zero) for i in ids] for ids in lists]
+        found = [[known[i] if i in known else absent_row(absent, len(zero), i) for i in ids] for ids in lists]
         cut: list[Any]
         if entry.kind == "rows":
             cut = [(bag[: feature.length] + [zero] * feature.length)[: feature.length] for bag in found]

@@ -67,7 +67,11 @@ def test_rates_admission_and_the_transforms_of_a_feature_are_not_the_model() -> 
     [
         ("{op: log}", "{op: clip, max: 3.0}", "features.age was changed"),
         ("name: age, dtype: FP32", "name: age, dtype: FP64", "inputs.age was changed"),
-        ("dim: 4", "dim: 4, admit_after: 3", "tables.users.admit_after was 1 and is 3"),
+        (
+            "dim: 4",
+            "dim: 4, admit_after: 2, admission: {type: bloom, expected_ids: 9}",
+            "tables.users.admission was {'type': 'counter'} and is {'type': 'bloom'",
+        ),
         ("label: clicked", "label: bought", "label was clicked and is bought"),
     ],
 )
@@ -77,6 +81,13 @@ def test_a_resumed_training_names_every_difference(old: str, new: str, words: st
     with pytest.raises(ConfigError, match="was trained with another configuration") as caught:
         check_same_training(settings, parse_text(TEXT.replace(old, new)), Path("run"))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("more", ["admit_after: 3", "eviction: {after_steps: 9}"])
+def test_thresholds_of_admission_and_eviction_may_change_on_resume(more: str) -> None:
+    check_same_training(
+        settings_of(parse_text(TEXT)), parse_text(TEXT.replace("dim: 4", f"dim: 4, {more}")), Path("run")
+    )
 
 
 def test_column_types_come_from_the_data_and_are_no_setting() -> None:

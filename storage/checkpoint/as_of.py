@@ -46,12 +46,13 @@ class AsOf:
         return f"{self.version.version}.{self.sequence} ({self.id})"
 
 
-def find_as_of(model: Path, text: str = LATEST) -> AsOf:
-    """Finds the snapshot that `text` names, and checks every digest of its files.
+def find_as_of(model: Path, text: str = LATEST, *, verify: bool = True) -> AsOf:
+    """Finds the snapshot that `text` names.
 
     model: a model's folder in a repository. text: "latest" of the newest version; VERSION.SEQUENCE, or VERSION for its
     latest; an id; or a time such as 2026-11-22T10:00 (UTC unless it says otherwise): the last that was published by
-    then. Raises NotFound saying what there is, InvalidInput for a text that is none of these.
+    then. verify: compute every digest of its files now; without it each file is checked when it is read. Raises
+    NotFound saying what there is, InvalidInput for a text that is none of these.
     """
     model = local_path(model, "model")
     wanted = _wanted(text)
@@ -69,8 +70,14 @@ def find_as_of(model: Path, text: str = LATEST) -> AsOf:
     if chosen is None:
         there = ", ".join(newest) if newest else f"the versions {', '.join(map(str, reversed(numbers)))}"
         raise NotFound(f"{model}: no snapshot {text!r} that all files are there for; there are {there}")
-    version = open_version(chosen.version.path)
-    return AsOf(version, tuple(open_delta(delta.path) for delta in chosen.deltas))
+    version = open_version(chosen.version.path, verify=verify)
+    return AsOf(version, tuple(open_delta(delta.path, verify=verify) for delta in chosen.deltas))
+
+
+def newest_of(folder: Path) -> AsOf:
+    """Returns the newest snapshot of one version's folder, wherever it lies, and checks every digest of its files."""
+    *_, newest = _snapshots(open_version(folder))
+    return AsOf(newest.version, tuple(open_delta(delta.path) for delta in newest.deltas))
 
 
 def _versions(model: Path) -> list[int]:

@@ -1,0 +1,47 @@
+"""The layouts of the zoo's weights name every value of every weight, and the features are found in them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from trainer.config import TrainConfig
+from trainer.models import MODELS, RankingModel, build_model, build_tables
+from trainer.models.blocks import InputLayout, WeightLayout, pair_blocks
+
+Make = Callable[..., TrainConfig]
+
+
+def layouts_of(config: TrainConfig) -> tuple[RankingModel, dict[str, WeightLayout]]:
+    model = build_model(config, build_tables(config))
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    return model, model.layouts(InputLayout(config.spec, model.features.dims), shapes)
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("dense", [True, False])
+def test_every_weight_has_a_layout_that_fits(config_of: Make, kind: str, dense: bool) -> None:
+    config = config_of(kind)
+    if not dense:
+        kept = tuple(feature for feature in config.features if feature.output == "ids")
+        config = config.model_copy(update={"features": kept})
+        config.__dict__.pop("spec", None)
+    model, layouts = layouts_of(config)
+    for name, value in model.state_dict().items():
+        assert layouts[name].fits(tuple(value.shape)), name
+    roles = [layouts[name].role for name in model.state_dict()]
+    assert len(set(roles)) == len(roles)
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_no_label_stands_twice_on_an_axis(config_of: Make, kind: str) -> None:
+    for layout in layouts_of(config_of(kind))[1].values():
+        for axis in layout.axes:
+            labels = [label for label, _ in axis]
+            assert len(set(labels)) == len(labels)
+
+
+def test_a_pair_has_one_label_whatever_the_order() -> None:
+    assert pair_blocks(["a", "c", "b"]) == (("pair a c", 1), ("pair a b", 1), ("pair b c", 1))
+    assert set(pair_blocks(["c", "b", "a"])) == set(pair_blocks(["a", "c", "b"]))
