@@ -90,7 +90,7 @@ VARIANTS = (
 
 @dataclass
 class Figures:
-    """What a variant came to, a value a seed."""
+    """Results of a variant, a value a seed."""
 
     aucs: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)

@@ -71,7 +71,7 @@ _ONES = InitializerConfig(type="constant", scale=1.0)
 
 
 class _AnyTable(StrictModel, ABC):
-    """What tables of every kind have."""
+    """Options of tables of every kind."""
 
     name: str
 
@@ -101,7 +101,7 @@ class _AnyTable(StrictModel, ABC):
 
     @property
     def combination(self) -> Combination:
-        """How the rows of the parts become one, where there are several."""
+        """The way in which the rows of several parts become one."""
         return "add"
 
     @abstractmethod

@@ -56,7 +56,7 @@ class CombinedTable:
 
 
 class CombinedBag(nn.Module):
-    """What EmbeddingBag is, over a table made of several: forward(values (N,), offsets (B + 1,)) -> (B, D).
+    """An EmbeddingBag over a table made of several: forward(values (N,), offsets (B + 1,)) -> (B, D).
 
     All parts are looked up in one native call. Raises ConfigError for a table that multiplies rows, because the product
     of sums is not the sum of products.
@@ -80,7 +80,7 @@ class CombinedBag(nn.Module):
 
 
 class CombinedEmbedding(nn.Module):
-    """What Embedding is, over a table made of several: forward(values, offsets) -> rows (B, L, D), lengths (B,)."""
+    """An Embedding over a table made of several: forward(values, offsets) -> rows (B, L, D), lengths (B,)."""
 
     def __init__(self, table: CombinedTable, length: int) -> None:
         super().__init__()
