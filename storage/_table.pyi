@@ -802,7 +802,8 @@ class TrainingTable:
     are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:
     occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before they
     are trained. bloom: expected distinct ids and false rate of a filter that counts ids without a row; None counts
-    them exactly. evicts: rows are kept by parts, for idle().
+    them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by `restore`, and ids
+    without one are not counted.
     """
 
     def __init__(
@@ -818,6 +819,7 @@ class TrainingTable:
         tiered: bool = False,
         bloom: tuple[int, float] | None = None,
         evicts: bool = False,
+        fixed: bool = False,
     ) -> None: ...
     @property
     def dim(self) -> int: ...

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from trainer.config import TrainConfig, load_config
     from trainer.embedding import (
         AbsentRows,
+        CombinedBag,
+        CombinedEmbedding,
+        CombinedTable,
         Embedded,
         Embedding,
         EmbeddingBag,
@@ -31,7 +34,12 @@ if TYPE_CHECKING:
         SparseRowwiseAdagrad,
         SparseRowwiseAdam,
         SparseSGD,
+        classes_table,
         global_clip,
+        hashed_table,
+        multi_hash_table,
+        quotient_remainder_table,
+        static_table,
     )
     from trainer.metrics import auc, log_loss, paired_bootstrap
     from trainer.publishing import publish
@@ -43,6 +51,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AbsentRows": "trainer.embedding",
+    "CombinedBag": "trainer.embedding",
+    "CombinedEmbedding": "trainer.embedding",
+    "CombinedTable": "trainer.embedding",
     "Embedded": "trainer.embedding",
     "Embedding": "trainer.embedding",
     "EmbeddingBag": "trainer.embedding",
@@ -68,13 +79,18 @@ _HOMES = {
     "Trained": "trainer.trained",
     "UpdateReport": "trainer.report",
     "auc": "trainer.metrics",
+    "classes_table": "trainer.embedding",
     "global_clip": "trainer.embedding",
+    "hashed_table": "trainer.embedding",
     "load_config": "trainer.config",
     "load_trained": "trainer.trained",
     "log_loss": "trainer.metrics",
+    "multi_hash_table": "trainer.embedding",
     "paired_bootstrap": "trainer.metrics",
     "plan_start": "trainer.warm_start",
     "publish": "trainer.publishing",
+    "quotient_remainder_table": "trainer.embedding",
+    "static_table": "trainer.embedding",
     "start_module": "trainer.warm_start",
     "train": "trainer.run",
     "update": "trainer.updates",
@@ -82,6 +98,9 @@ _HOMES = {
 
 __all__ = [
     "AbsentRows",
+    "CombinedBag",
+    "CombinedEmbedding",
+    "CombinedTable",
     "Embedded",
     "Embedding",
     "EmbeddingBag",
@@ -107,14 +126,19 @@ __all__ = [
     "Trained",
     "UpdateReport",
     "auc",
+    "classes_table",
     "global_clip",
+    "hashed_table",
     "load_config",
     "load_trained",
     "log_loss",
+    "multi_hash_table",
     "paired_bootstrap",
     "plan_start",
     "publish",
+    "quotient_remainder_table",
     "start_module",
+    "static_table",
     "train",
     "update",
 ]

@@ -20,79 +20,16 @@ from storage.features.dtypes import ColumnType
 from storage.features.feature import Feature, InputSpec
 from storage.features.spec import FeatureSpec
 from storage.features.strict_model import StrictModel, did_you_mean
-from storage.initializers import Initializer, InitializerKind
 from storage.paths import local_path
-from storage.specs import RowType, TableSpec, check_model_name
-from trainer.admission import BloomAdmission
+from storage.specs import RowType, check_model_name
 from trainer.config_errors import parse_config
-from trainer.row_rules import AdmissionConfig, CounterAdmissionConfig, EvictionConfig
+from trainer.lowering import CombinedFeature, Lowered, lower
+from trainer.table_config import AnyTableConfig, TablePart
 
 Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=16)]
 Rate = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-
-
-class InitializerConfig(StrictModel):
-    """Values of rows: see storage.initializers.Initializer."""
-
-    type: InitializerKind = "uniform"
-    scale: float = Field(default=0.05, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _zeros_have_no_scale(cls, content: Any) -> Any:
-        if isinstance(content, dict) and content.get("type") == "zeros":
-            return {"scale": 0.0, **content}
-        return content
-
-    @model_validator(mode="after")
-    def _possible(self) -> InitializerConfig:
-        try:
-            self.initializer  # noqa: B018  checks the scale
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-    @property
-    def initializer(self) -> Initializer:
-        """Returns what it describes."""
-        return Initializer(self.type, self.scale)
-
-
-class TableConfig(StrictModel):
-    """An embedding table."""
-
-    name: str
-    #: Number of float32 values of a row.
-    dim: int = Field(ge=1, le=4096)
-    #: First values of a row.
-    init: InitializerConfig = InitializerConfig()
-    #: What an id without a row reads as, in training and in serving.
-    absent: InitializerConfig = InitializerConfig(type="zeros", scale=0.0)
-    #: Occurrences until an id gets a row.
-    admit_after: int = Field(default=1, ge=1, lt=2**31)
-    #: How ids without a row are counted.
-    admission: AdmissionConfig = CounterAdmissionConfig()
-    #: When rows that were not used for long, or are small, go; None never.
-    eviction: EvictionConfig | None = None
-    #: A row not touched for this many publishes is erased at the next one; 0 never.
-    expire_after_publishes: int = Field(default=0, ge=0, le=512)
-
-    @model_validator(mode="after")
-    def _storable(self) -> TableConfig:
-        TableSpec(self.name, self.dim)
-        try:
-            if self.bloom is not None:
-                self.bloom.check(self.admit_after)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-    @property
-    def bloom(self) -> BloomAdmission | None:
-        """The filter that counts ids without a row; None: they are counted exactly."""
-        return None if isinstance(self.admission, CounterAdmissionConfig) else self.admission.bloom
 
 
 class DlrmConfig(StrictModel):
@@ -321,7 +258,7 @@ class TrainConfig(StrictModel):
     label: str
     inputs: tuple[InputSpec, ...] = Field(min_length=1)
     features: tuple[Feature, ...] = Field(min_length=1)
-    tables: tuple[TableConfig, ...] = ()
+    tables: tuple[AnyTableConfig, ...] = ()
     model: ModelConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
@@ -347,17 +284,43 @@ class TrainConfig(StrictModel):
                     f"{did_you_mean(feature.table, names)}"
                 )
         for name in self.publish.row_types:
-            if name not in (*names, "default"):
+            parts = [part.rows.name for table in self.tables for part in table.parts()]
+            if name not in (*names, *parts, "default"):
                 raise ValueError(f"publish.row_types: there is no table {name!r}{did_you_mean(name, names)}")
         idle = sorted(set(names) - set(spec.table_names))
         if idle:
             raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
+        lower(spec, self.tables)
         return self
 
     @cached_property
+    def _lowered(self) -> Lowered:
+        return lower(FeatureSpec(inputs=self.inputs, features=self.features), self.tables)
+
+    @property
     def spec(self) -> FeatureSpec:
-        """The feature spec that is published with a version."""
-        return FeatureSpec(inputs=self.inputs, features=self.features)
+        """The feature spec that is published with a version: a combined feature is in it as its parts."""
+        return self._lowered.spec
+
+    @property
+    def combined(self) -> tuple[CombinedFeature, ...]:
+        """The features whose rows are made of those of several others of `spec`."""
+        return self._lowered.combined
+
+    @property
+    def row_tables(self) -> tuple[TablePart, ...]:
+        """The tables of rows, in the order of `tables`; some of these are made of several."""
+        return tuple(part for table in self.tables for part in table.parts())
+
+    @property
+    def row_types(self) -> dict[str, RowType]:
+        """`publish.row_types` for the tables of rows: what is said of a table holds for all that it is made of."""
+        given = self.publish.row_types
+        names = {part.rows.name: table.name for table in self.tables for part in table.parts()}
+        found = {
+            name: given[name] if name in given else given[of] for name, of in names.items() if {name, of} & set(given)
+        }
+        return {**found, **{name: given[name] for name in given if name == "default"}}
 
     @property
     def column_types(self) -> dict[str, ColumnType]:

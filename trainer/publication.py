@@ -9,6 +9,7 @@ from trainer.checkpoint import TrainingState
 from trainer.config import TrainConfig
 from trainer.models import RankingModel
 from trainer.publishing import DeltaPolicy, Lineage, Publisher
+from trainer.table_config import TableConfig
 
 
 def delta_policy(config: TrainConfig) -> DeltaPolicy:
@@ -24,7 +25,9 @@ def delta_policy(config: TrainConfig) -> DeltaPolicy:
         keep_deltas=options.keep_deltas,
         keep_versions=options.keep_versions,
         expire_after={
-            table.name: table.expire_after_publishes for table in config.tables if table.expire_after_publishes
+            rows.name: rows.expire_after_publishes
+            for rows in (part.rows for part in config.row_tables)
+            if isinstance(rows, TableConfig) and rows.expire_after_publishes
         },
     )
 
@@ -54,7 +57,7 @@ def publisher_of(
         golden_requests=options.golden_requests,
         tolerance=options.tolerance,
         metadata={"label": config.label, "model": config.model.type},
-        row_types=options.row_types,
+        row_types=config.row_types,
         policy=policy,
         lineage=lineage,
         progress=progress,

@@ -17,6 +17,8 @@ from trainer.config import TrainConfig
 
 # Settings that a resumed training may change; `publish` and the model's name are no settings at all.
 _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes")
+# Settings of a table that say which rows it has, and what their values mean.
+_OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")
 # Of each table.
 _FREE_OF_TABLES = ("admit_after", "eviction")
 _NAMED_AT_MOST = 5
@@ -68,7 +70,7 @@ def check_same_model(trained: Settings, config: TrainConfig, folder: Path) -> No
 
 def _is_of_the_model(key: str) -> bool:
     section, *rest = key.split(".")
-    return section in ("features", "model") or (section == "tables" and rest[-1] == "dim")
+    return section in ("features", "model") or (section == "tables" and rest[-1] in _OF_ROWS)
 
 
 def _shape(config: TrainConfig, feature: Feature) -> str:
@@ -88,8 +90,8 @@ def _differences(before: Settings, after: Settings) -> list[str]:
             continue
         if old is None or new is None:
             # One of its settings stands for a table or a feature that is new or gone.
-            if section != "definitions" and (section != "tables" or key.endswith(".dim")):
-                name = key.removesuffix(".dim") if section == "tables" else key
+            if section != "definitions" and (section != "tables" or key.endswith(".kind")):
+                name = key.removesuffix(".kind") if section == "tables" else key
                 changes.append(f"{name} was {'added' if old is None else 'removed'}")
         elif section in ("inputs", "definitions"):
             changes.append(f"{key.replace('definitions.', 'features.', 1)} was changed")

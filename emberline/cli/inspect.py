@@ -180,11 +180,13 @@ def _version(console: Console, path: Path, hottest: int, *, verify: bool) -> Non
     if manifest.equals is not None:
         head += f" (equal to {manifest.equals})"
     console.print(f"{head}: {len(manifest.files)} files, {total:,} bytes, {_state(verify)}")
-    tables = _table("tables", "name", "rows", "dim", "row type", "MiB", "saved", "hottest ids (frequency 0 to 255)")
-    for entry in version.tables:
+    names = ("name", "kind", "rows", "dim", "row type", "MiB", "saved", "hottest ids (frequency 0 to 255)")
+    tables = _table("tables", *names)
+    for entry, made in zip(version.tables, manifest.tables, strict=True):
         hot = _hottest(version.shards(entry.name), hottest)
         size = f"{entry.rows * (entry.row_bytes + 9) / 2**20:.1f}"
-        tables.add_row(entry.name, f"{entry.rows:,}", str(entry.dim), entry.row_type, size, _saved(entry), hot)
+        row = (entry.name, str(made.kind), f"{entry.rows:,}", str(entry.dim), entry.row_type, size, _saved(entry), hot)
+        tables.add_row(*row)
     console.print(tables)
     for line in rounding_lines(manifest.metadata):
         console.print(line)

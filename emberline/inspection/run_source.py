@@ -18,8 +18,9 @@ from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
 from storage.specs import TableSpec
 from trainer.checkpoint.commits import STATE, Commit, chain_of
 from trainer.checkpoint.tables import table_path
-from trainer.config import TableConfig, TrainConfig
+from trainer.config import TrainConfig
 from trainer.publication import lineage_of
+from trainer.table_config import StaticTableConfig, TableConfig
 from trainer.trained import CONFIG, read_config, read_run
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -52,7 +53,7 @@ def open_run(path: Path, *, verify: bool = True, checking: Checking = lambda _: 
     lineage = lineage_of(state)
     published = lineage.published if lineage is not None else ()
     tables: dict[str, TableSource] = {}
-    for table in config.tables:
+    for table in (part.rows for part in config.row_tables):
         if table.name not in chain[-1].tables:
             raise CheckpointError(f"{folder}: holds no table {table.name!r}; it was saved by another configuration")
         stamps = sorted({entry.stamps.get(table.name, 0) for entry in published})
@@ -74,7 +75,11 @@ class RunTable(TableSource):
     """A table of a run."""
 
     def __init__(
-        self, config: TrainConfig, table: TableConfig, chain: Sequence[Commit], publishes: tuple[int, ...]
+        self,
+        config: TrainConfig,
+        table: TableConfig | StaticTableConfig,
+        chain: Sequence[Commit],
+        publishes: tuple[int, ...],
     ) -> None:
         self._saved: list[Arrays] = []
         self._files: list[mmap.mmap] = []
@@ -96,7 +101,7 @@ class RunTable(TableSource):
             TableSpec(table.name, table.dim),
             slots=slots,
             optimizer=config.optimizer.sparse.type,
-            admit_after=table.admit_after,
+            admit_after=table.admit_after if isinstance(table, TableConfig) else 1,
             history=History(chain[-1].tables[table.name].stamp, newest_tick, publishes),
         )
 

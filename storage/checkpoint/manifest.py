@@ -22,6 +22,7 @@ from storage.checkpoint.signed import (
     SignedManifest,
     check_files,
 )
+from storage.checkpoint.table_kinds import DYNAMIC, TableKind
 from storage.errors import ConfigError
 from storage.initializers import ABSENT_ZEROS, AbsentRows, Initializer
 from storage.specs import RowType, TableSpec
@@ -98,6 +99,7 @@ class TableEntry(Part):
     dim: int = Field(ge=1, le=4096)
     row_type: RowType = "fp32"
     rows: int = Field(ge=0, lt=2**48)
+    kind: TableKind = DYNAMIC
     shards: tuple[str, ...] = Field(min_length=1)
     fingerprint: Fingerprint | Literal[""] = Field(default="", description="of all rows; empty in older versions")
     absent: AbsentEntry | None = Field(

@@ -17,6 +17,7 @@ from storage.checkpoint.finite import first_bad_row
 from storage.checkpoint.folder import MAX_SHARD_BYTES, VerifiedFolder
 from storage.checkpoint.manifest import FileEntry, shard_paths
 from storage.checkpoint.row_tensors import ROW_DTYPES, encoded_rows, row_tensor
+from storage.checkpoint.table_kinds import DYNAMIC, TableKind
 from storage.checkpoint.tensors import TensorFile, write_tensors
 from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
 from storage.initializers import ABSENT_ZEROS, AbsentRows
@@ -47,6 +48,8 @@ class TableData:
     row_type: str = "fp32"
     #: What ids without a row read as.
     absent: AbsentRows = ABSENT_ZEROS
+    #: By which options the table was made.
+    kind: TableKind = DYNAMIC
 
     def __post_init__(self) -> None:
         TableSpec(self.name, self.dim, self.row_type, absent=self.absent)

@@ -109,6 +109,7 @@ def write_version(
                     dim=table.dim,
                     row_type=check_row_type(table.row_type),
                     rows=len(table.ids),
+                    kind=table.kind,
                     shards=tuple(shard.path for shard in shards),
                     fingerprint=agreed_fingerprint(f"table {table.name!r}", written, trained.get(table.name)),
                     absent=AbsentEntry.of(table.absent),

@@ -13,8 +13,10 @@ from storage.features.transforms import (
     Bucketise,
     Clip,
     Cross,
+    FloorDivide,
     Hash,
     Log,
+    Modulo,
     Pad,
     Select,
     Slice,
@@ -78,6 +80,9 @@ def _step(op: Transform, flow: Flow) -> Flow:
         case Hash():
             _expect(flow, "bytes", "int64")
             return replace(flow, type="int64")
+        case FloorDivide() | Modulo():
+            _expect(flow, "int64")
+            return flow
         case Vocabulary():
             _expect(flow, "bytes", "int64")
             wanted = str if flow.type == "bytes" else int

@@ -14,8 +14,10 @@ from storage.features.transforms import (
     Bucketise,
     Clip,
     Cross,
+    FloorDivide,
     Hash,
     Log,
+    Modulo,
     Pad,
     Select,
     Slice,
@@ -89,6 +91,10 @@ def _add_transform(builder: Builder, op: Transform, kind: ElementType) -> None:
     match op:
         case Hash():
             builder.hash(op.seed, op.salt, op.buckets or 0)
+        case FloorDivide():
+            builder.floor_divide(op.divisor)
+        case Modulo():
+            builder.modulo(op.divisor)
         case Vocabulary():
             values = [value.encode() if isinstance(value, str) else value for value in op.values]
             builder.vocabulary(values, None if op.unknown == "absent" else op.unknown)

@@ -43,6 +43,20 @@ class Hash(StrictModel):
     buckets: Buckets | None = None
 
 
+class FloorDivide(StrictModel):
+    """Maps int64 to int64: the value divided by `divisor`, rounded down."""
+
+    op: Literal["floor_divide"] = "floor_divide"
+    divisor: Buckets
+
+
+class Modulo(StrictModel):
+    """Maps int64 to int64 in [0, divisor): what `floor_divide` leaves over."""
+
+    op: Literal["modulo"] = "modulo"
+    divisor: Buckets
+
+
 class Vocabulary(StrictModel):
     """Maps bytes or int64 to the position in `values`. Other values are left out, or get the id `unknown`."""
 
@@ -153,7 +167,9 @@ class Pad(StrictModel):
     value: StrictBool | StrictInt | StrictFloat | StrictStr = 0
 
 
-_Op = Hash | Vocabulary | Bucketise | Log | Clip | Affine | Cross | Select | Slice | Truncate | Pad
+_Op = (
+    Hash | FloorDivide | Modulo | Vocabulary | Bucketise | Log | Clip | Affine | Cross | Select | Slice | Truncate | Pad
+)
 OPS: tuple[str, ...] = tuple(get_args(model.model_fields["op"].annotation)[0] for model in get_args(_Op))
 
 

@@ -24,6 +24,7 @@ class ReferenceScorer:
         self.tables = {entry["name"]: read_table(version, entry) for entry in manifest["tables"]}
         self.entries = {entry["name"]: entry for entry in manifest["tables"]}
         self.weights = read_weights(version)
+        self.kinds = {entry["name"]: entry.get("kind", {}) for entry in manifest["tables"]}
         self.model = MODELS[manifest["metadata"]["model"]]
         self.din_target = din_target
 
@@ -43,6 +44,7 @@ class ReferenceScorer:
 
     def one(self, row: dict[str, Any]) -> float:
         pooled: list[np.ndarray] = []
+        parts: list[tuple[str, dict[str, Any]]] = []  # of each pooled lookup: its feature, and the kind of its table
         groups: dict[str, list[float]] = {}
         sequence: list[np.ndarray] = []
         target = 0
@@ -52,6 +54,7 @@ class ReferenceScorer:
                 for value, weight in run_weighted(self.spec, feature, row):
                     total = total + weight * self.row(feature, value)
                 pooled.append(total)
+                parts.append((feature["name"], self.kinds[feature["table"]]))
                 continue
             values = run_feature(self.spec, feature, row)
             if feature["output"] == "dense":
@@ -65,8 +68,28 @@ class ReferenceScorer:
                 target = len(pooled)
             total = sum(found, np.zeros(self.entries[feature["table"]]["dim"]))
             pooled.append(total / len(found) if feature["pooling"] == "mean" and found else total)
+            parts.append((feature["name"], self.kinds[feature["table"]]))
         dense = np.concatenate([np.array(group) for group in groups.values()]) if groups else np.zeros(0)
+        pooled = self.combined(pooled, parts)
         return float(sigmoid(self.model(self.weights, pooled, dense, (sequence, target)))[0])
+
+    def combined(self, pooled: list[np.ndarray], parts: list[tuple[str, dict[str, Any]]]) -> list[np.ndarray]:
+        """Puts together what was looked up in the tables that are parts of one."""
+        made: dict[str, np.ndarray] = {}
+        for row, (name, kind) in zip(pooled, parts, strict=True):
+            if "table" not in kind:
+                made[name] = row
+                continue
+            name = name.rpartition(":")[0]
+            if kind["type"] == "classes" and kind["part"] == "cold":
+                row = self.weights[f"features.combining.tables.of_{kind['table']}.project.weight"] @ row
+            if name not in made:
+                made[name] = row
+            elif kind.get("combine") == "concat":
+                made[name] = np.concatenate([made[name], row])
+            else:
+                made[name] = made[name] * row if kind.get("combine") == "mult" else made[name] + row
+        return list(made.values())
 
     def row(self, feature: dict[str, Any], value: int) -> np.ndarray:
         """The row that an id of a feature reads as, (D,) float64."""

@@ -65,6 +65,10 @@ def one(op: dict[str, Any], value: Any) -> Any:
     kind = op["op"]
     if kind == "hash":
         return id_of(hash_value(value, key_of(op["seed"], op.get("salt") or "")), op.get("buckets"))
+    if kind == "floor_divide":
+        return value // op["divisor"]
+    if kind == "modulo":
+        return value % op["divisor"]
     if kind == "vocabulary":
         words = [word.encode() if isinstance(word, str) else word for word in op["values"]]
         if value in words:

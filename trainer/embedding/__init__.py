@@ -5,6 +5,14 @@ from __future__ import annotations
 from storage.initializers import AbsentRows, Initializer
 from trainer.admission import BloomAdmission
 from trainer.embedding.collection import Embedded, EmbeddingCollection
+from trainer.embedding.combining import Combination, CombinedBag, CombinedEmbedding, CombinedTable
+from trainer.embedding.kinds import (
+    classes_table,
+    hashed_table,
+    multi_hash_table,
+    quotient_remainder_table,
+    static_table,
+)
 from trainer.embedding.memory import MemoryFigures, RowMemory
 from trainer.embedding.modules import Embedding, EmbeddingBag
 from trainer.embedding.optimizers import (
@@ -28,6 +36,10 @@ from trainer.eviction import Eviction
 __all__ = [
     "AbsentRows",
     "BloomAdmission",
+    "Combination",
+    "CombinedBag",
+    "CombinedEmbedding",
+    "CombinedTable",
     "Embedded",
     "Embedding",
     "EmbeddingBag",
@@ -49,6 +61,11 @@ __all__ = [
     "SparseRowwiseAdam",
     "SparseRule",
     "SparseSGD",
+    "classes_table",
     "global_clip",
+    "hashed_table",
+    "multi_hash_table",
     "optimizer_classes",
+    "quotient_remainder_table",
+    "static_table",
 ]

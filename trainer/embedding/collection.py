@@ -27,17 +27,18 @@ class Embedded:
     ) -> None:
         """pooled: (B, W), or a part (B, D) for each of `dims`, in their order."""
         self._pooled = pooled
-        self._dims = dims
+        #: D of each pooled feature.
+        self.dims = dims
         #: Rows (B, L, D) and lengths (B,) by feature.
         self.sequences = sequences
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self.sequences:
             return self.sequences[name][0]
-        if name not in self._dims:
-            known = (*self._dims, *self.sequences)
+        if name not in self.dims:
+            known = (*self.dims, *self.sequences)
             raise InvalidInput(f"there is no feature {name!r} here{did_you_mean(name, known)}", field="features")
-        return self.parts()[list(self._dims).index(name)]
+        return self.parts()[list(self.dims).index(name)]
 
     @property
     def pooled(self) -> Tensor:
@@ -47,13 +48,13 @@ class Embedded:
     def parts(self) -> list[Tensor]:
         """Returns the pooled features, (B, D) each."""
         if isinstance(self._pooled, Tensor):
-            return list(torch.split(self._pooled, list(self._dims.values()), dim=1))
+            return list(torch.split(self._pooled, list(self.dims.values()), dim=1))
         return list(self._pooled)
 
     def stacked(self) -> Tensor:
         """Returns the pooled features, which have one dim, as (B, features, D)."""
         if isinstance(self._pooled, Tensor):
-            return self._pooled.view(len(self._pooled), len(self._dims), -1)
+            return self._pooled.view(len(self._pooled), len(self.dims), -1)
         return torch.stack(list(self._pooled), dim=1)
 
 

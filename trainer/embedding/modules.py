@@ -49,6 +49,7 @@ class EmbeddingBag(nn.Module):
     def checked(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> LayerIds:
         """Returns the arguments of `forward` as arrays. Raises InvalidInput for what is no such argument."""
         ids, bags = _checked(values, offsets)
+        ids = self.table.row_ids(ids)
         if self.mode == "weighted":
             return LayerIds(ids, bags, _checked_weights(weights, len(ids), self.table.name))
         if weights is not None:
@@ -89,7 +90,8 @@ class Embedding(nn.Module):
 
     def checked(self, values: Tensor, offsets: Tensor) -> LayerIds:
         """Returns the arguments of `forward` as arrays. Raises InvalidInput for what is no such argument."""
-        return LayerIds(*_checked(values, offsets))
+        ids, bags = _checked(values, offsets)
+        return LayerIds(self.table.row_ids(ids), bags)
 
     def lengths(self, ids: LayerIds) -> Tensor:
         """Returns how many ids are used of each bag, (B,) int64."""

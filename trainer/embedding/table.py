@@ -6,7 +6,8 @@ N ids, D dim, S optimizer values.
 from __future__ import annotations
 
 import hashlib
-from functools import partial
+from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,7 +15,10 @@ from numpy.typing import NDArray
 
 from storage._table import RowGradients, TableGradients, TrainingTable
 from storage.checkpoint.fingerprint import MASK, removed_fingerprint, rows_fingerprint
+from storage.checkpoint.table_kinds import DYNAMIC, TableKind
 from storage.errors import ConfigError
+from storage.features import Feature, FeatureEngine, FeatureSpec, InputSpec, column_from_numpy
+from storage.features.transforms import Transform
 from storage.initializers import ZEROS, AbsentRows, Initializer
 from storage.rows import RowCodec
 from storage.specs import TableSpec
@@ -40,6 +44,7 @@ SparseRule = Literal[
     "ftrl",
 ]
 DEFAULT_ROWS = Initializer("uniform", 0.05)
+_ROWS_AT_ONCE = 1 << 16
 
 
 class EmbeddingTable:
@@ -50,7 +55,9 @@ class EmbeddingTable:
     admission: counts ids without a row in a filter, None exactly. eviction: when rows go, None never; an optimizer's
     step does the work. initial_accumulator: start of Adagrad's and FTRL's sums. Every change carries a stamp, so that
     later changes can be listed. memory: bounds the DRAM of the tables that share it; what does not fit lies on SSD, and
-    nothing else changes. Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
+    nothing else changes. static_rows: above 0, the ids below it have rows from the start, and no other id ever has one.
+    transforms: make ids of rows of the ids that layers are given, and are published so. kind: what a manifest says of
+    the table. Not thread-safe. Raises ConfigError for a name or size that cannot be stored.
     """
 
     def __init__(
@@ -67,6 +74,9 @@ class EmbeddingTable:
         eviction: Eviction | None = None,
         initial_accumulator: float = 0.1,
         memory: RowMemory | None = None,
+        static_rows: int = 0,
+        transforms: Sequence[Transform] = (),
+        kind: TableKind = DYNAMIC,
     ) -> None:
         mixed = _mixed_seed(seed, name)
         #: What ids without a row read as.
@@ -96,6 +106,7 @@ class EmbeddingTable:
             tiered=memory is not None,
             bloom=None if admission is None else (admission.expected_ids, admission.false_rate),
             evicts=eviction is not None,
+            fixed=static_rows > 0,
         )
         # Every id reads as its first row there, without one.
         self._first = partial(
@@ -114,9 +125,13 @@ class EmbeddingTable:
             by_age = eviction is not None and eviction.by_age
             self._whole = self.tiered = memory.table(name, self.native, evicts_by_age=by_age)
         self._evictor = None if eviction is None else Evictor(eviction, self._whole, self.native.tick)
+        self.kind = kind
+        self.transforms = tuple(transforms)
         self._waiting: list[TableGradients | RowGradients] = []
         self.forgotten = 0
         self._saved: int | None = None
+        if static_rows > 0:
+            self._make_rows(static_rows)
 
     def __repr__(self) -> str:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, rows={self.size()})"
@@ -151,6 +166,18 @@ class EmbeddingTable:
         self._whole.lookup(ids, out, train)
         return out
 
+    def row_ids(self, ids: Ids) -> Ids:
+        """Maps ids (N,) as layers are given them to the ids (N,) of rows, as the server's feature engine does."""
+        if not self.transforms or not len(ids):
+            return ids
+        return self._engine.run({"id": column_from_numpy("INT64", ids[:, None])}, len(ids)).ids["id"].values
+
+    @cached_property
+    def _engine(self) -> FeatureEngine:
+        feature = Feature(name="id", inputs=("id",), transforms=self.transforms, output="ids", table=self.name)
+        inputs = (InputSpec(name="id", dtype="INT64", nulls="error"),)
+        return FeatureEngine(FeatureSpec(inputs=inputs, features=(feature,)))
+
     def first_rows(self, ids: Ids) -> Rows:
         """Returns the rows (N, D) that ids (N,) begin with. The table is neither read nor changed."""
         out = np.empty((len(ids), self.dim), dtype=np.float32)
@@ -163,6 +190,15 @@ class EmbeddingTable:
         table.lookup(ids, np.empty((1, self.dim), np.float32), True)
         slots: Rows = table.export_ids(ids)[1][0]
         return slots
+
+    def _make_rows(self, count: int) -> None:
+        for start in range(0, count, _ROWS_AT_ONCE):
+            ids = np.arange(start, min(count, start + _ROWS_AT_ONCE), dtype=np.int64)
+            # A dynamic table makes rows of ids that it sees; these here are rows of ids that nobody saw.
+            made = self._first()
+            made.lookup(ids, np.empty((len(ids), self.dim), np.float32), True)
+            _, values, slots, counts, stamps, ticks = made.export_rows()
+            self._whole.restore(ids, values, slots, np.zeros_like(counts), stamps, ticks)
 
     def add_gradients(self, ids: Ids, gradients: Rows) -> None:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""

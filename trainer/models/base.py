@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
-from trainer.embedding import Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
+from trainer.embedding import Combination, Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
+from trainer.lowering import CombinedFeature
 from trainer.models import blocks
 
 Inputs = Mapping[str, Tensor]
@@ -44,30 +45,58 @@ class RankingModel(nn.Module, ABC):
 
 
 class FeatureEmbeddings(nn.Module):
-    """The lookups of all ids features of a spec, in one call, and its dense groups side by side."""
+    """The lookups of all ids features of a spec, in one call, and its dense groups side by side.
 
-    def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable]) -> None:
+    combined: features whose rows are made of those of several features of the spec; a model sees them as one.
+    """
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        tables: Mapping[str, EmbeddingTable],
+        combined: Sequence[CombinedFeature] = (),
+    ) -> None:
         super().__init__()
-        features = spec.ids_features
-        self.pooled_names = tuple(feature.name for feature in features if feature.pooling != "none")
-        self.sequence_names = tuple(feature.name for feature in features if feature.pooling == "none")
-        self.dims = {feature.name: tables[feature.table].dim for feature in features}
-        self.groups = tuple(spec.dense_groups)
-        self.dense_width = sum(spec.dense_groups.values())
         layers: dict[str, EmbeddingBag | Embedding] = {}
-        for feature in features:
+        for feature in spec.ids_features:
             table = tables[feature.table]
             if feature.pooling == "none":
                 layers[feature.name] = Embedding(table, feature.length, absent=feature.absent_rows)
             else:
                 layers[feature.name] = EmbeddingBag(table, feature.pooling, absent=feature.absent_rows)
         self.embeddings = EmbeddingCollection(layers) if layers else None
+        self.combining = CombinedFeatures(combined, tables, spec) if combined else None
+        of_part = {part: entry for entry in combined for part in entry.parts}
+        self.dims: dict[str, int] = {}
+        self.lengths: dict[str, int] = {}
+        poolings: dict[str, str] = {}
+        for feature in spec.ids_features:
+            entry = of_part.get(feature.name)
+            name = feature.name if entry is None else entry.name
+            self.dims[name] = tables[feature.table].dim if entry is None else entry.dim
+            self.lengths[name] = feature.length
+            poolings[name] = feature.pooling
+        self.pooled_names = tuple(name for name, pooling in poolings.items() if pooling != "none")
+        self.sequence_names = tuple(name for name, pooling in poolings.items() if pooling == "none")
+        self.groups = tuple(spec.dense_groups)
+        self.dense_width = sum(spec.dense_groups.values())
 
     def forward(self, inputs: Inputs) -> Embedded:
         """Looks up every feature of a batch."""
         assert self.embeddings is not None  # models check that there are features
         embedded: Embedded = self.embeddings(inputs)
-        return embedded
+        return embedded if self.combining is None else self._combined(embedded)
+
+    def _combined(self, embedded: Embedded) -> Embedded:
+        assert self.combining is not None
+        rows = dict(zip(embedded.dims, embedded.parts(), strict=True))
+        sequences = {name: pair[0] for name, pair in embedded.sequences.items()}
+        lengths = {name: pair[1] for name, pair in embedded.sequences.items()}
+        found, long = self.combining(rows | sequences), self.combining.lengths(lengths)
+        dims = {name: self.dims[name] for name in self.pooled_names}
+        return Embedded(
+            [found[name] for name in dims], dims, {name: (found[name], long[name]) for name in self.sequence_names}
+        )
 
     def dense(self, inputs: Inputs) -> list[Tensor]:
         """Returns the dense groups, (B, W) each; an empty list when the spec has no dense feature."""
@@ -87,6 +116,38 @@ class FeatureEmbeddings(nn.Module):
         if same_dim and len(dims) > 1:
             raise ConfigError(f"{model} needs one dim for all tables, got {sorted(dims)}", field="tables")
         return dims.pop()
+
+
+class CombinedFeatures(nn.Module):
+    """Makes the rows of combined features; those of one table share what combines them."""
+
+    def __init__(
+        self, combined: Sequence[CombinedFeature], tables: Mapping[str, EmbeddingTable], spec: FeatureSpec
+    ) -> None:
+        super().__init__()
+        self._combined = tuple(combined)
+        self._names = {entry.parts[0]: entry.name for entry in combined}
+        self._rest = frozenset(part for entry in combined for part in entry.parts[1:])
+        dims = {entry.table: [tables[spec.feature(part).table].dim for part in entry.parts] for entry in self._combined}
+        kinds = {entry.table: entry.combination for entry in combined}
+        # A prefix, because a module cannot be called like one of ModuleDict's methods.
+        self.tables = nn.ModuleDict({_key(table): Combination(kinds[table], dims[table]) for table in kinds})
+
+    def forward(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Maps rows by feature of the spec to rows by feature of the model."""
+        made = {
+            entry.parts[0]: self.tables[_key(entry.table)]([rows[part] for part in entry.parts])
+            for entry in self._combined
+        }
+        return {self._names.get(name, name): made.get(name, rows[name]) for name in rows if name not in self._rest}
+
+    def lengths(self, lengths: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Maps lengths of sequences by feature of the spec to those by feature of the model."""
+        return {self._names.get(name, name): each for name, each in lengths.items() if name not in self._rest}
+
+
+def _key(table: str) -> str:
+    return f"of_{table}"
 
 
 def mlp(width: int, hidden: Sequence[int], *, dropout: float = 0.0, out: int | None = None) -> nn.Sequential:

@@ -6,7 +6,7 @@ weight of an id is the first value of its row, the other D - 1 are its factors: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
 from trainer.config import DeepFmConfig
 from trainer.embedding import EmbeddingTable
+from trainer.lowering import CombinedFeature
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 
@@ -22,9 +23,15 @@ from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 class DeepFm(RankingModel):
     """All tables have one dim D >= 2. Dense features are one more field, made by a linear layer."""
 
-    def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable], config: DeepFmConfig) -> None:
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        tables: Mapping[str, EmbeddingTable],
+        config: DeepFmConfig,
+        combined: Sequence[CombinedFeature] = (),
+    ) -> None:
         super().__init__()
-        self.features = FeatureEmbeddings(spec, tables)
+        self.features = FeatureEmbeddings(spec, tables, combined)
         dim = self.features.expect_pooled("deepfm", same_dim=True)
         if dim < 2:
             raise ConfigError("deepfm needs dim 2 or more: one first-order weight and the factors", field="tables")

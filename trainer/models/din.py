@@ -6,7 +6,7 @@ a sequence are normalised (softmax), which keeps the sum's size independent of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from storage.features.spec import FeatureSpec
 from storage.features.strict_model import did_you_mean
 from trainer.config import DinConfig
 from trainer.embedding import EmbeddingTable
+from trainer.lowering import CombinedFeature
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 
@@ -27,9 +28,15 @@ class Din(RankingModel):
 
     positions: Tensor
 
-    def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable], config: DinConfig) -> None:
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        tables: Mapping[str, EmbeddingTable],
+        config: DinConfig,
+        combined: Sequence[CombinedFeature] = (),
+    ) -> None:
         super().__init__()
-        self.features = FeatureEmbeddings(spec, tables)
+        self.features = FeatureEmbeddings(spec, tables, combined)
         names = self.features.pooled_names
         _expect("target", config.target, names, "sum or mean")
         _expect("sequence", config.sequence, self.features.sequence_names, "none")
@@ -45,7 +52,7 @@ class Din(RankingModel):
                 field="model.sequence",
             )
         self.target_position = names.index(config.target)
-        length = spec.feature(config.sequence).length
+        length = self.features.lengths[config.sequence]
         self.register_buffer("positions", torch.arange(length), persistent=False)
         self.attention = mlp(4 * dim, config.attention, out=1)
         width = sum(self.features.dims[name] for name in names) + 2 * dim + self.features.dense_width

@@ -5,7 +5,7 @@ Source: Naumov et al., "Deep Learning Recommendation Model for Personalization a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from storage.features.spec import FeatureSpec
 from trainer.config import DlrmConfig
 from trainer.embedding import EmbeddingTable
+from trainer.lowering import CombinedFeature
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 from trainer.models.interactions import PairProducts
@@ -21,9 +22,15 @@ from trainer.models.interactions import PairProducts
 class Dlrm(RankingModel):
     """All tables have one dim D. Without dense features there is no bottom MLP, and only the pairs go to the top."""
 
-    def __init__(self, spec: FeatureSpec, tables: Mapping[str, EmbeddingTable], config: DlrmConfig) -> None:
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        tables: Mapping[str, EmbeddingTable],
+        config: DlrmConfig,
+        combined: Sequence[CombinedFeature] = (),
+    ) -> None:
         super().__init__()
-        self.features = FeatureEmbeddings(spec, tables)
+        self.features = FeatureEmbeddings(spec, tables, combined)
         dim = self.features.expect_pooled("dlrm", same_dim=True)
         has_dense = self.features.dense_width > 0
         self.bottom = (

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from trainer.config import DeepFmConfig, DlrmConfig, TrainConfig
 from trainer.embedding import EmbeddingTable, RowMemory
+from trainer.embedding.kinds import table_of
 from trainer.models.base import RankingModel
 from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
@@ -19,20 +20,15 @@ def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[s
     """Builds empty tables by name, ready for the sparse optimizer of the configuration. memory: bounds their DRAM."""
     sparse = config.optimizer.sparse
     return {
-        table.name: EmbeddingTable(
-            table.name,
-            table.dim,
+        part.rows.name: table_of(
+            part,
+            transforms=False,  # they are those of config.spec
             optimizer=sparse.type,
             seed=config.training.seed,
-            rows=table.init.initializer,
-            absent=table.absent.initializer,
-            admit_after=table.admit_after,
-            admission=table.bloom,
-            eviction=None if table.eviction is None else table.eviction.eviction,
             initial_accumulator=getattr(sparse, "initial_accumulator", 0.0),
             memory=memory,
         )
-        for table in config.tables
+        for part in config.row_tables
     }
 
 
@@ -43,8 +39,8 @@ def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> Ra
     """
     match config.model:
         case DlrmConfig():
-            return Dlrm(config.spec, tables, config.model)
+            return Dlrm(config.spec, tables, config.model, config.combined)
         case DeepFmConfig():
-            return DeepFm(config.spec, tables, config.model)
+            return DeepFm(config.spec, tables, config.model, config.combined)
         case _:
-            return Din(config.spec, tables, config.model)
+            return Din(config.spec, tables, config.model, config.combined)

@@ -178,6 +178,12 @@ def _feature_of(call: LayerCall, spec: FeatureSpec, leaves: Mapping[str, Tensor]
             f"layer {call.path!r}: with a spec a layer takes F.values and F.offsets of one feature F as they are, and "
             f"F.weights where it is weighted; it got {got}"
         )
+    if isinstance(call.layer, Embedding | EmbeddingBag) and call.layer.table.transforms:
+        steps = ", ".join(step.op for step in call.layer.table.transforms)
+        raise Unsupported(
+            f"layer {call.path!r}: its table makes ids of rows by itself ({steps}); with a spec they are transforms of "
+            f"the feature {name!r}, so give the layer a plain EmbeddingTable"
+        )
     if isinstance(call.layer, nn.EmbeddingBag) and not call.layer.include_last_offset:
         raise Unsupported(f"layer {call.path!r}: F.offsets ends with the number of ids; set include_last_offset=True")
     return name

@@ -19,7 +19,7 @@ from storage.features.transforms import Select, Slice, Transform
 from storage.initializers import AbsentRows
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.cut_plan import CutCall, CutFeature, CutPlan, DenseInput, Shape
-from trainer.publishing.embedding_layers import TableNames, free_name, layer_absent, layer_dim
+from trainer.publishing.embedding_layers import EmbeddingLayer, TableNames, free_name, layer_absent, layer_dim
 from trainer.publishing.recording import LayerCall, Recording
 
 _ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32"}
@@ -86,7 +86,7 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
             )
         table = names.name(call.path, call.layer)
         if (use, table) not in features:
-            features[use, table] = _feature(use, table, layer_dim(call.layer), inputs[use.leaf].width, taken)
+            features[use, table] = _feature(use, table, call.layer, inputs[use.leaf].width, taken)
         calls.append(CutCall(call.path, features[use, table][1].name, use.shape))
     dense_features = [
         Feature(name=entry.group, inputs=(entry.leaf,), output="dense", group=entry.group) for entry in dense
@@ -205,13 +205,15 @@ def _weights_input(name: str, leaf: Tensor, ids: InputSpec, bags: np.ndarray | N
     return spec, column_from_jagged("FP32", leaf.numpy(), bags)
 
 
-def _feature(use: _Use, table: str, dim: int, width: int, taken: set[str]) -> tuple[Feature, CutFeature]:
+def _feature(use: _Use, table: str, layer: EmbeddingLayer, width: int, taken: set[str]) -> tuple[Feature, CutFeature]:
     transforms: tuple[Transform, ...] = ()
     name = use.leaf
     if use.columns is not None and use.columns != (0, width):
         start, stop = use.columns
         name = f"{use.leaf}_{start}" if stop - start == 1 else f"{use.leaf}_{start}_{stop}"
         transforms = (Select(index=start),) if stop - start == 1 else (Slice(start=start, stop=stop),)
+    if isinstance(layer, Embedding | EmbeddingBag):
+        transforms += layer.table.transforms
     if name in taken:
         name = f"{name}_{table}"
     name = free_name(name, taken)
@@ -234,4 +236,4 @@ def _feature(use: _Use, table: str, dim: int, width: int, taken: set[str]) -> tu
         }
     )
     with_lengths = use.shape == "rows_lengths"
-    return feature, CutFeature(name, table, dim, use.pooling, use.length, with_lengths, use.absent)
+    return feature, CutFeature(name, table, layer_dim(layer), use.pooling, use.length, with_lengths, use.absent)

@@ -12,6 +12,7 @@ from torch import nn
 
 from storage.checkpoint import TableData
 from storage.checkpoint.fingerprint import MASK, rows_fingerprint
+from storage.checkpoint.table_kinds import StaticKind
 from storage.errors import ConfigError, Unsupported
 from storage.initializers import ABSENT_ZEROS, AbsentRows
 from storage.rows import RowCodec
@@ -66,14 +67,16 @@ class TableSource:
         """Returns all rows, to be published as `row_type`. A plain layer's ids are its row numbers."""
         if self.trained is not None:
             ids, rows, _, counts, *_ = self.trained.export_rows()
-            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), row_type, self.absent)
+            rest = row_type, self.absent, self.trained.kind
+            return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), *rest)
         assert self.weight is not None
         rows = self.weight.detach().cpu().contiguous().numpy()
         ids = np.arange(len(rows), dtype=np.int64)
         if self.hidden is not None:
             keep = ids != self.hidden
             ids, rows = ids[keep], np.ascontiguousarray(rows[keep])
-        return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8), row_type)
+        kind = StaticKind(rows=len(self.weight))
+        return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8), row_type, kind=kind)
 
     def fingerprint(self, row_type: str) -> int:
         """The fingerprint of all rows as `row_type` stores them, read out of the table or the layer piece by piece."""

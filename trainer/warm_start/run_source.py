@@ -16,12 +16,13 @@ from trainer.config import TrainConfig
 from trainer.models import build_model, build_tables
 from trainer.models.blocks import InputLayout, WeightLayout
 from trainer.trained import read_run
-from trainer.warm_start.source import PIECE_BYTES, Array, Ids, Piece, Source, SourceTable
+from trainer.warm_start.source import PIECE_BYTES, Array, Ids, Piece, Source, SourceTable, check_whole
 
 
 def read_run_source(output: Path) -> Source:
     """Opens a run's newest commit, and checks every byte of it. Raises NotFound, ConfigError, CheckpointError."""
     config, folder = read_run(output)
+    check_whole({part.rows.name: part.kind for part in config.row_tables}, f"the run {output}")
     chain = commit_chain(folder)
     state = chain[-1].state
     arrays = read_dense(chain)

@@ -12,6 +12,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from storage.checkpoint.table_kinds import ClassesKind, MultiHashKind, QuotientRemainderKind, TableKind
+from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
 from trainer.models.blocks import WeightLayout
 
@@ -126,3 +128,14 @@ def _among(ids: Ids, known: Ids) -> NDArray[np.bool_]:
         return np.zeros(len(ids), np.bool_)
     found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, ids), len(known) - 1)] == ids
     return found
+
+
+def check_whole(kinds: Mapping[str, TableKind], title: str) -> None:
+    """Raises ConfigError for a table that is a part of another one, of which a start makes nothing."""
+    for name, kind in kinds.items():
+        if isinstance(kind, ClassesKind | MultiHashKind | QuotientRemainderKind):
+            raise ConfigError(
+                f"{title}: its table {kind.table!r} of the kind {kind.type} is made of several ({name!r}); a model can "
+                "start from one where no table is",
+                field="start_from",
+            )

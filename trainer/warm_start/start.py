@@ -56,6 +56,7 @@ def start_config(
 
     A dry run changes nothing. Raises ConfigError when nothing of the source fits, NotFound, CheckpointError.
     """
+    _check_kinds(tables)
     source = open_source(given.source)
     spec = config.spec
     names = _names(given.renamed, source, tables, model, [feature.name for feature in spec.features])
@@ -114,6 +115,16 @@ def start_module(
     slots_for: SlotsFor = _first_slots if optimizer is None else optimizer.slots_for
     started = _take_tables(opened, tables, names, slots_for, dry_run=False)
     return StartReport(opened.title, started, take_weights(opened, module, takings, None, dry_run=False), [])
+
+
+def _check_kinds(tables: Mapping[str, EmbeddingTable]) -> None:
+    for name, table in tables.items():
+        if table.kind.type not in ("dynamic", "hashed"):
+            raise ConfigError(
+                f"table {name!r} is of the kind {table.kind.type}; a model can start from another one where all its "
+                "tables are of the kinds dynamic and hashed",
+                field=f"tables.{name}.kind",
+            )
 
 
 def _names(

@@ -15,15 +15,16 @@ from storage.features.spec import FeatureSpec
 from trainer.models import MODELS
 from trainer.models.blocks import InputLayout, WeightLayout
 from trainer.publishing.embedding_layers import count_of_byte
-from trainer.warm_start.source import PIECE_BYTES, Array, Ids, Piece, Source, SourceTable
+from trainer.warm_start.source import PIECE_BYTES, Array, Ids, Piece, Source, SourceTable, check_whole
 
 # The module that was published is a part of the module that was exported.
 _PREFIX = f"{LEARNED}container.module."
 
 
 def read_version_source(snapshot: AsOf, title: str) -> Source:
-    """Returns the source of a snapshot whose files were checked. Raises CheckpointError."""
+    """Returns the source of a snapshot whose files were checked. Raises ConfigError, CheckpointError."""
     version = snapshot.version
+    check_whole({table.name: table.kind for table in version.manifest.tables}, title)
     published = (snapshot.deltas[-1] if snapshot.deltas else version).weights()
     weights = {
         name.removeprefix(_PREFIX): value.float().numpy()

@@ -76,6 +76,8 @@ class Builder {
   void hash(std::uint64_t seed, const std::string& salt, std::uint64_t buckets) {
     last().transforms.push_back(Hash{hash_key(seed, salt), buckets});
   }
+  void floor_divide(std::int64_t divisor) { last().transforms.push_back(FloorDivide{checked(divisor)}); }
+  void modulo(std::int64_t divisor) { last().transforms.push_back(Modulo{checked(divisor)}); }
   void vocabulary(nb::list values, std::optional<std::int64_t> unknown) {
     const bool bytes = values.size() > 0 && nb::isinstance<nb::bytes>(values[0]);
     last().transforms.push_back(
@@ -99,6 +101,10 @@ class Builder {
   }
 
  private:
+  static std::int64_t checked(std::int64_t divisor) {
+    if (divisor < 1) throw nb::value_error("divisor must be at least 1");
+    return divisor;
+  }
   Feature& last() {
     if (features_.empty()) throw nb::value_error("a transform needs a feature before it");
     return features_.back();
@@ -312,6 +318,8 @@ NB_MODULE(_features, m) {
       .def("add_dense_feature", &Builder::add_dense_feature, "name"_a, "inputs"_a, "group"_a, "column"_a, "width"_a)
       .def("cross", &Builder::cross, "seed"_a, "buckets"_a, "max"_a)
       .def("hash", &Builder::hash, "seed"_a, "salt"_a, "buckets"_a)
+      .def("floor_divide", &Builder::floor_divide, "divisor"_a)
+      .def("modulo", &Builder::modulo, "divisor"_a)
       .def("vocabulary", &Builder::vocabulary, "values"_a, nb::arg("unknown").none(),
            nb::sig("def vocabulary(self, values: list[bytes | int], unknown: int | None) -> None"))
       .def("bucketise", &Builder::bucketise, "boundaries"_a)

@@ -68,6 +68,25 @@ void Hash::apply(Cells& cells, Arena& arena) const {
   cells.set(ids);
 }
 
+void FloorDivide::apply(Cells& cells, Arena& arena) const {
+  cells.pack(arena);
+  const std::int64_t* from = cells.ints();
+  std::int64_t* to = arena.take<std::int64_t>(cells.size());
+  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = from[i] / divisor - (from[i] % divisor < 0);
+  cells.set(to);
+}
+
+void Modulo::apply(Cells& cells, Arena& arena) const {
+  cells.pack(arena);
+  const std::int64_t* from = cells.ints();
+  std::int64_t* to = arena.take<std::int64_t>(cells.size());
+  for (std::int64_t i = 0; i < cells.size(); ++i) {
+    const std::int64_t left = from[i] % divisor;
+    to[i] = left < 0 ? left + divisor : left;
+  }
+  cells.set(to);
+}
+
 Bucketise::Bucketise(const std::vector<double>& boundaries)
     : count_(boundaries.size()), half_(std::bit_ceil(count_ + 1) / 2), boundaries_(boundaries) {
   boundaries_.resize(2 * half_, std::numeric_limits<double>::quiet_NaN());

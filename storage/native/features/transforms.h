@@ -20,6 +20,18 @@ struct Hash {
   void apply(Cells& cells, Arena& arena) const;
 };
 
+// Rounds down, as Python does: -1 by 4 is -1.
+struct FloorDivide {
+  std::int64_t divisor = 1;  // 1 or more
+  void apply(Cells& cells, Arena& arena) const;
+};
+
+// What FloorDivide leaves over, 0 to divisor - 1.
+struct Modulo {
+  std::int64_t divisor = 1;  // 1 or more
+  void apply(Cells& cells, Arena& arena) const;
+};
+
 class Bucketise {
  public:
   // boundaries: ascending.
@@ -67,6 +79,7 @@ struct Pad {
   void apply(Cells& cells, Arena& arena) const;
 };
 
-using Transform = std::variant<Hash, Vocabulary, Bucketise, Log, Clip, Affine, Slice, Truncate, Pad>;
+using Transform =
+    std::variant<Hash, FloorDivide, Modulo, Vocabulary, Bucketise, Log, Clip, Affine, Slice, Truncate, Pad>;
 
 }  // namespace emberline::features

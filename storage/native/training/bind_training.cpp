@@ -42,25 +42,26 @@ void bind_training(nb::module_& module) {
       "they\n"
       "are trained. bloom: expected distinct ids and false rate of a filter that counts ids without a row; None "
       "counts\n"
-      "them exactly. evicts: rows are kept by parts, for idle().");
+      "them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by `restore`, and ids\n"
+      "without one are not counted.");
   bound
       .def(
           "__init__",
           [](TrainingTable* self, std::uint32_t dim, const std::string& optimizer, float initial_accumulator,
              std::uint64_t seed, const std::pair<std::string, float>& rows, const std::pair<std::string, float>& absent,
              std::uint32_t admit_after, bool tiered, const std::optional<std::pair<std::uint64_t, double>>& bloom,
-             bool evicts) {
+             bool evicts, bool fixed) {
             BloomOptions filter;
             if (bloom) filter = {bloom->first, bloom->second};
             if (bloom && bloom->first == 0) fail("bloom: expected 1 expected id or more, got 0");
             new (self) TrainingTable(
                 {dim, rule_of(optimizer), initial_accumulator, seed, initializer_of(rows.first, rows.second),
-                 initializer_of(absent.first, absent.second), admit_after, tiered, filter, evicts});
+                 initializer_of(absent.first, absent.second), admit_after, tiered, filter, evicts, fixed});
           },
           "dim"_a, nb::kw_only(), "optimizer"_a = "sgd", "initial_accumulator"_a = 0.0f, "seed"_a = 0,
           "rows"_a = std::pair<std::string, float>("uniform", 0.05f),
           "absent"_a = std::pair<std::string, float>("constant", 0.0f), "admit_after"_a = 1, "tiered"_a = false,
-          "bloom"_a = nb::none(), "evicts"_a = false)
+          "bloom"_a = nb::none(), "evicts"_a = false, "fixed"_a = false)
       .def_prop_ro("dim", &TrainingTable::dim)
       .def_prop_ro("slots", &TrainingTable::slots)
       .def_prop_rw("steps", &TrainingTable::steps, &TrainingTable::set_steps,

@@ -183,6 +183,7 @@ void TrainingTable::admit(FoundRows& found) {
       uses_[slot].count = saturated(uses_[slot].count, found.counts[i]);
       continue;
     }
+    if (options_.fixed) continue;
     std::uint32_t count = found.counts[i];
     // The count of an id that waited for a larger threshold must go when it gets its row.
     if (options_.admit_after > 1 || seen_.get(id) != 0) {

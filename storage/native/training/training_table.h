@@ -45,6 +45,8 @@ struct TrainingOptions {
   BloomOptions bloom;
   // Rows are kept by parts, for idle().
   bool evicts = false;
+  // No id gets a row but by `restore`, and ids without one are not counted.
+  bool fixed = false;
 };
 
 struct TrainingRows {

@@ -74,6 +74,21 @@ TEST(truncate_pad_and_slice_move_whole_rows) {
   CHECK((dense_of(batch) == std::vector<float>{2, 3, 0, 0, 0, 0}));
 }
 
+TEST(division_rounds_down_and_leaves_what_is_over) {
+  constexpr std::int64_t low = std::numeric_limits<std::int64_t>::min(),
+                         high = std::numeric_limits<std::int64_t>::max();
+  const Program program({list_input("x", Wire::kInt64)},
+                        {ids_feature(0, {0}, {FloorDivide{4}}), ids_feature(1, {0}, {Modulo{4}}),
+                         ids_feature(2, {0}, {FloorDivide{1}}), ids_feature(3, {0}, {Modulo{high}})},
+                        {});
+  const OwnedColumn lists = ints_column({-5, -4, -1, 0, 3, 4, low, high}).with_offsets({0, 8});
+  const Batch batch = program.run({&lists.view}, 1);
+  CHECK((bags_of(batch).values == Ids{-2, -1, -1, 0, 0, 1, low / 4, high / 4}));
+  CHECK((bags_of(batch, 1).values == Ids{3, 0, 3, 0, 3, 0, 0, 3}));
+  CHECK((bags_of(batch, 2).values == Ids{-5, -4, -1, 0, 3, 4, low, high}));
+  CHECK((bags_of(batch, 3).values == Ids{high - 5, high - 4, high - 1, 0, 3, 4, high - 1, 0}));
+}
+
 TEST(boundaries_belong_to_the_bucket_above_them) {
   Input number = input("x", Wire::kFp64);
   number.missing_is_null = true;  // so NaN is null

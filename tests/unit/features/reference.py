@@ -167,6 +167,10 @@ def one(op: dict[str, Any], value: Any) -> Any:
     match op["op"]:
         case "hash":
             return to_id(hash_value(value, hash_key(op.get("seed", 0), op.get("salt", ""))), op.get("buckets"))
+        case "floor_divide":
+            return value // op["divisor"]
+        case "modulo":
+            return value % op["divisor"]
         case "vocabulary":
             known = [entry.encode() if isinstance(entry, str) else entry for entry in op["values"]]
             if value in known:

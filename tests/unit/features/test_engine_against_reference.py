@@ -102,6 +102,9 @@ def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str) -> list[dict[
     if kind == "int64" and draw(st.booleans()):
         values = draw(st.lists(INTS, min_size=1, max_size=5, unique=True))
         ops.append({"op": "vocabulary", "values": values, "unknown": draw(st.one_of(st.just("absent"), INTS))})
+    if kind == "int64" and draw(st.booleans()):
+        divisor = st.one_of(st.integers(1, 5), st.integers(1, 2**63 - 1))
+        ops.append({"op": draw(st.sampled_from(["floor_divide", "modulo"])), "divisor": draw(divisor)})
     if kind != "bytes" and draw(st.booleans()):
         choice = draw(st.sampled_from(["log", "clip", "affine"]))
         number = st.floats(-1e3, 1e3)
