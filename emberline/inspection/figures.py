@@ -187,7 +187,7 @@ class _Gathering:
         found = {"stamps": np.maximum(0, history.stamp - stamps)}
         if history.publishes:
             found["publishes"] = len(history.publishes) - np.searchsorted(np.array(history.publishes), stamps)
-        if history.tick > 0:
+        if history.tick > 1:
             found["ticks"] = history.tick - ticks
         for unit, ages in found.items():
             self.ages.setdefault(unit, Histogram(_COUNT_BITS)).add(ages, piece.counts)

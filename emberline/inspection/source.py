@@ -38,7 +38,7 @@ class Piece:
     slots: NDArray[np.float32] | None = None
     #: (N,) number of the commit or publish of the last change.
     stamps: NDArray[np.uint32] | None = None
-    #: (N,) tick of the last use, 0 when none was noted.
+    #: (N,) tick of the last use.
     ticks: NDArray[np.uint32] | None = None
 
     def __getitem__(self, which: slice) -> Piece:
@@ -58,7 +58,7 @@ class History:
 
     #: The newest stamp.
     stamp: int
-    #: The newest tick; 0 when the run sets none.
+    #: The newest tick; 1, at which every table begins, when the run evicts nothing.
     tick: int
     #: Last stamps, ascending, that the publishes of the run hold.
     publishes: tuple[int, ...] = ()

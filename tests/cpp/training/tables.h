@@ -17,7 +17,8 @@ struct Made {
 };
 
 inline TrainingOptions options(const Made& made) {
-  return {made.dim, made.rule, 0.25f, made.seed, {Initial::kUniform, made.scale}, {}, made.admit_after, made.tiered};
+  return {made.dim, made.rule,        0.25f,       made.seed, {Initial::kUniform, made.scale},
+          {},       made.admit_after, made.tiered, {},        false};
 }
 
 inline std::vector<float> look(TrainingTable& table, const std::vector<std::int64_t>& ids, bool train,

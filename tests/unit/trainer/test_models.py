@@ -84,7 +84,7 @@ def test_deepfm_is_the_sum_over_pairs() -> None:
     config = parse_text(NO_DENSE.replace("MODEL", "{type: deepfm, hidden: []}"))
     built = build_model(config, build_tables(config))
     rows = {name: torch.randn(3, 4) for name in "ab"}
-    for layer, name in zip(built.features.embeddings.layers, "ab", strict=True):  # type: ignore[union-attr, arg-type]
+    for layer, name in zip(built.features.embeddings.layers, "ab", strict=True):  # type: ignore[union-attr]
         layer.forward = lambda values, offsets, weights=None, name=name: rows[name]
     given = {f"{name}.{part}": torch.zeros(0, dtype=torch.int64) for name in "ab" for part in ("values", "offsets")}
     a, b = rows["a"], rows["b"]
