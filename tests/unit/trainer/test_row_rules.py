@@ -9,6 +9,7 @@ from tests.unit.trainer.test_settings import TEXT
 from trainer.admission import BloomAdmission
 from trainer.config import parse_text
 from trainer.eviction import Eviction
+from trainer.table_config import TableConfig
 
 
 def with_table(more: str) -> str:
@@ -19,10 +20,13 @@ def test_the_configuration_describes_filter_and_eviction() -> None:
     table = parse_text(
         with_table("admit_after: 3, admission: {type: bloom, expected_ids: 100}, eviction: {after_seconds: 9}")
     ).tables[0]
+    assert isinstance(table, TableConfig)
     assert table.bloom == BloomAdmission(100, 0.01)
     assert table.eviction is not None
     assert table.eviction.eviction == Eviction(after_seconds=9.0)
-    assert parse_text(with_table("admission: {type: counter}")).tables[0].bloom is None
+    counted = parse_text(with_table("admission: {type: counter}")).tables[0]
+    assert isinstance(counted, TableConfig)
+    assert counted.bloom is None
 
 
 @pytest.mark.parametrize(
