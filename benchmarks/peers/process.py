@@ -56,7 +56,8 @@ class ChildProgram:
     def __init__(self, program: Path, *, python: Path | None = None, settings: Sequence[str] = ()) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
-            ["env", *settings, str(python or sys.executable), "-u", str(program)],
+            # -P: without it "import triton" inside torch finds the file of that name that lies beside the program.
+            ["env", *settings, str(python or sys.executable), "-P", "-u", str(program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
