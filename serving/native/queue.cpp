@@ -155,17 +155,22 @@ bool Queue::discard(const Waiting* request) {
 }
 
 Batch Queue::take() {
-  const std::thread::id session = std::this_thread::get_id();
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(under_way_, [&](const UnderWay& each) { return each.session == session; });
+    forget_batch();
   }
   const std::lock_guard turn(turn_);
   std::unique_lock lock(mutex_);
   Batch batch;
   const std::int64_t rows = gather_batch(lock, batch);
-  if (rows > 0) under_way_.push_back({session, now_ns(), rows});
+  if (rows > 0) under_way_.push_back({std::this_thread::get_id(), now_ns(), rows});
   return batch;
+}
+
+// The calling session no longer works on the batch that it took last.
+void Queue::forget_batch() {
+  const std::thread::id session = std::this_thread::get_id();
+  std::erase_if(under_way_, [&](const UnderWay& each) { return each.session == session; });
 }
 
 // Waits for the next batch; returns its rows.
@@ -227,6 +232,7 @@ bool Queue::retire() {
   const std::lock_guard lock(mutex_);
   if (sessions_ <= 1) return false;
   --sessions_;
+  forget_batch();
   return true;
 }
 

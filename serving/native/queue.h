@@ -139,12 +139,13 @@ class Queue {
   std::int64_t wait_ns(std::int64_t rows) const;
 
  private:
-  // A batch that a session took and works on: until it takes the next one.
+  // A batch that a session took and works on: until it takes the next one, or retires.
   struct UnderWay {
     std::thread::id session;
     std::int64_t taken_ns, rows;
   };
 
+  void forget_batch();
   std::int64_t gather_batch(std::unique_lock<std::mutex>& lock, Batch& batch);
   std::int64_t estimate_ns(std::int64_t rows) const;
   std::string full(std::size_t level) const;
