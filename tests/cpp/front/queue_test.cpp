@@ -63,6 +63,19 @@ TEST(a_batch_under_way_counts_for_the_wait_until_its_session_takes_again) {
   CHECK(!queue.check() && !queue.put(request(1)));
 }
 
+TEST(a_session_that_retires_leaves_no_batch_under_way) {
+  QueueOptions made = options();
+  made.max_wait_ns = 500'000'000;
+  Queue queue(std::move(made), 2);
+  queue.worked(1, 1'000'000'000);
+  CHECK(!queue.put(request(1)));
+  std::thread([&] {
+    CHECK(queue.take().requests.size() == 1);
+    CHECK(queue.retire());
+  }).join();
+  CHECK(queue.wait_ns(0) == 0);
+}
+
 TEST(requests_that_expired_are_returned_apart) {
   Queue queue(options(), 1);
   const Request late = request(1, 0, false, now_ns() - 1);
