@@ -13,7 +13,7 @@
 
 #include "rows/absent.h"
 #include "rows/pooling.h"
-#include "training/training_table.h"
+#include "training/table_gradients.h"
 
 namespace emberline {
 
@@ -48,19 +48,6 @@ struct LookupOptions {
   std::size_t threads = 1;
   // (tables) or empty.
   std::vector<SideRows> sides;
-};
-
-// What a table gets from the gradients of a lookup.
-class TableGradients {
- public:
-  // grads (N, D): one for each of the ids; they must stay where they are until the step.
-  static TableGradients of_rows(TrainingTable& table, const std::int64_t* ids, std::size_t n, const float* grads);
-  // The gradients of several lookups of one table, in the order given.
-  static TableGradients merged(const std::vector<const TableGradients*>& parts);
-
-  FoundRows found;
-  std::vector<std::uint32_t> starts;  // (ids + 1): where the contributions of each id begin
-  std::vector<Contribution> contributions;
 };
 
 class BatchLookup {
@@ -110,16 +97,5 @@ class BatchLookup {
   std::vector<char> single_;  // by feature: every bag has one id
   std::size_t batch_ = 0;
 };
-
-// What a step works on: tables, each once, and their gradients.
-struct TableStep {
-  TrainingTable* table = nullptr;
-  TableGradients* gradients = nullptr;
-};
-
-// Steps every row that has a gradient. step.t is set from each table. Returns the rows stepped.
-std::size_t step_tables(const std::vector<TableStep>& tables, const Step& step, std::size_t threads);
-// The sum of squares of the gradients of all rows that would take a step.
-double squared_norm(const std::vector<TableStep>& tables, std::size_t threads);
 
 }  // namespace emberline

@@ -241,6 +241,7 @@ void bind_training(nb::module_& module) {
   bind_eviction(bound);
   bind_bloom(bound);
   bind_batch_lookup(module);
+  bind_pairs(module);
 }
 
 }  // namespace emberline::bind

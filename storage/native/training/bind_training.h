@@ -15,6 +15,7 @@ void bind_training_tier(nb::class_<TrainingTable>& table);
 void bind_eviction(nb::class_<TrainingTable>& table);
 void bind_bloom(nb::class_<TrainingTable>& table);
 void bind_batch_lookup(nb::module_& module);
+void bind_pairs(nb::module_& module);
 
 // Rows beside a table; both None, or both given.
 inline SideRows side_of(const TrainingTable& table, nb::handle ids, nb::handle rows) {
