@@ -17,11 +17,13 @@ from benchmarks.catalog import Run
 from benchmarks.command import script
 from benchmarks.train_embedding import embedding
 from benchmarks.train_growth import growth
+from benchmarks.train_memory import memory
 from benchmarks.train_step import step
 from benchmarks.train_tiers import tiers
 
 # The shortest first, so that a run that is short of time leaves out little.
 _PARTS: dict[str, Callable[[Run], None]] = {
+    "memory": memory,
     "growth": growth,
     "tiers": tiers,
     "step": step,
