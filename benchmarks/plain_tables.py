@@ -38,6 +38,7 @@ class PlainTables(nn.Module):
         self.ids = dict(ids)
         self.groups = tuple(spec.dense_groups)
         self._tables = {feature.name: feature.table for feature in spec.ids_features}
+        self._dims = {name: rows[table].shape[1] for name, table in self._tables.items()}
         self.layers = nn.ModuleDict(
             {
                 feature.name: nn.EmbeddingBag.from_pretrained(
@@ -52,7 +53,7 @@ class PlainTables(nn.Module):
         for name, layer in self.layers.items():
             numbers = np.searchsorted(self.ids[self._tables[name]], inputs[f"{name}.values"].numpy())
             pooled.append(layer(torch.from_numpy(numbers), inputs[f"{name}.offsets"]))
-        return Embedded(pooled, {name: layer.embedding_dim for name, layer in self.layers.items()}, {})
+        return Embedded(pooled, self._dims, {})
 
     def dense(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """Returns the dense groups, (B, W) each."""
