@@ -26,6 +26,8 @@ from trainer.models import RankingModel, build_model, build_tables
 from trainer.optimizers import dense_optimizer
 from trainer.run import threads, training_rows
 
+_APART = 1_000_000
+
 
 class PlainTables(nn.Module):
     """An `nn.EmbeddingBag` for each table, in the place of `FeatureEmbeddings`: all features are pooled.
@@ -77,7 +79,8 @@ def train_plain(config: TrainConfig, data: Path, *, same_rows: bool) -> tuple[Ev
         model = build_model(config, tables)
         dense = dense_optimizer(config.optimizer.dense, model)
         ids = known_ids(config.spec, maker, rows, test)
-        drawn = torch.Generator().manual_seed(training.seed)
+        # With the seed of the dense weights, the first rows would be the same draws as they are.
+        drawn = torch.Generator().manual_seed(training.seed + _APART)
         first = {
             name: torch.from_numpy(tables[name].first_rows(each))
             if same_rows

@@ -28,7 +28,7 @@ AS_CONFIGURED = 0.95
 # Share of ids that come on top, to measure the rate: few enough to leave the filter as it is.
 _FRESH = 400
 _EXACT_IDS = 10_000_000
-_EXACT_BYTES = 140
+_EXACT_BYTES = 100
 _MIB = 2**-20
 
 
