@@ -31,7 +31,7 @@ BENCHMARKS = {
     "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
     "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
-    "train": "training: embeddings beside FBGEMM, a DLRM beside torch and TorchRec, a growing table, rows on SSD",
+    "train": "training: embeddings beside FBGEMM, a DLRM beside torch and TorchRec, growth, rows on SSD, admission",
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "transports": "shared memory beside bytes, tokens and TLS beside neither",

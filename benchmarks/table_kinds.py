@@ -2,7 +2,8 @@
 
 The quickstart's model is trained once a seed and variant, and published. The scores are those of the published version,
 over the last tenth of the ratings. Rows and bytes are those of the three tables by film (`item`, `liked`, `disliked`),
-which each variant changes; those of the six small tables are the same in all. Prints a Markdown table.
+which each variant changes; those of the five small tables are the same in all. Beside them the same model is trained on
+torch's own layers. Differences are taken seed by seed. Prints a Markdown table.
 
     python -m benchmarks.table_kinds              # five seeds a variant
     python -m benchmarks.table_kinds --seeds 1 --only hashed
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.machine import machine_line
+from benchmarks.plain_tables import train_plain
 from serving.scoring import Scorer, find_as_of, open_source, score_parquet
 from trainer import auc, load_config, load_trained, train
 from trainer.config import TrainConfig
@@ -88,6 +91,12 @@ VARIANTS = (
 )
 
 
+#: The same model on torch's layers, and whether it begins with the rows of our tables.
+PLAIN = {"torch EmbeddingBag": False, "torch EmbeddingBag, our first rows": True}
+#: What the others are compared with, seed by seed.
+REFERENCE = "torch EmbeddingBag"
+
+
 @dataclass
 class Figures:
     """Results of a variant, a value a seed."""
@@ -96,12 +105,19 @@ class Figures:
     rows: list[int] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
 
-    def line(self, name: str, before: Figures) -> str:
+    def line(self, name: str, reference: Figures) -> str:
         """Returns the row of the Markdown table."""
-        mean, spread = np.mean(self.aucs), np.std(self.aucs, ddof=1) if len(self.aucs) > 1 else 0.0
-        size, whole = np.mean(self.bytes), np.mean(before.bytes)
-        rows = f"{np.mean(self.rows):,.0f}"
-        return f"| {name} | {mean:.4f} | {spread:.4f} | {rows} | {size / 1000:,.1f} | {size / whole:.0%} |"
+        mean, spread = _mean_and_spread(self.aucs)
+        more, more_spread = _mean_and_spread(np.subtract(self.aucs, reference.aucs))
+        size, whole = np.mean(self.bytes), np.mean(reference.bytes)
+        return (
+            f"| {name} | {mean:.4f} | {spread:.4f} | {more:+.4f} | {more_spread:.4f} | {np.mean(self.rows):,.0f} | "
+            f"{size / 1000:,.1f} | {size / whole:.0%} |"
+        )
+
+
+def _mean_and_spread(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def config_of(variant: Variant, seed: int) -> TrainConfig:
@@ -133,17 +149,27 @@ def measure(data: Path, work: Path, variant: Variant, run: Path, figures: Figure
     figures.bytes.append(sum(table.rows * table.row_bytes for table in tables))
 
 
+def measure_plain(data: Path, seed: int, same_rows: bool, figures: Figures) -> None:
+    """Trains the model on torch's layers, and notes the figures of its rows, which are of float32."""
+    scored, ids = train_plain(config_of(VARIANTS[0], seed), data, same_rows=same_rows)
+    figures.aucs.append(scored.auc)
+    figures.rows.append(sum(len(ids[name]) for name in FILMS))
+    figures.bytes.append(figures.rows[-1] * DIM * 4)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="trainings of each variant")
-    parser.add_argument("--only", help="variants whose name holds this, besides dynamic")
+    parser.add_argument("--only", help="variants whose name holds this, besides torch and dynamic")
     parser.add_argument("--json", type=Path, help="write the figures here too, after each training")
     options = parser.parse_args()
     chosen = [each for each in VARIANTS if each.name == "dynamic" or (options.only or "") in each.name]
-    found = {each.name: Figures() for each in chosen}
+    found = {name: Figures() for name in [*PLAIN, *(each.name for each in chosen)]}
     with tempfile.TemporaryDirectory() as folder:
         data = write_movielens(Path(folder) / "data", cache=Path.home() / ".cache" / "emberline").directory
         for seed in range(1, options.seeds + 1):
+            for name, same_rows in PLAIN.items():
+                measure_plain(data, seed, same_rows, found[name])
             for variant in chosen:
                 work = Path(folder) / f"{seed}-{chosen.index(variant)}"
                 run = work / "run"
@@ -156,11 +182,13 @@ def main() -> None:
                 if options.json:
                     options.json.write_text(json.dumps({name: vars(each) for name, each in found.items()}, indent=2))
     print(machine_line())
-    print(f"{options.seeds} seeds; AUC over the test rows, as served")
-    print("| film tables | AUC | sd | rows | kB | of dynamic |")
-    print("|---|---|---|---|---|---|")
+    print(f"{options.seeds} seeds; AUC over the test rows, as served; differences seed by seed")
+    print("| film tables | AUC | sd | minus torch | sd | rows | kB | of torch |")
+    print("|---|---|---|---|---|---|---|---|")
     for name, figures in found.items():
-        print(figures.line(name, found["dynamic"]))
+        print(figures.line(name, found[REFERENCE]))
+    for name, figures in found.items():
+        print(f"{name}: {', '.join(f'{value:.5f}' for value in figures.aucs)}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from storage.features.feature import Feature
 from storage.features.spec import FeatureSpec
-from trainer.table_config import AnyTableConfig, Combination
+from trainer.row_tables import Combination
+from trainer.table_config import AnyTableConfig
 
 
 @dataclass(frozen=True)

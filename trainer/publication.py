@@ -9,7 +9,7 @@ from trainer.checkpoint import TrainingState
 from trainer.config import TrainConfig
 from trainer.models import RankingModel
 from trainer.publishing import DeltaPolicy, Lineage, Publisher
-from trainer.table_config import TableConfig
+from trainer.row_tables import TableConfig
 
 
 def delta_policy(config: TrainConfig) -> DeltaPolicy:

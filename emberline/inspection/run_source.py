@@ -20,7 +20,7 @@ from trainer.checkpoint.commits import STATE, Commit, chain_of
 from trainer.checkpoint.tables import table_path
 from trainer.config import TrainConfig
 from trainer.publication import lineage_of
-from trainer.table_config import StaticTableConfig, TableConfig
+from trainer.row_tables import StaticTableConfig, TableConfig
 from trainer.trained import CONFIG, read_config, read_run
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]

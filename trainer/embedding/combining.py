@@ -15,7 +15,7 @@ from storage.errors import ConfigError
 from trainer.embedding.collection import EmbeddingCollection
 from trainer.embedding.modules import Embedding, EmbeddingBag
 from trainer.embedding.table import EmbeddingTable
-from trainer.table_config import Combination as CombinationName
+from trainer.row_tables import Combination as CombinationName
 
 
 class Combination(nn.Module):

@@ -13,10 +13,12 @@ import torch
 from benchmarks import catalog
 from benchmarks.peers import PeerMissingError, environment
 from benchmarks.peers.training import TrainingPeers
+from benchmarks.report import Report
 from benchmarks.traffic import random_ids
 from benchmarks.train import PARTS
 from benchmarks.train_embedding import PEERS, check_same, rules
 from benchmarks.train_growth import figures, step_times
+from benchmarks.train_memory import batches, check_none_late, filtered_table, memory, see
 from benchmarks.train_step import CHECKED_STEPS, DlrmBatches, Training
 from benchmarks.train_step import check_same as check_same_steps
 from benchmarks.train_tiers import ids_by_table
@@ -43,7 +45,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPeers]:
 
 
 def test_the_parts_have_names_and_every_optimizer_is_measured() -> None:
-    assert PARTS == ("growth", "tiers", "step", "embedding")
+    assert PARTS == ("memory", "growth", "tiers", "step", "embedding")
     assert set(rules(quick=False)) == set(optimizer_classes())
     assert rules(quick=True) == list(PEERS)
     assert "train" in catalog.BENCHMARKS
@@ -72,6 +74,30 @@ def test_one_slow_step_is_not_a_slow_window_but_several_are() -> None:
 
 def test_growth_trains_every_id_once() -> None:
     assert len(step_times(random_ids(20_000))) == 2  # of 8,192 ids; the rest makes no whole step
+
+
+def test_ids_that_fill_a_filter_are_distinct_and_follow_from_their_numbers() -> None:
+    ids = np.concatenate(list(batches(0, 200_000)))
+    assert len(np.unique(ids)) == 200_000
+    assert np.array_equal(np.concatenate(list(batches(70_000, 150_000))), ids[70_000:150_000])
+
+
+def test_memory_of_a_filter_is_reported_beside_its_bound_and_beside_exact_counters(tmp_path: Path) -> None:
+    report = Report("train", quick=True)
+    memory(catalog.Run(report, tmp_path, rows=200_000))
+    bound, exact, rate = report.rows
+    assert bound.ours * 2**20 == filtered_table(200_000).native.filter_bytes
+    assert bound.other * 2**20 == pytest.approx(200_000 * 2 * 2**30 / 1e9)
+    assert exact.other > 10 * exact.ours
+    assert 0 < rate.ours < 3 * rate.other  # of 500 fresh ids, about 5
+
+
+def test_an_id_that_gets_its_row_too_late_stops_the_measurement() -> None:
+    table = filtered_table(100_000)
+    with pytest.raises(AssertionError, match="seen 2 times and has no row"):
+        check_none_late(table)
+    see(table, 0, 100_000)
+    check_none_late(table)
 
 
 def test_contestants_run_on_the_cores_that_they_are_given() -> None:

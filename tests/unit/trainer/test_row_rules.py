@@ -9,7 +9,7 @@ from tests.unit.trainer.test_settings import TEXT
 from trainer.admission import BloomAdmission
 from trainer.config import parse_text
 from trainer.eviction import Eviction
-from trainer.table_config import TableConfig
+from trainer.row_tables import TableConfig
 
 
 def with_table(more: str) -> str:
