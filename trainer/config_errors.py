@@ -6,13 +6,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from storage.errors import ConfigError
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _UNKNOWN_KEY = re.compile(r"unknown key '([^']*)'")
 _LINES_AT_MOST = 10
+# The keys whose value says which of several models a mapping is.
+_TAG_KEYS = ("type", "kind", "op")
+
+
+def tag_unless_given(key: str, tag: str) -> BeforeValidator:
+    """Returns a validator that gives a mapping without the key which says what it is the usual one."""
+
+    def given(content: Any) -> Any:
+        return {key: tag, **content} if isinstance(content, Mapping) else content
+
+    return BeforeValidator(given)
 
 
 def parse_config(model: type[_Model], content: object, *, source: str = "config") -> _Model:
@@ -43,6 +54,12 @@ def _config_error(content: object, error: ValidationError, source: str) -> Confi
             message = "unknown key" + message[unknown.end() :]
         elif problem["type"] == "missing":
             message = "missing; give it a value"
+        elif problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
+            path, message = _wrong_tag(path, problem)
+        elif problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            message = f"expected a mapping of names to values, got {_shown(problem['input'])}"
+        elif problem["type"] in ("string_type", "literal_error"):
+            message = f"{message}, got {_shown(problem['input'])}"
         elif isinstance(problem["input"], str | int | float):
             message = f"{message}, got {problem['input']!r}"
         first = first or path
@@ -52,13 +69,37 @@ def _config_error(content: object, error: ValidationError, source: str) -> Confi
     return ConfigError(f"{source}: " + "\n  ".join(lines), field=first)
 
 
+def _wrong_tag(path: str, problem: Any) -> tuple[str, str]:
+    """Returns path and message for a mapping whose tag is missing, or names none of the models that it could be."""
+    key = problem["ctx"]["discriminator"].strip("'")
+    path = f"{path}.{key}" if path else key
+    if problem["type"] == "union_tag_not_found":
+        return path, "missing; give it a value"
+    return path, f"expected one of {problem['ctx']['expected_tags']}, got {_shown(problem['input'][key])}"
+
+
+def _shown(value: object) -> str:
+    """Returns what came instead of a name or a mapping, as YAML calls it when it is neither text nor a number."""
+    if value is None:
+        return "null"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else repr(value)
+
+
 def _path(content: object, location: Sequence[int | str], *, keep_last: bool) -> str:
     """Returns the location without the tags that pydantic adds for the branches of a union; they are not in the
     content.
     """
     path: list[str] = []
     here: Any = content
+    tagged = False
     for position, part in enumerate(location):
+        # The tag of a branch may also be a key of it, as `momentum` is; the tag comes first.
+        if not tagged and isinstance(here, Mapping) and part in (here.get(key) for key in _TAG_KEYS):
+            tagged = True
+            continue
+        tagged = False
         is_index = isinstance(part, int) and isinstance(here, Sequence) and not isinstance(here, str)
         if is_index or (isinstance(here, Mapping) and part in here):
             here = here[part]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.config import DenseOptimizerConfig, ScheduleConfig, SparseOptimizerConfig
 from trainer.embedding import EmbeddingTable, SparseOptimizer, optimizer_classes
+from trainer.optimizer_config import DenseOptimizerConfig, ScheduleConfig, SparseOptimizerConfig
 
 
 def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from storage.errors import ConfigError
 from storage.features.strict_model import StrictModel
 from trainer.admission import LEAST_FALSE_RATE, MOST_FALSE_RATE, BloomAdmission
+from trainer.config_errors import tag_unless_given
 from trainer.eviction import Eviction
 
 
@@ -33,7 +34,11 @@ class BloomAdmissionConfig(StrictModel):
         return BloomAdmission(self.expected_ids, self.false_rate)
 
 
-AdmissionConfig = Annotated[CounterAdmissionConfig | BloomAdmissionConfig, Field(discriminator="type")]
+#: How ids without a row are counted; `type` is counter unless it is given.
+AdmissionConfig = Annotated[
+    Annotated[CounterAdmissionConfig | BloomAdmissionConfig, Field(discriminator="type")],
+    tag_unless_given("type", "counter"),
+]
 
 
 class EvictionConfig(StrictModel):

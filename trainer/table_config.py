@@ -6,14 +6,14 @@ of several parts is as many such tables, whose rows the network combines. D dim.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from storage.checkpoint.table_kinds import ClassesKind, Combine, HashedKind, MultiHashKind, QuotientRemainderKind
 from storage.features.strict_model import StrictModel
 from storage.features.transforms import FloorDivide, Hash, Modulo, Transform
+from trainer.config_errors import tag_unless_given
 from trainer.initializer_config import ONES, ZEROS, InitializerConfig
 from trainer.row_tables import (
     AnyTable,
@@ -202,17 +202,16 @@ def _hash(table: HashedTableConfig | MultiHashTableConfig | ClassesTableConfig, 
     return Hash(seed=table.seed, salt=salt, buckets=table.buckets)
 
 
-def _kind_of(content: Any) -> Any:
-    return content.get("kind", "dynamic") if isinstance(content, Mapping) else getattr(content, "kind", None)
-
-
 #: A table of any kind; `kind` is dynamic unless it is given.
 AnyTableConfig = Annotated[
-    Annotated[TableConfig, Tag("dynamic")]
-    | Annotated[StaticTableConfig, Tag("static")]
-    | Annotated[HashedTableConfig, Tag("hashed")]
-    | Annotated[QuotientRemainderTableConfig, Tag("quotient_remainder")]
-    | Annotated[MultiHashTableConfig, Tag("multi_hash")]
-    | Annotated[ClassesTableConfig, Tag("classes")],
-    Discriminator(_kind_of),
+    Annotated[
+        TableConfig
+        | StaticTableConfig
+        | HashedTableConfig
+        | QuotientRemainderTableConfig
+        | MultiHashTableConfig
+        | ClassesTableConfig,
+        Field(discriminator="kind"),
+    ],
+    tag_unless_given("kind", "dynamic"),
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from storage.errors import ConfigError
 from trainer.config import load_config, parse_text
@@ -42,7 +44,7 @@ def test_defaults_are_filled_in() -> None:
         ("dtype: FP32", "dtype: FP31", "inputs.1.dtype", "'FP32'"),
         ("{op: log}", "{op: lag}", "features.1.transforms.0", "did you mean 'log'"),
         ("table: users", "table: user", "", "did you mean 'users'"),
-        ("type: deepfm", "type: deepfn", "model", "'deepfm'"),
+        ("type: deepfm", "type: deepfn", "model.type", "'deepfm'"),
         ("name: users, dim", "name: 'users/..', dim", "tables.name", "rename the table"),
         ("dim: 4", "dim: 4, expire_after: 3", "tables.0.expire_after", "did you mean 'expire_after_publishes'"),
         ("model: {", "publish: {delta_every: 3}\nmodel: {", "publish.delta_every", "did you mean 'delta_every_"),
@@ -64,6 +66,99 @@ def test_a_wrong_entry_is_named_with_its_path(old: str, new: str, field: str, wo
         parse_text(GOOD.replace(old, new, 1))
     assert caught.value.field == field
     assert words in str(caught.value)
+
+
+# Where a configuration holds a name of ours, and one of the names that it may hold.
+NAMED = {
+    "optimizer.sparse.type": "'rowwise_adam'",
+    "optimizer.dense.type": "'AdamW'",
+    "optimizer.schedule.type": "'cosine'",
+    "model.type": "'deepfm'",
+    "tables.0.kind": "'quotient_remainder'",
+    "tables.0.admission.type": "'bloom'",
+    "tables.0.init.type": "'uniform'",
+    "tables.0.absent.type": "'uniform'",
+    "tables.1.combine": "'concat'",
+    "features.0.output": "'dense'",
+    "features.0.pooling": "'mean'",
+    "inputs.0.dtype": "'INT64'",
+    "inputs.0.kind": "'list'",
+    "inputs.0.side": "'user'",
+    "inputs.0.missing": "'null'",
+    "publish.row_types.users": "'bf16'",
+}
+MANY = """
+model_name: shop
+label: clicked
+inputs:
+  - {name: user, dtype: INT64}
+  - {name: age, dtype: FP32}
+features:
+  - {name: user, inputs: [user], output: ids, table: users}
+  - {name: age, inputs: [age], transforms: [{op: log}], output: dense}
+  - {name: again, inputs: [user], output: ids, table: shared}
+tables:
+  - {name: users, dim: 4, admission: {type: counter}, init: {type: zeros}, absent: {type: zeros}}
+  - {name: shared, kind: multi_hash, dim: 4, buckets: 9, combine: add}
+model: {type: dlrm}
+optimizer: {sparse: {type: adam}, dense: {type: Adam}, schedule: {type: constant}}
+publish: {row_types: {users: fp16}}
+"""
+
+
+def with_value(field: str, value: object) -> str:
+    """Returns MANY with another value in the place of a dotted path."""
+    content: Any = yaml.safe_load(MANY)
+    *path, last = (int(part) if part.isdecimal() else part for part in field.split("."))
+    here = content
+    for part in path:
+        here = here[part]
+    here[last] = value
+    return yaml.safe_dump(content)
+
+
+@pytest.mark.parametrize("value", [["adam"], {"adam": 1}, 3, None, True], ids=["list", "map", "number", "null", "bool"])
+@pytest.mark.parametrize("field", NAMED)
+def test_something_else_in_the_place_of_a_name_is_refused_with_the_names(field: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_text(with_value(field, value))
+    assert caught.value.field == field
+    shown = {list: "a list", dict: "a mapping", int: "3", type(None): "null", bool: "True"}[type(value)]
+    assert NAMED[field] in str(caught.value)
+    assert str(caught.value).endswith(f"got {shown}")
+
+
+@pytest.mark.parametrize("value", [["log"], {"log": 1}, 3, None, True], ids=["list", "map", "number", "null", "bool"])
+def test_something_else_in_the_place_of_an_op_is_refused_with_the_ops(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"unknown op .*(known are: affine|did you mean .log)") as caught:
+        parse_text(with_value("features.1.transforms.0.op", value))
+    assert caught.value.field == "features.1.transforms.0"
+
+
+@pytest.mark.parametrize("value", [["adam"], 3, None, True], ids=["list", "number", "null", "bool"])
+@pytest.mark.parametrize(
+    "field",
+    ["optimizer", "optimizer.sparse", "optimizer.dense", "model", "tables.0", "tables.0.admission", "tables.0.init"],
+)
+def test_something_else_in_the_place_of_a_mapping_is_refused(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match="expected a mapping of names to values, got") as caught:
+        parse_text(with_value(field, value))
+    assert caught.value.field == field
+
+
+def test_a_mapping_that_needs_to_say_its_type_is_refused_without_it() -> None:
+    with pytest.raises(ConfigError, match=r"model\.type: missing") as caught:
+        parse_text(with_value("model", {"top": [8]}))
+    assert caught.value.field == "model.type"
+    assert parse_text(with_value("optimizer.sparse", {"lr": 0.5})).optimizer.sparse.type == "adagrad"
+    assert parse_text(with_value("tables.0.admission", {})).row_tables[0].rows.name == "users"
+
+
+@pytest.mark.parametrize("key", ["momentum", "lr"])
+def test_an_option_called_as_its_type_is_named_once(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_text(with_value("optimizer.sparse", {"type": "momentum", "momentum": 0.5, key: "fast"}))
+    assert caught.value.field == f"optimizer.sparse.{key}"
 
 
 def test_a_refused_entry_is_not_also_counted_as_missing() -> None:

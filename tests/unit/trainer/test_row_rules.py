@@ -33,7 +33,7 @@ def test_the_configuration_describes_filter_and_eviction() -> None:
     ("more", "field", "words"),
     [
         ("admission: {type: bloom}", "tables.0.admission.expected_ids", "missing"),
-        ("admission: {type: bloon}", "tables.0.admission", "bloom"),
+        ("admission: {type: bloon}", "tables.0.admission.type", "bloom"),
         ("admission: {type: bloom, expected_ids: 5}", "tables.0", "admit_after is 1, expected 2 to 256"),
         (
             "admit_after: 2, admission: {type: bloom, expected_ids: 5, false_rate: 0.9}",
