@@ -6,6 +6,7 @@ B bags, N ids of a feature, D dim, L length, W the dims of all pooled features t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class Embedded:
         if name not in self.dims:
             known = (*self.dims, *self.sequences)
             raise InvalidInput(f"there is no feature {name!r} here{did_you_mean(name, known)}", field="features")
-        return self.parts()[list(self.dims).index(name)]
+        return self._parts[name]
 
     @property
     def pooled(self) -> Tensor:
@@ -47,9 +48,15 @@ class Embedded:
 
     def parts(self) -> list[Tensor]:
         """Returns the pooled features, (B, D) each."""
-        if isinstance(self._pooled, Tensor):
-            return list(torch.split(self._pooled, list(self.dims.values()), dim=1))
-        return list(self._pooled)
+        return list(self._parts.values())
+
+    @cached_property
+    def _parts(self) -> dict[str, Tensor]:
+        # Split once: each further split would be a node of its own in the graph, with a gradient of (B, W).
+        pooled = self._pooled
+        if isinstance(pooled, Tensor):
+            pooled = torch.split(pooled, list(self.dims.values()), dim=1)
+        return dict(zip(self.dims, pooled, strict=True))
 
     def stacked(self) -> Tensor:
         """Returns the pooled features, which have one dim, as (B, features, D)."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from storage.errors import InvalidInput
 from trainer import Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable, SparseAdagrad
+from trainer.embedding import Embedded
 
 BATCH = 40
 
@@ -198,3 +199,21 @@ def test_what_is_no_batch_is_refused_by_name(change: Any, words: str) -> None:
     change(inputs)
     with pytest.raises(InvalidInput, match=words):
         collection(tables())(inputs)
+
+
+def test_features_by_name_are_split_once_and_are_the_parts_in_their_order() -> None:
+    made = collection(tables())
+    embedded = made(batch(3))
+    assert list(embedded.dims) == ["x", "y", "z"]
+    for name, part in zip(embedded.dims, embedded.parts(), strict=True):
+        assert embedded[name] is part
+        torch.testing.assert_close(part, embedded.pooled[:, place(embedded, name)], rtol=0.0, atol=0.0)
+    # One node of the graph for all of them: each more would keep a gradient of all features.
+    assert len({embedded[name].grad_fn for name in embedded.dims}) == 1
+
+
+def place(embedded: Embedded, name: str) -> slice:
+    """Returns the columns of a feature among all of them."""
+    widths = list(embedded.dims.values())
+    first = sum(widths[: list(embedded.dims).index(name)])
+    return slice(first, first + embedded.dims[name])
