@@ -192,12 +192,12 @@ def test_one_row_that_differs_is_noticed(models: Models, server: ServerProcess, 
     """Changes one value of one row of the trained module by little, and finds that it is not what is served."""
     trained = load_trained(models.place / "adam")
     table = trained.tables[KINDS[kind][-1]]
-    exported = table.export_rows()
-    most = int(np.argmax(exported[3]))
-    ids, rows, *rest = (each[most : most + 1].copy() for each in exported)
+    ids, _, _, counts, *_ = table.export_rows()
+    ids = ids[[int(np.argmax(counts))]]
+    rows, slots, count, stamp, tick = table.export_ids(ids)
     rows[0, 0] += 0.05
     table.erase(ids)
-    table.restore(ids, rows, *rest)
+    table.restore(ids, rows, slots, count, stamp, tick)
     said = rf"of the kind {kind} differ: \[{ids[0]}\]"
     with Asker(server.http_port) as asker, pytest.raises(AssertionError, match=said):
         check_rows(asker, "adam", trained.tables)
