@@ -12,10 +12,10 @@ from benchmarks.catalog import Run
 from benchmarks.measure import Contestant, per_second
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.training import TrainingPeers, training_peers
-from benchmarks.train_world import LR, QUICK_ROWS, ROWS, Cores, TrainWorld, eps_of, sparse_optimizer
+from benchmarks.train_world import BATCHES, LR, QUICK_ROWS, ROWS, Cores, TrainWorld, eps_of, sparse_optimizer
 from storage.features import FeatureSpec
 from trainer.config import DlrmConfig
-from trainer.embedding import EmbeddingTable, SparseRule
+from trainer.embedding import EmbeddingTable, RowMemory, SparseRule
 from trainer.models.dlrm import Dlrm
 
 DENSE = 13
@@ -55,8 +55,8 @@ def step(run: Run) -> None:
 class DlrmBatches(TrainWorld):
     """A world with dense values and labels."""
 
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows)
+    def __init__(self, rows: int, *, batches: int = BATCHES) -> None:
+        super().__init__(rows, batches=batches)
         rng = np.random.default_rng(7)
         shape = (len(self.numbers), self.batch)
         #: (B, C) for each batch.
@@ -68,11 +68,11 @@ class DlrmBatches(TrainWorld):
 
 
 class Training:
-    """A DLRM of the zoo over filled tables, stepped as the trainer does."""
+    """A DLRM of the zoo over filled tables, stepped as the trainer does. memory: bounds the DRAM of the tables."""
 
-    def __init__(self, world: DlrmBatches, dim: int, rule: SparseRule) -> None:
+    def __init__(self, world: DlrmBatches, dim: int, rule: SparseRule, memory: RowMemory | None = None) -> None:
         tables = {
-            f"t{number}": EmbeddingTable(f"t{number}", dim, optimizer=rule, initial_accumulator=0.0)
+            f"t{number}": EmbeddingTable(f"t{number}", dim, optimizer=rule, initial_accumulator=0.0, memory=memory)
             for number in range(world.tables)
         }
         self.tables = list(tables.values())

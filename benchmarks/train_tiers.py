@@ -1,8 +1,8 @@
-"""Claim about tables four times their DRAM budget: training goes on at a good part of the speed of all in DRAM."""
+"""Claims about tables four times their DRAM budget: training goes on at a good part of the speed of all in DRAM."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import cycle
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 from benchmarks.catalog import Run
 from benchmarks.gauge import QUIET_CORES_DISK
 from benchmarks.measure import Contestant, per_second
+from benchmarks.train_step import DlrmBatches, Training
 from benchmarks.train_world import QUICK_ROWS, ROWS, Embeddings, TrainWorld
 from trainer.embedding import RowMemory
 
@@ -22,28 +23,35 @@ WARM_STEPS, QUICK_WARM_STEPS = 400, 10
 BATCHES = 256
 _MAX_S = 120.0
 _SAMPLES = 1e-3
+_Make = Callable[[RowMemory | None], Embeddings | Training]
 
 
 def tiers(run: Run) -> None:
-    """Trains the same batches with all rows in DRAM, and with a quarter of that memory."""
-    rows = run.size(ROWS, QUICK_ROWS)
-    world = TrainWorld(rows, batches=BATCHES)
+    """Trains the same batches with all rows in DRAM, and with a quarter of that memory: tables alone, and a DLRM."""
+    world = DlrmBatches(run.size(ROWS, QUICK_ROWS), batches=BATCHES)
     if run.lacks_memory(2 * world.row_memory_bytes(DIM, DIM), "tiers"):
         return
-    dram = Embeddings(world, DIM, "adagrad")
+    beside_dram(run, world, "embeddings", lambda memory: Embeddings(world, DIM, "adagrad", memory))
+    if not run.is_late("tiers, DLRM step"):
+        beside_dram(run, world, "DLRM step", lambda memory: Training(world, DIM, "adagrad", memory))
+
+
+def beside_dram(run: Run, world: TrainWorld, what: str, make: _Make) -> None:
+    """Measures what `make` returns with a bounded memory beside what it returns without one."""
+    dram = make(None)
     budget = sum(table.memory_bytes() for table in dram.tables) // TIMES
     with RowMemory(budget, run.work / "tiers") as memory:
-        tiered = Embeddings(world, DIM, "adagrad", memory)
-        held = memory.held(cycle(world.inputs), ids_by_table)
+        bounded = make(memory)
+        turns = memory.held(cycle(range(len(world.inputs))), lambda turn: ids_by_table(world.inputs[turn]))
 
         def step(_: int) -> None:
-            tiered.train(next(held))
+            bounded.step(next(turns))
 
         for turn in range(CHECKED_STEPS):
             dram.step(turn)
             step(turn)
-        if not np.array_equal(world.rows_of(dram.tables, 0), world.rows_of(tiered.tables, 0)):
-            raise AssertionError("rows of the bounded tables are not those of DRAM: no figure counts")
+        if not np.array_equal(world.rows_of(dram.tables, 0), world.rows_of(bounded.tables, 0)):
+            raise AssertionError(f"{what}: rows of the bounded tables are not those of DRAM: no figure counts")
         for turn in range(QUICK_WARM_STEPS if run.quick else WARM_STEPS):
             step(turn)
         before = memory.figures()
@@ -54,7 +62,7 @@ def tiers(run: Run) -> None:
         samples = run.interleave(contestants, max_s=_MAX_S, quiet_cores=QUIET_CORES_DISK)
         after = memory.figures()
         run.report.compare(
-            f"{world.tables} tables of {rows:,} rows, adagrad d{DIM}, {TIMES}x their DRAM budget",
+            f"{what}: {world.tables} tables of {world.rows:,} rows, adagrad d{DIM}, {TIMES}x their DRAM budget",
             samples,
             "all in DRAM",
             unit="k samples/s",
@@ -62,11 +70,10 @@ def tiers(run: Run) -> None:
             target=OVER_DRAM,
         )
         run.report.remark(
-            f"tiers: {after.line()}; while measured, {after.rows_fetched - before.rows_fetched:,} fetched and "
-            f"{after.rows_written - before.rows_written:,} written; the kernel may hold the store's files in memory"
+            f"tiers, {what}: {after.line()}; while measured, {after.rows_fetched - before.rows_fetched:,} fetched and "
+            f"{after.rows_written - before.rows_written:,} written; the kernel may hold the files in memory"
         )
         run.settle(samples)
-        held.close()  # type: ignore[attr-defined]
 
 
 def ids_by_table(inputs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

@@ -800,10 +800,9 @@ class TrainingTable:
     optimizer: decides the float32 values behind a row. initial_accumulator: Adagrad's and FTRL's start.
     rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds
     are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:
-    occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before they
-    are trained. bloom: expected distinct ids and false rate of a filter that counts ids without a row; None counts
-    them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by `restore`, and ids
-    without one are not counted.
+    occurrences that make a row. bloom: expected distinct ids and false rate of a filter that counts ids without
+    a row; None counts them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by
+    `restore`, and ids without one are not counted.
     """
 
     def __init__(
@@ -816,7 +815,6 @@ class TrainingTable:
         rows: tuple[str, float] = ("uniform", 0.05000000074505806),
         absent: tuple[str, float] = ("constant", 0.0),
         admit_after: int = 1,
-        tiered: bool = False,
         bloom: tuple[int, float] | None = None,
         evicts: bool = False,
         fixed: bool = False,
@@ -841,19 +839,11 @@ class TrainingTable:
         """Bytes of memory that index, rows and counters take."""
 
     def lookup(
-        self,
-        ids: numpy.typing.NDArray[numpy.int64],
-        out: numpy.typing.NDArray[numpy.float32],
-        train: bool,
-        side_ids: numpy.typing.NDArray[numpy.int64] | None = None,
-        side_rows: numpy.typing.NDArray[numpy.float32] | None = None,
+        self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], train: bool
     ) -> int:
         """
         Looks up rows: out (n, dim); ids without a row read as `absent`. train: counts occurrences and creates the
-        rows that are due.
-
-        side_ids (k,), side_rows (k, dim): rows of ids that have none here, for this call alone. Returns the occurrences
-        that have a row.
+        rows that are due. Returns the occurrences that have a row.
         """
 
     def export_rows(
@@ -959,122 +949,68 @@ class TrainingTable:
         A count of 0: the id has a row now, or was erased. The stamp must be one of the last 64.
         """
 
+    def attach(self, name: str, budget: RowBudget, folder: str) -> None:
+        """
+        Lets rows leave DRAM for a file without a name in a folder, when the budget needs their memory.
+
+        The table must be empty. Afterwards changed_since, expired, removed, removed_since, waiting_since,
+        export_rows and export_counts are about what is in DRAM; outside_rows and outside_bare give the rest.
+        Raises ConfigError when the budget does not hold the table's filter.
+        """
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether rows may lie outside DRAM."""
+
     @property
     def record_bytes(self) -> int:
         """
-        Number of bytes of a row in a store: count, stamp and tick (u32 each), weights and optimizer values (float32).
+        Number of bytes of a row in the file: count, stamp and tick (u32 each), weights and optimizer values (float32).
         """
 
-    def begin(self) -> None:
+    def tier_figures(self) -> dict[str, int]:
         """
-        Begins a batch: rows that the batch before held may leave, and settled ids are asked for again.
-        """
-
-    def unknown(
-        self, ids: numpy.typing.NDArray[numpy.int64], hold: bool
-    ) -> tuple[numpy.typing.NDArray[numpy.int64], int]:
-        """
-        Returns ids (k,), each once, that only the store can answer; and how many different ids have no row here.
-
-        hold: existing rows stay until begin().
+        Returns rows_in_dram, rows_outside and file_bytes, and since the table was made rows fetched, waits for
+        the disk, rows that left DRAM, and rows written.
         """
 
-    def settle(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
+    def outside_rows(
+        self, first: int, after: int, upto: int, records: bool
+    ) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], int]:
         """
-        Notes that the store has nothing of these ids, until begin(). Returns their number.
+        Returns ids (n,) in no order of rows outside DRAM that changed last at a stamp in (after, upto].
+
+        Begins at a page of the file; the last value is the page to go on from, 0 at the end. records: with
+        records (n, record_bytes), otherwise (0, record_bytes).
         """
 
-    def bring(self, ids: numpy.typing.NDArray[numpy.int64], records: numpy.typing.NDArray[numpy.uint8]) -> None:
-        """
-        Takes in rows of the store, records (n, record_bytes); existing rows stay as they are.
-        """
-
-    def bring_bare(
-        self,
-        ids: numpy.typing.NDArray[numpy.int64],
-        counts: numpy.typing.NDArray[numpy.uint32],
-        waiting: numpy.typing.NDArray[numpy.uint32],
-        removed: numpy.typing.NDArray[numpy.uint32],
-    ) -> None:
-        """
-        Takes in ids without a row: counts, stamps of their last change, stamps of an erasure; 0 is none.
-        """
-
-    def coldest(self, n: int) -> numpy.typing.NDArray[numpy.int64]:
-        """
-        Returns ids ascending, at most n, of the rows that were used least; none that is held.
-        """
-
-    def held(self) -> int:
-        """Returns the number of rows that are held."""
-
-    def pack(
-        self, ids: numpy.typing.NDArray[numpy.int64]
-    ) -> tuple[
-        numpy.typing.NDArray[numpy.uint8],
-        numpy.typing.NDArray[numpy.uint32],
-        numpy.typing.NDArray[numpy.uint32],
-        numpy.typing.NDArray[numpy.uint8],
-    ]:
-        """
-        Returns records (n, record_bytes), stamps (n,), the stamps (n,) in the store's copies (0: none), and dirty (n,).
-
-        dirty is 1 where the copy differs from the row.
-        """
-
-    def encode(
-        self,
-        rows: numpy.typing.NDArray[numpy.float32],
-        slots: numpy.typing.NDArray[numpy.float32],
-        counts: numpy.typing.NDArray[numpy.uint32],
-        stamps: numpy.typing.NDArray[numpy.uint32],
-        ticks: numpy.typing.NDArray[numpy.uint32],
-    ) -> numpy.typing.NDArray[numpy.uint8]:
-        """Returns the records (n, record_bytes) of rows that restore would take."""
-
-    def let_go(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
-        """Drops rows that the store has taken. Returns how many ids were given."""
-
-    def forget(self, ids: numpy.typing.NDArray[numpy.int64]) -> int:
-        """
-        Drops counts and erasures of ids without a row here, after the store was given rows of them. Returns their
-        number.
-        """
-
-    def pack_bare(
-        self,
+    def outside_bare(
+        self, first: int, waiting_after: int | None, removed_after: int | None
     ) -> tuple[
         numpy.typing.NDArray[numpy.int64],
         numpy.typing.NDArray[numpy.uint32],
         numpy.typing.NDArray[numpy.uint32],
         numpy.typing.NDArray[numpy.uint32],
+        int,
     ]:
         """
-        Returns all ids without a row: counts, stamps of their last change, stamps of an erasure.
+        Returns ids without a row outside DRAM, in no order: counts, stamps of their last change, stamps of an
+        erasure; 0 is none.
 
-        Behind them come ids that lost their count lately: count 0, erasure 0. Both parts are ascending.
+        Pages where no count changed after waiting_after and no id was erased after removed_after are left out,
+        unless both are None. The last value is as outside_rows gives it.
         """
 
-    def drop_bare(self) -> None:
-        """Drops what pack_bare returned, which the store has taken."""
-
-    def bare_size(self) -> int:
-        """Returns the number of ids without a row here."""
-
     def waiting_size(self) -> int:
-        """Returns the number of ids here that were seen and have no row."""
+        """
+        Returns the number of ids that were seen and have no row; with a filter, an estimate.
+        """
 
     def row_ids(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Returns ids (n,) ascending of the rows here."""
-
-    def has_row(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]:
-        """Returns 1 where an id has a row here."""
+        """Returns ids (n,) ascending of the rows in DRAM."""
 
     def has_waited(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]:
-        """Returns 1 where the last change of an id's count is known here."""
-
-    def written(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]:
-        """Returns the stamps in the store's copies of existing rows; 0 for none."""
+        """Returns 1 where DRAM knows the last change of an id's count."""
 
     @property
     def evicts(self) -> bool: ...
@@ -1094,15 +1030,6 @@ class TrainingTable:
         """
         Returns ids (n,) ascending of idle rows in one part: those used last at tick `unused` or before, and those
         used last at a tick in (norm_after, norm_upto] whose Euclidean norm is below `norm`.
-        """
-
-    @staticmethod
-    def parts_of(ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]:
-        """Returns the part (n,) of each id, below PARTS."""
-
-    def squares(self, rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.float32]:
-        """
-        Returns the sum of squares (n,) of rows (n, dim), with the rounding of idle().
         """
 
     @property
@@ -1146,6 +1073,33 @@ class TrainingTable:
 
         bits: of its counters; counts that are too large for those of this table become their largest.
         """
+
+class RowBudget:
+    """
+    A budget of DRAM that training tables share: rows, optimizer values, index and counts.
+    """
+
+    def __init__(self, dram_bytes: int) -> None: ...
+    @property
+    def dram_bytes(self) -> int: ...
+    @property
+    def kept_bytes(self) -> int:
+        """What every table can have, whatever the others took."""
+
+    def begin_batch(self) -> bool:
+        """
+        Begins a batch of all tables. Returns whether reading ahead is worth it: batches waited for the disk.
+        """
+
+def begin_tables(tables: Sequence[TrainingTable]) -> None:
+    """
+    Begins a batch of attached tables: rows that the batch before used may leave DRAM.
+    """
+
+def read_ahead(tables: Sequence[TrainingTable], ids: list[numpy.typing.NDArray[numpy.int64]]) -> None:
+    """
+    Asks the kernel to read what the files of attached tables have of ids (n,) each, without waiting.
+    """
 
 class TableGradients:
     """The gradients that one table got from a lookup."""
@@ -1191,13 +1145,11 @@ class BatchLookup:
         sequences: list[numpy.typing.NDArray[numpy.float32]],
         train: bool,
         threads: int,
-        sides: list[tuple[numpy.typing.NDArray[numpy.int64] | None, numpy.typing.NDArray[numpy.float32] | None]],
     ) -> None:
         """
         Writes pooled (B, width), features side by side, and sequences (B, L, D) each.
 
-        values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted. sides: rows beside each
-        table, or an empty list.
+        values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted.
         """
 
     def set_gradients(

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from storage._table import BatchLookup, RowGradients, TrainingTable, step_tables
-from storage.tiers.training.export import TieredTrainingTable
 
 
 def training_table(dim: int, *, rule: str = "adagrad", scale: float = 0.5, **options: Any) -> TrainingTable:
@@ -17,37 +16,16 @@ def training_table(dim: int, *, rule: str = "adagrad", scale: float = 0.5, **opt
 
 
 def step_rows(
-    table: TrainingTable | TieredTrainingTable,
-    ids: np.ndarray,
-    grads: np.ndarray,
-    *,
-    rule: str = "adagrad",
-    **numbers: float,
+    table: TrainingTable, ids: np.ndarray, grads: np.ndarray, *, rule: str = "adagrad", **numbers: float
 ) -> int:
     """Steps the rows of ids (n,) with gradients (n, dim), as an optimizer does. Returns the rows stepped."""
-    if isinstance(table, TieredTrainingTable):
-        table.bring(ids)
-    native = _native(table)
     options = {"lr": 0.1, "eps": 1e-8, **numbers}
-    return step_tables([native], [[RowGradients(native, ids, grads)]], rule, options, 1)
+    return step_tables([table], [[RowGradients(table, ids, grads)]], rule, options, 1)
 
 
-def pooled(
-    table: TrainingTable | TieredTrainingTable, values: np.ndarray, offsets: np.ndarray, mode: int, *, train: bool
-) -> np.ndarray:
+def pooled(table: TrainingTable, values: np.ndarray, offsets: np.ndarray, mode: int, *, train: bool) -> np.ndarray:
     """Returns bags (B, dim) of values (n,). mode: 0 sum, 1 mean."""
-    sides: list[Any] = []
-    native = _native(table)
-    if isinstance(table, TieredTrainingTable):
-        if train:
-            table.bring(values)
-        else:
-            sides = [table.beside(values)]
-    lookup = BatchLookup([native], [(0, mode, 0)])
+    lookup = BatchLookup([table], [(0, mode, 0)])
     out = np.full((len(offsets) - 1, table.dim), np.nan, np.float32)
-    lookup.run([values], [offsets], [None], len(out), out, [], train, 1, sides)
+    lookup.run([values], [offsets], [None], len(out), out, [], train, 1)
     return out
-
-
-def _native(table: TrainingTable | TieredTrainingTable) -> TrainingTable:
-    return table.native if isinstance(table, TieredTrainingTable) else table

@@ -89,7 +89,6 @@ class Lookups:
             arrays[1:],
             train,
             torch.get_num_threads(),
-            self._sides(ids, train),
         )
         return native, results
 
@@ -101,23 +100,6 @@ class Lookups:
         native.set_gradients(pooled, sequences, torch.get_num_threads())
         for place, table in enumerate(self._tables):
             table.keep_gradients(native.gradients(place))
-
-    def _sides(self, ids: Sequence[LayerIds], train: bool) -> list[tuple[Any, Any]]:
-        if all(table.tiered is None for table in self._tables):
-            return []
-        sides: list[tuple[Any, Any]] = []
-        for table in self._tables:
-            if table.tiered is None:
-                sides.append((None, None))
-                continue
-            mine = [_used(each, layer) for each, layer in zip(ids, self._layers, strict=True) if layer.table is table]
-            wanted = mine[0] if len(mine) == 1 else np.concatenate(mine)
-            if train:
-                table.tiered.bring(wanted)
-                sides.append((None, None))
-            else:
-                sides.append(table.tiered.beside(wanted))
-        return sides
 
 
 class _Lookup(torch.autograd.Function):
@@ -139,14 +121,3 @@ class _Lookup(torch.autograd.Function):
 
 def _native(absent: AbsentRows) -> tuple[str, float, int]:
     return (*absent.initializer.native(), absent.seed)
-
-
-def _used(ids: LayerIds, layer: LayerLookup) -> Ids:
-    """Returns the ids that the layer reads."""
-    if layer.pooling != "none":
-        return ids.values
-    lengths = np.diff(ids.offsets)
-    if (lengths <= layer.length).all():
-        return ids.values
-    positions = np.arange(len(ids.values)) - np.repeat(ids.offsets[:-1], lengths)
-    return np.ascontiguousarray(ids.values[positions < layer.length])

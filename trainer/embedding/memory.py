@@ -1,4 +1,4 @@
-"""Bounds the DRAM of a training's tables: one budget, one store on SSD for the rest, rows read one batch ahead."""
+"""Bounds the DRAM of a training's tables: one budget, and files on SSD for the rest of the rows."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage._table import TrainingTable
+from storage._table import RowBudget, begin_tables, read_ahead
 from storage.paths import local_path
-from storage.tiers.training.budget import RowBudget
-from storage.tiers.training.export import TieredTrainingTable
-from storage.tiers.training.store import TrainingStore
+from storage.tiers.training.table import TieredTrainingTable
 
 Ids = NDArray[np.int64]
 _Batch = TypeVar("_Batch")
+_FIGURES = ("rows_in_dram", "rows_outside", "file_bytes", "fetched", "waits", "written")
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,11 @@ class MemoryFigures:
     memory_bytes: int
     rows_in_dram: int
     rows_on_ssd: int
-    #: Bytes of the store on SSD.
+    #: Bytes of the files on SSD.
     ssd_bytes: int
     #: Rows brought from SSD for a batch.
     rows_fetched: int
-    #: Rows of `rows_fetched` that were read before their batch began.
+    #: Rows of `rows_fetched` whose page the kernel had in memory, so that their batch did not wait for the disk.
     rows_ahead: int
     #: Rows written to SSD.
     rows_written: int
@@ -60,17 +59,16 @@ class MemoryFigures:
 
 
 class RowMemory:
-    """Lets tables take `dram_bytes` together; what does not fit lies in a store under `folder`.
+    """Lets tables take `dram_bytes` together; what does not fit lies in files under `folder`.
 
-    dram_bytes: bound on rows, optimizer values, index and counts. folder: the run's; the store is made with the first
-    row that leaves DRAM, and removed by close(), by the end of the process, or, after a crash, by the next one. Tables
-    join before any of them is used. Every result is the same as with all rows in DRAM, to the bit. Close it after its
-    tables.
+    dram_bytes: bound on rows, optimizer values, index and counts. folder: the run's. The file of a table is made when
+    its first row leaves DRAM, and has no name: it goes with the table or the process, whatever becomes of that. Tables
+    are made before any of them is used. Every result is the same as with all rows in DRAM, to the bit.
     """
 
     def __init__(self, dram_bytes: int, folder: Path) -> None:
         self._budget = RowBudget(dram_bytes)
-        self._store = TrainingStore(local_path(folder, "folder"))
+        self._folder = local_path(folder, "folder")
         self._tables: dict[str, TieredTrainingTable] = {}
         self._reader: ThreadPoolExecutor | None = None
         self._reading: Future[None] | None = None
@@ -84,71 +82,56 @@ class RowMemory:
         self.close()
 
     def close(self) -> None:
-        """Ends reading and removes the store; the tables cannot be used any more."""
+        """Ends reading ahead."""
         if self._reader is not None:
             self._reader.shutdown()
             self._reader = None
-        self._store.close()
 
-    def table(self, name: str, native: TrainingTable, *, evicts_by_age: bool = True) -> TieredTrainingTable:
-        """Returns a table under this budget. native: its rows in DRAM, made with tiered=True and empty.
+    def table(self, name: str, dim: int, **options: Any) -> TieredTrainingTable:
+        """Returns an empty table under this budget. options: as for `storage._table.TrainingTable`.
 
-        evicts_by_age: whether its rows are evicted when they were not used for long. Raises ConfigError when the budget
-        does not hold the table's filter.
+        Raises ConfigError when the budget does not hold the table's filter.
         """
-        table = TieredTrainingTable(
-            name, len(self._tables), native, store=self._store, budget=self._budget, evicts_by_age=evicts_by_age
-        )
+        table = TieredTrainingTable(name, dim, budget=self._budget, folder=self._folder, **options)
         self._tables[name] = table
         return table
 
     def held(self, batches: Iterable[_Batch], ids_of: Callable[[_Batch], Mapping[str, Ids]]) -> Iterator[_Batch]:
-        """Yields the batches, each with its rows in DRAM; those of the next one are read from SSD meanwhile.
+        """Yields the batches, one after the other; the rows of a batch before may leave DRAM.
 
-        ids_of: returns the ids that a batch looks up, by table. Raises ConfigError for a batch that the budget does not
-        hold.
+        ids_of: returns the ids that a batch looks up, by table. When batches wait for the disk, the kernel is asked for
+        those of the next batch meanwhile.
         """
         iterator = iter(batches)
         batch = next(iterator, None)
-        wanted = {} if batch is None else ids_of(batch)
+        tables = list(self._tables.values())
         while batch is not None:
-            self._hold(wanted)
+            begin_tables(tables)
             following = next(iterator, None)
-            if following is not None:
-                wanted = ids_of(following)
-                self._read_ahead(wanted)
+            if self._budget.begin_batch() and following is not None:
+                self._read_ahead(ids_of(following))
             yield batch
             batch = following
 
     def figures(self) -> MemoryFigures:
         """Returns how many rows and bytes lie where, and how many rows moved."""
         tables = self._tables.values()
-        ahead = sum(table.traffic.fetched_ahead for table in tables)
+        all_figures = [table.tier_figures() for table in tables]
+        total = {name: sum(each[name] for each in all_figures) for name in _FIGURES}
         return MemoryFigures(
             dram_bytes=self._budget.dram_bytes,
             memory_bytes=sum(table.memory_bytes() for table in tables),
-            rows_in_dram=sum(table.native.size() for table in tables),
-            rows_on_ssd=sum(table.rows_outside for table in tables),
-            ssd_bytes=self._store.size_bytes(),
-            rows_fetched=ahead + sum(table.traffic.fetched_late for table in tables),
-            rows_ahead=ahead,
-            rows_written=sum(table.traffic.written for table in tables),
+            rows_in_dram=total["rows_in_dram"],
+            rows_on_ssd=total["rows_outside"],
+            ssd_bytes=total["file_bytes"],
+            rows_fetched=total["fetched"],
+            rows_ahead=max(0, total["fetched"] - total["waits"]),
+            rows_written=total["written"],
         )
 
-    def _hold(self, wanted: Mapping[str, Ids]) -> None:
-        if self._reading is not None:
-            reading, self._reading = self._reading, None
-            reading.result()
-        for name, ids in wanted.items():
-            self._tables[name].hold(ids)
-
     def _read_ahead(self, wanted: Mapping[str, Ids]) -> None:
-        if self._store.is_empty:
-            return
+        if self._reading is not None and not self._reading.done():
+            return  # a hint that comes too late is worth nothing
         if self._reader is None:
             self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rows-ahead")
-        self._reading = self._reader.submit(self._stage, wanted)
-
-    def _stage(self, wanted: Mapping[str, Ids]) -> None:
-        for name, ids in wanted.items():
-            self._tables[name].stage(ids)
+        self._reading = self._reader.submit(read_ahead, [self._tables[name] for name in wanted], list(wanted.values()))

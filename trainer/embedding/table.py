@@ -22,7 +22,6 @@ from storage.features.transforms import Transform
 from storage.initializers import ZEROS, AbsentRows, Initializer
 from storage.rows import RowCodec
 from storage.specs import TableSpec
-from storage.tiers.training.export import TieredTrainingTable
 from trainer.admission import BloomAdmission
 from trainer.embedding.memory import RowMemory
 from trainer.eviction import Eviction, Evictor
@@ -94,19 +93,20 @@ class EmbeddingTable:
         self.optimizer = optimizer
         self.initial_accumulator = initial_accumulator
         self.admit_after = admit_after
-        #: The rows in DRAM.
-        self.native = TrainingTable(
-            dim,
-            optimizer=optimizer,
-            initial_accumulator=initial_accumulator,
-            seed=mixed,
-            rows=rows.native(),
-            absent=absent.native(),
-            admit_after=admit_after,
-            tiered=memory is not None,
-            bloom=None if admission is None else (admission.expected_ids, admission.false_rate),
-            evicts=eviction is not None,
-            fixed=static_rows > 0,
+        options: dict[str, Any] = {
+            "optimizer": optimizer,
+            "initial_accumulator": initial_accumulator,
+            "seed": mixed,
+            "rows": rows.native(),
+            "absent": absent.native(),
+            "admit_after": admit_after,
+            "bloom": None if admission is None else (admission.expected_ids, admission.false_rate),
+            "evicts": eviction is not None,
+            "fixed": static_rows > 0,
+        }
+        #: The rows, of which a part may lie on SSD.
+        self.native: TrainingTable = (
+            TrainingTable(dim, **options) if memory is None else memory.table(name, dim, **options)
         )
         # Every id reads as its first row there, without one.
         self._first = partial(
@@ -118,13 +118,7 @@ class EmbeddingTable:
             rows=rows.native(),
             absent=rows.native(),
         )
-        self._whole: TrainingTable | TieredTrainingTable = self.native
-        #: All rows, when a part of them may lie on SSD.
-        self.tiered: TieredTrainingTable | None = None
-        if memory is not None:
-            by_age = eviction is not None and eviction.by_age
-            self._whole = self.tiered = memory.table(name, self.native, evicts_by_age=by_age)
-        self._evictor = None if eviction is None else Evictor(eviction, self._whole, self.native.tick)
+        self._evictor = None if eviction is None else Evictor(eviction, self.native, self.native.tick)
         self.kind = kind
         self.transforms = tuple(transforms)
         self._waiting: list[TableGradients | RowGradients] = []
@@ -143,19 +137,19 @@ class EmbeddingTable:
 
     def size(self) -> int:
         """Number of rows."""
-        return int(self._whole.size())
+        return int(self.native.size())
 
     def waiting(self) -> int:
         """Number of ids that were seen and have no row yet; with a filter, an estimate of those without a row."""
-        return self.native.waiting_size() if self.tiered is None else self.tiered.waiting()
+        return self.native.waiting_size()
 
     def rows_on_ssd(self) -> int:
         """Number of rows that are not in DRAM."""
-        return 0 if self.tiered is None else self.tiered.rows_outside
+        return self.native.tier_figures()["rows_outside"] if self.native.is_tiered else 0
 
     def memory_bytes(self) -> int:
         """Bytes of DRAM held by rows, optimizer values, index and counts."""
-        return int(self._whole.memory_bytes())
+        return int(self.native.memory_bytes())
 
     def lookup(self, ids: Ids, *, train: bool) -> Rows:
         """Maps ids (N,) to rows (N, D); ids without a row read as `absent`.
@@ -163,7 +157,7 @@ class EmbeddingTable:
         train: counts the ids and creates the rows that are due.
         """
         out = np.empty((len(ids), self.dim), dtype=np.float32)
-        self._whole.lookup(ids, out, train)
+        self.native.lookup(ids, out, train)
         return out
 
     def row_ids(self, ids: Ids) -> Ids:
@@ -198,12 +192,10 @@ class EmbeddingTable:
             made = self._first()
             made.lookup(ids, np.empty((len(ids), self.dim), np.float32), True)
             _, values, slots, counts, stamps, ticks = made.export_rows()
-            self._whole.restore(ids, values, slots, np.zeros_like(counts), stamps, ticks)
+            self.native.restore(ids, values, slots, np.zeros_like(counts), stamps, ticks)
 
     def add_gradients(self, ids: Ids, gradients: Rows) -> None:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""
-        if self.tiered is not None:
-            self.tiered.bring(ids)
         self._waiting.append(RowGradients(self.native, ids, gradients))
 
     def keep_gradients(self, gradients: TableGradients) -> None:
@@ -211,19 +203,13 @@ class EmbeddingTable:
         self._waiting.append(gradients)
 
     def take_gradients(self) -> list[TableGradients | RowGradients]:
-        """Returns all gradients kept so far, in the order in which they came, and forgets them.
-
-        Their rows are in DRAM.
-        """
+        """Returns all gradients kept so far, in the order in which they came, and forgets them."""
         waiting = self.gradients()
         self._waiting = []
         return waiting
 
     def gradients(self) -> list[TableGradients | RowGradients]:
-        """Returns all gradients kept so far, in the order in which they came. Their rows are in DRAM."""
-        if self.tiered is not None and self._waiting:
-            # Rows that were looked up for another batch since may have displaced them.
-            self.tiered.bring(np.concatenate([each.ids for each in self._waiting]))
+        """Returns all gradients kept so far, in the order in which they came."""
         return self._waiting
 
     def drop_gradients(self) -> None:
@@ -260,31 +246,31 @@ class EmbeddingTable:
 
         A table that evicts for the first time counts from then on.
         """
-        self._whole.set_tick(state["tick"])
+        self.native.set_tick(state["tick"])
         if self._evictor is not None:
-            empty = Evictor(self._evictor.eviction, self._whole, state["tick"]).to_json_value()
+            empty = Evictor(self._evictor.eviction, self.native, state["tick"]).to_json_value()
             self._evictor.restore(state["tick"], state["evictor"] or empty)
 
     @property
     def stamp(self) -> int:
         """The number that changes carry from now on; 1 at the start."""
-        return int(self._whole.stamp)
+        return int(self.native.stamp)
 
     def advance(self) -> int:
         """Closes the stamp and returns it; later changes carry the next one."""
-        return int(self._whole.advance())
+        return int(self.native.advance())
 
     def set_stamp(self, stamp: int) -> None:
         """Sets the stamp of later changes. Raises ValueError for one below the table's own."""
-        self._whole.set_stamp(stamp)
+        self.native.set_stamp(stamp)
 
     def changed_since(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending of rows that were created, stepped or looked up in training after a stamp."""
-        return self._whole.changed_since(stamp)
+        return self.native.changed_since(stamp)
 
     def removed_since(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending that were erased after a stamp and have no row now."""
-        return self._whole.removed_since(stamp)
+        return self.native.removed_since(stamp)
 
     def rows_fingerprint(self, row_type: str = "fp32", since: int = 0) -> int:
         """The fingerprint of the rows that changed after a stamp, of all rows by default, as `row_type` stores them.
@@ -306,19 +292,19 @@ class EmbeddingTable:
 
         The stamp is one of the last 64.
         """
-        return self._whole.waiting_since(stamp)
+        return self.native.waiting_since(stamp)
 
     def expired(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending of rows that changed last at that stamp or before."""
-        return self._whole.expired(stamp)
+        return self.native.expired(stamp)
 
     def erase(self, ids: Ids) -> int:
         """Forgets rows, optimizer values and counts; an id seen again is new. Returns how many had a row."""
-        return int(self._whole.erase(ids))
+        return int(self.native.erase(ids))
 
     def removed(self) -> tuple[Ids, Counts]:
         """Returns ids (N,) ascending that were erased and have no row now, and the stamps at which they were erased."""
-        return self._whole.removed()
+        return self.native.removed()
 
     def forget_removed(self, stamp: int) -> None:
         """Forgets the ids that were erased at this stamp or before, when no caller will ask for them again.
@@ -326,27 +312,27 @@ class EmbeddingTable:
         What no training checkpoint holds yet is kept until one does: a row must not come back on resume.
         """
         self.forgotten = max(self.forgotten, stamp)
-        self._whole.forget_removed(stamp if self._saved is None else min(stamp, self._saved))
+        self.native.forget_removed(stamp if self._saved is None else min(stamp, self._saved))
 
     def saved(self, stamp: int) -> None:
         """Notes that a training checkpoint holds every change up to this stamp."""
         self._saved = stamp
-        self._whole.forget_removed(min(self.forgotten, stamp))
+        self.native.forget_removed(min(self.forgotten, stamp))
 
     def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts, Counts]:
         """Returns rows (N, D), optimizer values (N, S), counts (N,), stamps (N,) and ticks (N,) of the last use.
 
         Raises ValueError for an id without a row.
         """
-        return self._whole.export_ids(ids)
+        return self.native.export_ids(ids)
 
     def export_rows(self) -> tuple[Ids, Rows, Rows, Counts, Counts, Counts]:
         """Returns ids (N,) ascending, rows (N, D), optimizer values (N, S), counts, stamps and ticks (N,) each."""
-        return self._whole.export_rows()
+        return self.native.export_rows()
 
     def export_counts(self) -> tuple[Ids, Counts]:
         """Returns ids that were seen and have no row yet, ascending, and their counts."""
-        return self._whole.export_counts()
+        return self.native.export_counts()
 
     @property
     def filter_shape(self) -> tuple[int, int, int]:
@@ -372,15 +358,15 @@ class EmbeddingTable:
     ) -> None:
         """Puts back what `export_rows` gave; call `set_stamp` first. ticks: None says that they are used now."""
         used = np.full(len(ids), self.native.tick, np.uint32) if ticks is None else ticks
-        self._whole.restore(ids, rows, slots, counts, stamps, used)
+        self.native.restore(ids, rows, slots, counts, stamps, used)
 
     def restore_counts(self, ids: Ids, counts: Counts) -> None:
         """Puts back what `export_counts` or `waiting_since` gave."""
-        self._whole.restore_counts(ids, counts)
+        self.native.restore_counts(ids, counts)
 
     def restore_removed(self, ids: Ids, stamps: Counts) -> None:
         """Puts back what `removed` gave; ids that have a row are left out."""
-        self._whole.restore_removed(ids, stamps)
+        self.native.restore_removed(ids, stamps)
 
 
 def _mixed_seed(seed: int, name: str) -> int:

@@ -68,8 +68,7 @@ void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std:
     const std::size_t table = order[i];
     Part& part = parts_[table];
     collect(part);
-    tables_[table]->find(part.gradients.found, options.train,
-                         options.sides.empty() ? SideRows{} : options.sides[table]);
+    tables_[table]->find(part.gradients.found, options.train);
     for (const std::uint32_t feature : part.features) {
       if (own_[feature]) set_own_rows(part.gradients.found, *own_[feature]);
     }
@@ -205,7 +204,7 @@ void BatchLookup::contribute(Part& part, const std::vector<FeatureValues<const f
       place += n;
     }
     for (std::size_t i = 0; i < gradients.found.ids.size(); ++i) {
-      if (gradients.found.counts[i] == 0) gradients.found.slots[i] = 0;  // takes no step
+      if (gradients.found.counts[i] == 0) gradients.found.slots[i] = gradients.found.beside[i] = 0;  // takes no step
     }
   }
   gradients.set_starts();

@@ -46,8 +46,6 @@ struct LookupOptions {
   // Counts the ids and creates the rows that are due.
   bool train = false;
   std::size_t threads = 1;
-  // (tables) or empty.
-  std::vector<SideRows> sides;
 };
 
 class BatchLookup {

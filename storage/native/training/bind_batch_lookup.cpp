@@ -33,7 +33,7 @@ class KeptLookup {
   std::size_t width() const { return width_; }
 
   void run(const nb::list& values, const nb::list& offsets, const nb::list& weights, std::size_t batch,
-           nb::handle pooled, const nb::list& sequences, bool train, std::size_t threads, const nb::list& sides) {
+           nb::handle pooled, const nb::list& sequences, bool train, std::size_t threads) {
     const std::vector<FeatureLookup>& features = lookup_.features();
     expect(values, features.size(), "values");
     expect(offsets, features.size(), "offsets");
@@ -53,12 +53,7 @@ class KeptLookup {
       ids.push_back(given);
     }
     const std::vector<FeatureValues<float>> out = places<float>(pooled, sequences, batch);
-    LookupOptions options{train, std::max<std::size_t>(1, threads), {}};
-    for (std::size_t table = 0; table < sides.size(); ++table) {
-      const auto side = nb::cast<nb::tuple>(sides[table]);
-      options.sides.push_back(side_of(*lookup_.tables().at(table), side[0], side[1]));
-    }
-    if (!options.sides.empty() && options.sides.size() != lookup_.tables().size()) fail("sides: expected one a table");
+    const LookupOptions options{train, std::max<std::size_t>(1, threads)};
     batch_ = batch;
     const nb::gil_scoped_release release;
     lookup_.run(std::move(ids), batch, out, options);
@@ -233,16 +228,14 @@ void bind_batch_lookup(nb::module_& module) {
       .def_prop_ro("width", &KeptLookup::width, "Values of all pooled features together.")
       .def(
           "run", &KeptLookup::run, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "pooled"_a.none(), "sequences"_a,
-          "train"_a, "threads"_a, "sides"_a,
+          "train"_a, "threads"_a,
           nb::sig("def run(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
                   "list[numpy.typing.NDArray[numpy.int64]], weights: list[numpy.typing.NDArray[numpy.float32] | None], "
                   "batch: int, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
-                  "list[numpy.typing.NDArray[numpy.float32]], train: bool, threads: int, sides: "
-                  "list[tuple[numpy.typing.NDArray[numpy.int64] | None, numpy.typing.NDArray[numpy.float32] | None]]) "
-                  "-> None"),
+                  "list[numpy.typing.NDArray[numpy.float32]], train: bool, threads: int) -> "
+                  "None"),
           "Writes pooled (B, width), features side by side, and sequences (B, L, D) each.\n\n"
-          "values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted. sides: rows beside each\n"
-          "table, or an empty list.")
+          "values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted.")
       .def("set_gradients", &KeptLookup::set_gradients, "pooled"_a.none(), "sequences"_a, "threads"_a,
            nb::sig("def set_gradients(self, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
                    "list[numpy.typing.NDArray[numpy.float32] | None], threads: int) -> None"),

@@ -76,27 +76,7 @@ void bind_eviction(nb::class_<TrainingTable>& table) {
           nb::sig("def idle(self, part: int, unused: int, norm_after: int, norm_upto: int, norm: float) -> "
                   "numpy.typing.NDArray[numpy.int64]"),
           "Returns ids (n,) ascending of idle rows in one part: those used last at tick `unused` or before, and those\n"
-          "used last at a tick in (norm_after, norm_upto] whose Euclidean norm is below `norm`.")
-      .def_static(
-          "parts_of",
-          [](nb::handle ids) {
-            const Ids id = Ids::of_rank(1, ids, "ids");
-            return to_numpy(TrainingTable::parts_of(id.data(), id.size()));
-          },
-          "ids"_a,
-          nb::sig("def parts_of(ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]"),
-          "Returns the part (n,) of each id, below PARTS.")
-      .def(
-          "squares",
-          [](const TrainingTable& self, nb::handle rows) {
-            const Floats row = Floats::of_rank(2, rows, "rows");
-            if (row.shape(1) != self.dim()) fail("rows: expected rows of the table's dim");
-            return to_numpy(self.squares(row.data(), row.shape(0)));
-          },
-          "rows"_a,
-          nb::sig("def squares(self, rows: numpy.typing.NDArray[numpy.float32]) -> "
-                  "numpy.typing.NDArray[numpy.float32]"),
-          "Returns the sum of squares (n,) of rows (n, dim), with the rounding of idle().");
+          "used last at a tick in (norm_after, norm_upto] whose Euclidean norm is below `norm`.");
 }
 
 void bind_bloom(nb::class_<TrainingTable>& table) {

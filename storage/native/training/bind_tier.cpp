@@ -1,186 +1,172 @@
-// The methods of TrainingTable that a store needs, for Python.
+// Rows of training tables beyond DRAM, for Python.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <optional>
+
 #include "training/bind_training.h"
 
 namespace emberline::bind {
 namespace {
 
-using Bytes = ArrayView<const std::uint8_t>;
-using Words = ArrayView<const std::uint32_t>;
-
-nb::tuple unknown(TrainingTable& table, nb::handle ids, bool hold) {
-  const Ids id = Ids::of_rank(1, ids, "ids");
-  std::size_t rowless = 0;
-  std::vector<std::int64_t> found;
-  {
-    const nb::gil_scoped_release release;
-    found = table.unknown(id.data(), id.size(), hold, &rowless);
-  }
-  return nb::make_tuple(to_numpy(std::move(found)), rowless);
+void attach(TrainingTable& table, const std::string& name, std::shared_ptr<RowBudget> budget,
+            const std::string& folder) {
+  table.attach(name, std::move(budget), folder);
 }
 
-void bring(TrainingTable& table, nb::handle ids, nb::handle records) {
-  const Ids id = Ids::of_rank(1, ids, "ids");
-  const Bytes record(records, "records", {id.size(), table.record_bytes()});
+const TrainingTable& tiered(const TrainingTable& table) {
+  if (!table.is_tiered()) fail("the table is not attached to a budget");
+  return table;
+}
+
+nb::dict figures(const TrainingTable& table) {
+  const TierFigures now = tiered(table).figures();
+  nb::dict named;
+  named["rows_in_dram"] = now.rows_in_dram;
+  named["rows_outside"] = now.rows_outside;
+  named["file_bytes"] = now.file_bytes;
+  named["fetched"] = now.fetched;
+  named["waits"] = now.waits;
+  named["left"] = now.left;
+  named["written"] = now.written;
+  return named;
+}
+
+void read_ahead(const std::vector<const TrainingTable*>& tables, const nb::list& ids) {
+  if (ids.size() != tables.size()) fail("ids: expected one array a table");
+  std::vector<Ids> wanted;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    tiered(*tables[i]);
+    wanted.push_back(Ids::of_rank(1, ids[i], {"ids", i}));
+  }
   const nb::gil_scoped_release release;
-  table.bring(id.data(), id.size(), record.data());
+  for (std::size_t i = 0; i < tables.size(); ++i) tables[i]->read_ahead(wanted[i].data(), wanted[i].size());
 }
 
-void bring_bare(TrainingTable& table, nb::handle ids, nb::handle counts, nb::handle waiting, nb::handle removed) {
-  const Ids id = Ids::of_rank(1, ids, "ids");
-  const Words count(counts, "counts", {id.size()});
-  const Words wait(waiting, "waiting", {id.size()});
-  const Words gone(removed, "removed", {id.size()});
-  const nb::gil_scoped_release release;
-  table.bring_bare(id.data(), id.size(), count.data(), wait.data(), gone.data());
-}
-
-nb::tuple pack(const TrainingTable& table, nb::handle ids) {
-  const Ids id = Ids::of_rank(1, ids, "ids");
-  PackedRows all;
-  {
-    const nb::gil_scoped_release release;
-    all = table.pack(id.data(), id.size());
+void begin_tables(const std::vector<TrainingTable*>& tables) {
+  for (TrainingTable* table : tables) {
+    tiered(*table);
+    table->begin();
   }
-  return nb::make_tuple(to_numpy(std::move(all.records), {id.size(), table.record_bytes()}),
-                        to_numpy(std::move(all.stamps)), to_numpy(std::move(all.written)),
-                        to_numpy(std::move(all.dirty)));
 }
 
-nb::object encode(const TrainingTable& table, nb::handle rows, nb::handle slots, nb::handle counts, nb::handle stamps,
-                  nb::handle ticks) {
-  const Words count = Words::of_rank(1, counts, "counts");
-  const std::size_t n = count.size();
-  const Floats row(rows, "rows", {n, table.dim()});
-  const Floats slot(slots, "slots", {n, table.slots()});
-  const Words stamp(stamps, "stamps", {n});
-  const Words tick(ticks, "ticks", {n});
-  std::vector<std::uint8_t> records;
+nb::tuple outside_rows(const TrainingTable& table, std::size_t first, std::uint32_t after, std::uint32_t upto,
+                       bool records) {
+  OutsideRows found;
   {
+    tiered(table);
     const nb::gil_scoped_release release;
-    records = table.encode(n, row.data(), slot.data(), count.data(), stamp.data(), tick.data());
+    found = table.outside_rows(first, after, upto, records);
   }
-  return to_numpy(std::move(records), {n, table.record_bytes()});
+  const std::size_t n = records ? found.ids.size() : 0;
+  return nb::make_tuple(to_numpy(std::move(found.ids)), to_numpy(std::move(found.records), {n, table.record_bytes()}),
+                        found.next);
 }
 
-nb::tuple pack_bare(const TrainingTable& table) {
-  BareIds all;
+nb::tuple outside_bare(const TrainingTable& table, std::size_t first, std::optional<std::uint32_t> waiting_after,
+                       std::optional<std::uint32_t> removed_after) {
+  constexpr std::uint32_t kLast = std::numeric_limits<std::uint32_t>::max();
+  OutsideBare found;
   {
+    tiered(table);
     const nb::gil_scoped_release release;
-    all = table.pack_bare();
+    found = table.outside_bare(first, waiting_after.value_or(kLast), removed_after.value_or(kLast),
+                               !waiting_after && !removed_after);
   }
-  return nb::make_tuple(to_numpy(std::move(all.ids)), to_numpy(std::move(all.counts)), to_numpy(std::move(all.waiting)),
-                        to_numpy(std::move(all.removed)));
+  return nb::make_tuple(to_numpy(std::move(found.ids)), to_numpy(std::move(found.counts)),
+                        to_numpy(std::move(found.waiting)), to_numpy(std::move(found.removed)), found.next);
 }
 
-template <auto Method, class T>
-nb::object of_each(const TrainingTable& table, nb::handle ids) {
-  const Ids id = Ids::of_rank(1, ids, "ids");
-  std::vector<T> found;
-  {
-    const nb::gil_scoped_release release;
-    found = (table.*Method)(id.data(), id.size());
-  }
-  return to_numpy(std::move(found));
+// Raises an exception of the package, whose classes Python code has.
+void raise(const char* module, const char* name, const nb::object& error) {
+  PyErr_SetObject(nb::module_::import_(module).attr(name).ptr(), error.ptr());
 }
 
-template <class Make>
-nb::object made(Make make) {
-  std::vector<std::int64_t> ids;
-  {
-    const nb::gil_scoped_release release;
-    ids = make();
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const BudgetExceeded& error) {
+    const nb::object made =
+        nb::module_::import_("storage.errors").attr("ConfigError")(error.what(), "field"_a = "training.dram_bytes");
+    raise("storage.errors", "ConfigError", made);
+  } catch (const ScratchError& error) {
+    const nb::object reason = nb::module_::import_("builtins").attr("OSError")(error.error(), strerror(error.error()));
+    const nb::object made =
+        nb::module_::import_("storage.tiers.ssd.disk_errors").attr("store_error")(error.what(), reason);
+    raise("storage.errors", "StoreError", made);
   }
-  return to_numpy(std::move(ids));
-}
-
-template <auto Method>
-std::size_t applied(TrainingTable& table, nb::handle ids) {
-  const Ids id = Ids::of_rank(1, ids, "ids");
-  const nb::gil_scoped_release release;
-  (table.*Method)(id.data(), id.size());
-  return id.size();
 }
 
 }  // namespace
 
-void bind_training_tier(nb::class_<TrainingTable>& table) {
+void bind_training_tier(nb::module_& module, nb::class_<TrainingTable>& table) {
+  nb::register_exception_translator(translate);
+  nb::class_<RowBudget>(module, "RowBudget",
+                        "A budget of DRAM that training tables share: rows, optimizer values, index and counts.")
+      .def(nb::new_([](std::size_t dram_bytes) { return std::make_shared<RowBudget>(dram_bytes); }), "dram_bytes"_a)
+      .def_prop_ro("dram_bytes", &RowBudget::dram_bytes)
+      .def_prop_ro("kept_bytes", &RowBudget::kept, "What every table can have, whatever the others took.")
+      .def("begin_batch", &RowBudget::begin_batch,
+           "Begins a batch of all tables. Returns whether reading ahead is worth it: batches waited for the disk.");
+  module.def("begin_tables", &begin_tables, "tables"_a,
+             nb::sig("def begin_tables(tables: collections.abc.Sequence[TrainingTable]) -> None"),
+             "Begins a batch of attached tables: rows that the batch before used may leave DRAM.");
+  module.def("read_ahead", &read_ahead, "tables"_a, "ids"_a,
+             nb::sig("def read_ahead(tables: collections.abc.Sequence[TrainingTable], ids: "
+                     "list[numpy.typing.NDArray[numpy.int64]]) -> None"),
+             "Asks the kernel to read what the files of attached tables have of ids (n,) each, without waiting.");
   table
+      .def("attach", &attach, "name"_a, "budget"_a, "folder"_a,
+           "Lets rows leave DRAM for a file without a name in a folder, when the budget needs their memory.\n\n"
+           "The table must be empty. Afterwards changed_since, expired, removed, removed_since, waiting_since,\n"
+           "export_rows and export_counts are about what is in DRAM; outside_rows and outside_bare give the rest.\n"
+           "Raises ConfigError when the budget does not hold the table's filter.")
+      .def_prop_ro("is_tiered", &TrainingTable::is_tiered, "Whether rows may lie outside DRAM.")
       .def_prop_ro("record_bytes", &TrainingTable::record_bytes,
-                   "Number of bytes of a row in a store: count, stamp and tick (u32 each), weights and optimizer "
+                   "Number of bytes of a row in the file: count, stamp and tick (u32 each), weights and optimizer "
                    "values (float32).")
-      .def("begin", &TrainingTable::begin, nb::call_guard<nb::gil_scoped_release>(),
-           "Begins a batch: rows that the batch before held may leave, and settled ids are asked for again.")
-      .def("unknown", &unknown, "ids"_a, "hold"_a,
-           nb::sig("def unknown(self, ids: numpy.typing.NDArray[numpy.int64], hold: bool) -> "
-                   "tuple[numpy.typing.NDArray[numpy.int64], int]"),
-           "Returns ids (k,), each once, that only the store can answer; and how many different ids have no row "
-           "here.\n\n"
-           "hold: existing rows stay until begin().")
-      .def("settle", &applied<&TrainingTable::settle>, "ids"_a,
-           nb::sig("def settle(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
-           "Notes that the store has nothing of these ids, until begin(). Returns their number.")
-      .def("bring", &bring, "ids"_a, "records"_a,
-           nb::sig("def bring(self, ids: numpy.typing.NDArray[numpy.int64], records: "
-                   "numpy.typing.NDArray[numpy.uint8]) -> None"),
-           "Takes in rows of the store, records (n, record_bytes); existing rows stay as they are.")
-      .def("bring_bare", &bring_bare, "ids"_a, "counts"_a, "waiting"_a, "removed"_a,
-           nb::sig("def bring_bare(self, ids: numpy.typing.NDArray[numpy.int64], counts: "
-                   "numpy.typing.NDArray[numpy.uint32], "
-                   "waiting: numpy.typing.NDArray[numpy.uint32], removed: numpy.typing.NDArray[numpy.uint32]) -> None"),
-           "Takes in ids without a row: counts, stamps of their last change, stamps of an erasure; 0 is none.")
-      .def(
-          "coldest", [](TrainingTable& self, std::size_t n) { return made([&] { return self.coldest(n); }); }, "n"_a,
-          nb::sig("def coldest(self, n: int) -> numpy.typing.NDArray[numpy.int64]"),
-          "Returns ids ascending, at most n, of the rows that were used least; none that is held.")
-      .def("held", &TrainingTable::held, nb::call_guard<nb::gil_scoped_release>(),
-           "Returns the number of rows that are held.")
-      .def("pack", &pack, "ids"_a,
-           nb::sig("def pack(self, ids: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.uint8], "
-                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], "
-                   "numpy.typing.NDArray[numpy.uint8]]"),
-           "Returns records (n, record_bytes), stamps (n,), the stamps (n,) in the store's copies (0: none), and dirty "
-           "(n,).\n\n"
-           "dirty is 1 where the copy differs from the row.")
-      .def(
-          "encode", &encode, "rows"_a, "slots"_a, "counts"_a, "stamps"_a, "ticks"_a,
-          nb::sig(
-              "def encode(self, rows: numpy.typing.NDArray[numpy.float32], slots: numpy.typing.NDArray[numpy.float32], "
-              "counts: numpy.typing.NDArray[numpy.uint32], stamps: numpy.typing.NDArray[numpy.uint32], "
-              "ticks: numpy.typing.NDArray[numpy.uint32]) -> numpy.typing.NDArray[numpy.uint8]"),
-          "Returns the records (n, record_bytes) of rows that restore would take.")
-      .def("let_go", &applied<&TrainingTable::let_go>, "ids"_a,
-           nb::sig("def let_go(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
-           "Drops rows that the store has taken. Returns how many ids were given.")
-      .def(
-          "forget", &applied<&TrainingTable::forget>, "ids"_a,
-          nb::sig("def forget(self, ids: numpy.typing.NDArray[numpy.int64]) -> int"),
-          "Drops counts and erasures of ids without a row here, after the store was given rows of them. Returns their\n"
-          "number.")
-      .def(
-          "pack_bare", &pack_bare,
-          nb::sig("def pack_bare(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32], "
-                  "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"),
-          "Returns all ids without a row: counts, stamps of their last change, stamps of an erasure.\n\n"
-          "Behind them come ids that lost their count lately: count 0, erasure 0. Both parts are ascending.")
-      .def("drop_bare", &TrainingTable::drop_bare, nb::call_guard<nb::gil_scoped_release>(),
-           "Drops what pack_bare returned, which the store has taken.")
-      .def("bare_size", &TrainingTable::bare_size, nb::call_guard<nb::gil_scoped_release>(),
-           "Returns the number of ids without a row here.")
+      .def("tier_figures", &figures, nb::sig("def tier_figures(self) -> dict[str, int]"),
+           "Returns rows_in_dram, rows_outside and file_bytes, and since the table was made rows fetched, waits for\n"
+           "the disk, rows that left DRAM, and rows written.")
+      .def("outside_rows", &outside_rows, "first"_a, "after"_a, "upto"_a, "records"_a,
+           nb::sig("def outside_rows(self, first: int, after: int, upto: int, records: bool) -> "
+                   "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], int]"),
+           "Returns ids (n,) in no order of rows outside DRAM that changed last at a stamp in (after, upto].\n\n"
+           "Begins at a page of the file; the last value is the page to go on from, 0 at the end. records: with\n"
+           "records (n, record_bytes), otherwise (0, record_bytes).")
+      .def("outside_bare", &outside_bare, "first"_a, "waiting_after"_a.none(), "removed_after"_a.none(),
+           nb::sig("def outside_bare(self, first: int, waiting_after: int | None, removed_after: int | None) -> "
+                   "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32], "
+                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], int]"),
+           "Returns ids without a row outside DRAM, in no order: counts, stamps of their last change, stamps of an\n"
+           "erasure; 0 is none.\n\n"
+           "Pages where no count changed after waiting_after and no id was erased after removed_after are left out,\n"
+           "unless both are None. The last value is as outside_rows gives it.")
       .def("waiting_size", &TrainingTable::waiting_size, nb::call_guard<nb::gil_scoped_release>(),
-           "Returns the number of ids here that were seen and have no row.")
+           "Returns the number of ids that were seen and have no row; with a filter, an estimate.")
       .def(
-          "row_ids", [](const TrainingTable& self) { return made([&] { return self.row_ids(); }); },
+          "row_ids",
+          [](const TrainingTable& self) {
+            std::vector<std::int64_t> ids;
+            {
+              const nb::gil_scoped_release release;
+              ids = self.row_ids();
+            }
+            return to_numpy(std::move(ids));
+          },
           nb::sig("def row_ids(self) -> numpy.typing.NDArray[numpy.int64]"),
-          "Returns ids (n,) ascending of the rows here.")
-      .def("has_row", &of_each<&TrainingTable::has_row, std::uint8_t>, "ids"_a,
-           nb::sig("def has_row(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]"),
-           "Returns 1 where an id has a row here.")
-      .def("has_waited", &of_each<&TrainingTable::has_waited, std::uint8_t>, "ids"_a,
-           nb::sig("def has_waited(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]"),
-           "Returns 1 where the last change of an id's count is known here.")
-      .def("written", &of_each<&TrainingTable::written, std::uint32_t>, "ids"_a,
-           nb::sig("def written(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint32]"),
-           "Returns the stamps in the store's copies of existing rows; 0 for none.");
+          "Returns ids (n,) ascending of the rows in DRAM.")
+      .def(
+          "has_waited",
+          [](const TrainingTable& self, nb::handle ids) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            return to_numpy(self.has_waited(id.data(), id.size()));
+          },
+          "ids"_a,
+          nb::sig("def has_waited(self, ids: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.uint8]"),
+          "Returns 1 where DRAM knows the last change of an id's count.");
 }
 
 }  // namespace emberline::bind

@@ -38,30 +38,27 @@ void bind_training(nb::module_& module) {
       "optimizer: decides the float32 values behind a row. initial_accumulator: Adagrad's and FTRL's start.\n"
       "rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds\n"
       "are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:\n"
-      "occurrences that make a row. tiered: a part of the rows lies in a store, and the caller brings them before "
-      "they\n"
-      "are trained. bloom: expected distinct ids and false rate of a filter that counts ids without a row; None "
-      "counts\n"
-      "them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by `restore`, and ids\n"
-      "without one are not counted.");
+      "occurrences that make a row. bloom: expected distinct ids and false rate of a filter that counts ids without\n"
+      "a row; None counts them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by\n"
+      "`restore`, and ids without one are not counted.");
   bound
       .def(
           "__init__",
           [](TrainingTable* self, std::uint32_t dim, const std::string& optimizer, float initial_accumulator,
              std::uint64_t seed, const std::pair<std::string, float>& rows, const std::pair<std::string, float>& absent,
-             std::uint32_t admit_after, bool tiered, const std::optional<std::pair<std::uint64_t, double>>& bloom,
-             bool evicts, bool fixed) {
+             std::uint32_t admit_after, const std::optional<std::pair<std::uint64_t, double>>& bloom, bool evicts,
+             bool fixed) {
             BloomOptions filter;
             if (bloom) filter = {bloom->first, bloom->second};
             if (bloom && bloom->first == 0) fail("bloom: expected 1 expected id or more, got 0");
-            new (self) TrainingTable(
-                {dim, rule_of(optimizer), initial_accumulator, seed, initializer_of(rows.first, rows.second),
-                 initializer_of(absent.first, absent.second), admit_after, tiered, filter, evicts, fixed});
+            new (self) TrainingTable({dim, rule_of(optimizer), initial_accumulator, seed,
+                                      initializer_of(rows.first, rows.second),
+                                      initializer_of(absent.first, absent.second), admit_after, filter, evicts, fixed});
           },
           "dim"_a, nb::kw_only(), "optimizer"_a = "sgd", "initial_accumulator"_a = 0.0f, "seed"_a = 0,
           "rows"_a = std::pair<std::string, float>("uniform", 0.05f),
-          "absent"_a = std::pair<std::string, float>("constant", 0.0f), "admit_after"_a = 1, "tiered"_a = false,
-          "bloom"_a = nb::none(), "evicts"_a = false, "fixed"_a = false)
+          "absent"_a = std::pair<std::string, float>("constant", 0.0f), "admit_after"_a = 1, "bloom"_a = nb::none(),
+          "evicts"_a = false, "fixed"_a = false)
       .def_prop_ro("dim", &TrainingTable::dim)
       .def_prop_ro("slots", &TrainingTable::slots)
       .def_prop_rw("steps", &TrainingTable::steps, &TrainingTable::set_steps,
@@ -73,23 +70,17 @@ void bind_training(nb::module_& module) {
            "Bytes of memory that index, rows and counters take.")
       .def(
           "lookup",
-          [](TrainingTable& table, nb::handle ids, nb::handle out, bool train, nb::handle side_ids,
-             nb::handle side_rows) {
+          [](TrainingTable& table, nb::handle ids, nb::handle out, bool train) {
             const Ids id = Ids::of_rank(1, ids, "ids");
             const ArrayView<float> to(out, "out", {id.size(), table.dim()});
-            const SideRows side = side_of(table, side_ids, side_rows);
             const nb::gil_scoped_release release;
-            return table.lookup(id.data(), id.size(), to.data(), train, side);
+            return table.lookup(id.data(), id.size(), to.data(), train);
           },
-          "ids"_a, "out"_a, "train"_a, "side_ids"_a = nb::none(), "side_rows"_a = nb::none(),
+          "ids"_a, "out"_a, "train"_a,
           nb::sig("def lookup(self, ids: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.float32], "
-                  "train: bool, side_ids: numpy.typing.NDArray[numpy.int64] | None = None, "
-                  "side_rows: numpy.typing.NDArray[numpy.float32] | None = None) -> int"),
+                  "train: bool) -> int"),
           "Looks up rows: out (n, dim); ids without a row read as `absent`. train: counts occurrences and creates the\n"
-          "rows that are due.\n\n"
-          "side_ids (k,), side_rows (k, dim): rows of ids that have none here, for this call alone. Returns the "
-          "occurrences\n"
-          "that have a row.")
+          "rows that are due. Returns the occurrences that have a row.")
       .def(
           "export_rows",
           [](const TrainingTable& table) {
@@ -237,7 +228,7 @@ void bind_training(nb::module_& module) {
                   "numpy.typing.NDArray[numpy.uint32]]"),
           "Returns ids (n,) ascending without a row whose count changed after a stamp, and counts (n,).\n\n"
           "A count of 0: the id has a row now, or was erased. The stamp must be one of the last 64.");
-  bind_training_tier(bound);
+  bind_training_tier(module, bound);
   bind_eviction(bound);
   bind_bloom(bound);
   bind_batch_lookup(module);

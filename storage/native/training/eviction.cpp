@@ -26,6 +26,12 @@ void TrainingTable::set_tick(std::uint32_t tick) {
   tick_ = tick;
 }
 
+bool TrainingTable::is_idle(std::uint32_t tick, const float* row, const IdleRows& wanted) const {
+  if (tick <= wanted.unused) return true;
+  if (tick <= wanted.norm_after || tick > wanted.norm_upto) return false;
+  return optimizer_loops().squares(row, dim()) < wanted.norm * wanted.norm;
+}
+
 std::vector<std::int64_t> TrainingTable::idle(std::uint32_t part, const IdleRows& wanted) {
   if (!options_.evicts) throw std::invalid_argument("idle: the table was made without `evicts`");
   if (part >= RowParts::kParts) {
@@ -33,31 +39,16 @@ std::vector<std::int64_t> TrainingTable::idle(std::uint32_t part, const IdleRows
                                 std::to_string(part));
   }
   const std::lock_guard lock(mutex_);
-  const OptimizerLoops& loops = optimizer_loops();
   const std::vector<std::int64_t>& ids = parts_->ids(part, [this](std::int64_t id) { return index_.get(id) != 0; });
   std::vector<std::int64_t> found;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (i + kAhead < ids.size()) __builtin_prefetch(&uses_[index_.get(ids[i + kAhead])], 0, 3);
     const std::uint32_t slot = index_.get(ids[i]);
     const std::uint32_t tick = uses_[slot].tick;
-    const bool unused = tick <= wanted.unused;
-    const bool looked_at = tick > wanted.norm_after && tick <= wanted.norm_upto;
-    if (unused || (looked_at && loops.squares(row(slot), dim()) < wanted.norm * wanted.norm)) found.push_back(ids[i]);
+    if (is_idle(tick, row(slot), wanted)) found.push_back(ids[i]);
   }
+  if (tier_ != nullptr) add_idle_outside(part, wanted, found);
   return found;
-}
-
-std::vector<std::uint32_t> TrainingTable::parts_of(const std::int64_t* ids, std::size_t n) {
-  std::vector<std::uint32_t> parts(n);
-  for (std::size_t i = 0; i < n; ++i) parts[i] = RowParts::part_of(ids[i]);
-  return parts;
-}
-
-std::vector<float> TrainingTable::squares(const float* rows, std::size_t n) const {
-  const OptimizerLoops& loops = optimizer_loops();
-  std::vector<float> sums(n);
-  for (std::size_t i = 0; i < n; ++i) sums[i] = loops.squares(rows + i * dim(), dim());
-  return sums;
 }
 
 }  // namespace emberline

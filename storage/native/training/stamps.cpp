@@ -16,7 +16,7 @@ std::uint32_t TrainingTable::stamp() const {
 std::uint32_t TrainingTable::advance() {
   const std::lock_guard lock(mutex_);
   if (stamp_ == std::numeric_limits<std::uint32_t>::max()) throw std::invalid_argument("advance: no stamp is left");
-  changes_.compact(index_.size(), [this](std::int64_t id) { return latest(id); });
+  if (tier_ == nullptr) changes_.compact(index_.size(), [this](std::int64_t id) { return latest(id); });
   forget_waiting();
   waiting_.compact(waiting_stamps_.size(), [this](std::int64_t id) { return waiting_stamps_.get(id); });
   return stamp_++;
@@ -52,15 +52,28 @@ std::uint32_t TrainingTable::latest(std::int64_t id) const {
   return slot == 0 ? 0 : uses_[slot].stamp;
 }
 
+std::vector<std::int64_t> TrainingTable::changed_between(std::uint32_t after, std::uint32_t upto) const {
+  if (tier_ == nullptr) {
+    return changes_.between(after, upto, [this](std::int64_t id) { return latest(id); });
+  }
+  // Rows come and go between two stamps, so a log would grow with every coming; those here are few.
+  std::vector<std::int64_t> ids;
+  for (std::size_t slot = 0; slot < tier_->slots.size(); ++slot) {
+    const std::uint32_t at = uses_[slot].stamp;
+    if (tier_->slots[slot].live && at > after && at <= upto) ids.push_back(tier_->slots[slot].id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
 std::vector<std::int64_t> TrainingTable::changed_since(std::uint32_t stamp) const {
   const std::lock_guard lock(mutex_);
-  return changes_.between(stamp, std::numeric_limits<std::uint32_t>::max(),
-                          [this](std::int64_t id) { return latest(id); });
+  return changed_between(stamp, std::numeric_limits<std::uint32_t>::max());
 }
 
 std::vector<std::int64_t> TrainingTable::expired(std::uint32_t stamp) const {
   const std::lock_guard lock(mutex_);
-  return changes_.between(0, stamp, [this](std::int64_t id) { return latest(id); });
+  return changed_between(0, stamp);
 }
 
 std::vector<std::int64_t> TrainingTable::removed_since(std::uint32_t stamp) const {
@@ -93,6 +106,7 @@ void TrainingTable::forget_removed(std::uint32_t upto_stamp) {
     if (at <= upto_stamp) ids.push_back(id);
   });
   for (const std::int64_t id : ids) removed_.erase(id);
+  if (tier_ != nullptr) forget_removed_outside(upto_stamp);
 }
 
 IdCounts TrainingTable::waiting_since(std::uint32_t stamp) const {

@@ -30,7 +30,7 @@ TableGradients TableGradients::of_rows(TrainingTable& table, const std::int64_t*
   for (std::size_t i = 0; i < n; ++i) at[i] = distinct.add(ids[i]);
   {
     const std::lock_guard lock(table.mutex());
-    table.find(made.found, false);
+    table.find_to_step(made.found);
   }
   made.set_starts();
   std::vector<std::uint32_t> next = made.starts;
@@ -44,17 +44,18 @@ TableGradients TableGradients::merged(const std::vector<const TableGradients*>& 
   for (const TableGradients* part : parts) {
     for (std::size_t i = 0; i < part->found.ids.size(); ++i) {
       // An id that had no row in one of the lookups has no gradient there.
-      if (part->found.slots[i] != 0) {
+      if (part->found.has_row(i)) {
         distinct.add(part->found.ids[i], part->starts[i + 1] - part->starts[i]);
       }
     }
   }
   made.set_starts();
   made.found.slots.assign(made.found.ids.size(), 1);  // the layout of before any table: they are looked up again
+  made.found.beside.assign(made.found.ids.size(), 0);
   std::vector<std::uint32_t> next = made.starts;
   for (const TableGradients* part : parts) {
     for (std::size_t i = 0; i < part->found.ids.size(); ++i) {
-      if (part->found.slots[i] == 0) continue;
+      if (!part->found.has_row(i)) continue;
       std::uint32_t& to = next[distinct.place(part->found.ids[i])];
       for (std::uint32_t from = part->starts[i]; from < part->starts[i + 1]; ++from) {
         made.contributions[to++] = part->contributions[from];

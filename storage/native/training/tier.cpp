@@ -1,301 +1,249 @@
-// A training table of which a part lies in a store: rows that come in, rows that may leave, ids that only the store can
-// answer.
+// Rows of a training table that come to DRAM when they are used, and leave it for a file when their memory is needed.
 //
-// The caller moves the rows, under these rules: a row leaves (let_go) after the store has taken it (pack), and an id
-// that only the store can answer (unknown) is asked for there, and brought or settled, before training looks it up.
-// Then the table behaves as with every row in it, to the bit: a record carries all that a row is.
+// A record carries all that a row is, so training is the same to the bit as with all rows in DRAM. A row that comes
+// back keeps its record, which is written over when it leaves again. Who stays: the rows of the batch, then those that
+// the most batches used.
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
 
+#include "training/disk_waits.h"
 #include "training/training_table.h"
 
 namespace emberline {
 namespace {
 
+// Beside its values a row takes 14 to 28 bytes of index, 12 of counts, 16 of its tier, 4 when its slot is free again,
+// and 8 to 12 for eviction.
+constexpr std::size_t kRowOverhead = 80;
+// An empty file takes so much; what it takes beyond counts against the budget.
+constexpr std::size_t kFreeFileBytes = std::size_t{64} << 10;
+// Rows leave in groups, so that not every batch looks for those that are used least: this part of the share at once.
+constexpr std::size_t kLeavePart = 16;
 // Heats are halved after so many uses a row, so that what was hot long ago does not stay.
 constexpr std::uint64_t kUsesPerRow = 32;
 constexpr std::size_t kHeats = 256;  // above, rows are equally hot: they are the last to leave
-constexpr std::size_t kHead = 3 * sizeof(std::uint32_t);
+constexpr std::size_t kAhead = 8;
 
 }  // namespace
 
+void TrainingTable::attach(std::string name, std::shared_ptr<RowBudget> budget, const std::string& folder) {
+  const std::lock_guard lock(mutex_);
+  if (tier_ != nullptr || index_.size() > 0 || seen_.size() > 0 || removed_.size() > 0) {
+    throw std::invalid_argument("attach: the table must be empty, and can be attached once");
+  }
+  tier_ = std::make_unique<RowTier>(std::move(name), std::move(budget), folder, record_bytes() - sizeof(RecordHead),
+                                    options_.evicts, bloom_ == nullptr ? 0 : bloom_->bytes());
+}
+
 void TrainingTable::begin() {
   const std::lock_guard lock(mutex_);
-  ++batch_;
-  settled_.clear();
+  ++tier_->batch;
 }
 
 void TrainingTable::use_now(std::uint32_t slot) {
-  Tier& tier = tiers_[slot];
-  if (tier.used == batch_) return;
-  tier.used = batch_;
-  tier.heat =
-      static_cast<std::uint16_t>(std::min<std::uint32_t>(tier.heat + 1u, std::numeric_limits<std::uint16_t>::max()));
-  ++marks_;
+  RowTier::Slot& state = tier_->slots[slot];
+  if (state.used == tier_->batch) return;
+  state.used = tier_->batch;
+  state.heat =
+      static_cast<std::uint16_t>(std::min<std::uint32_t>(state.heat + 1u, std::numeric_limits<std::uint16_t>::max()));
+  ++tier_->marks;
 }
 
-std::vector<std::int64_t> TrainingTable::unknown(const std::int64_t* ids, std::size_t n, bool hold,
-                                                 std::size_t* rowless) {
-  const std::lock_guard lock(mutex_);
-  positions_.clear();
-  std::vector<std::int64_t> found;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (const std::uint32_t slot = index_.get(ids[i]); slot != 0) {
-      if (hold) use_now(slot);
-      continue;
-    }
-    std::uint32_t& met = positions_[ids[i]];
-    if (met != 0) continue;
-    met = 1;
-    if (seen_.get(ids[i]) == 0 && removed_.get(ids[i]) == 0 && settled_.find(ids[i]) == nullptr) {
-      found.push_back(ids[i]);
+// Brings what the file has of ids that DRAM does not know. found: with slots, which it completes.
+void TrainingTable::bring(FoundRows& found) {
+  RowTier& tier = *tier_;
+  tier.missing.clear();
+  for (std::uint32_t i = 0; i < found.ids.size(); ++i) {
+    if (found.slots[i] != 0) {
+      use_now(found.slots[i]);
+    } else {
+      tier.missing.push_back(i);
     }
   }
-  if (rowless != nullptr) *rowless = positions_.size();
-  return found;
+  if (tier.missing.empty()) return;
+  spill_bare_if_many();
+  make_room(found, tier.missing.size());
+  fetch(found);
 }
 
-void TrainingTable::settle(const std::int64_t* ids, std::size_t n) {
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < n; ++i) settled_[ids[i]] = 1;
-}
-
-void TrainingTable::bring(const std::int64_t* ids, std::size_t n, const std::uint8_t* records) {
-  const std::lock_guard lock(mutex_);
-  const std::size_t bytes = record_bytes();
-  for (std::size_t i = 0; i < n; ++i, records += bytes) {
-    if (index_.get(ids[i]) != 0) continue;
+void TrainingTable::fetch(FoundRows& found) {
+  RowTier& tier = *tier_;
+  if (tier.rows.size() == 0 && tier.bare.size() == 0) return;
+  const DiskWaits waits(tier.figures.waits, *tier.budget);
+  tier.missing_ids.clear();
+  for (const std::uint32_t at : tier.missing) tier.missing_ids.push_back(found.ids[at]);
+  tier.bare_ids.clear();
+  const std::size_t body = record_bytes() - sizeof(RecordHead);
+  tier.rows.find(tier.missing_ids.data(), tier.missing_ids.size(), [&](std::size_t i, const std::uint8_t* record) {
+    const std::int64_t id = tier.missing_ids[i];
+    if (record == nullptr) {
+      if (seen_.get(id) == 0 && removed_.get(id) == 0) tier.bare_ids.push_back(id);
+      return;
+    }
+    if (free_.size() > kAhead) {
+      const char* coming = slab_.row(free_[free_.size() - 1 - kAhead]);
+      for (std::size_t byte = 0; byte < body && byte < 512; byte += 64) __builtin_prefetch(coming + byte, 1, 3);
+    }
     Use use;
-    static_assert(sizeof(Use) == kHead);
-    std::memcpy(&use, records, kHead);
-    const std::uint32_t slot = create(ids[i], use);
-    std::memcpy(row(slot), records + kHead, bytes - kHead);
+    static_assert(sizeof(Use) == sizeof(RecordHead));
+    std::memcpy(&use, record, sizeof(use));
+    const std::uint32_t slot = create(id, use);
+    std::memcpy(row(slot), record + sizeof(use), body);
     // Its heat is not kept outside; how often it was ever used says something of it.
-    tiers_[slot] = {use.stamp, batch_, static_cast<std::uint16_t>(std::bit_width(use.count)), true, false};
-    ++marks_;
-  }
-}
-
-void TrainingTable::bring_bare(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts,
-                               const std::uint32_t* waiting, const std::uint32_t* removed) {
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < n; ++i) {
-    if (index_.get(ids[i]) != 0 || seen_.get(ids[i]) != 0 || removed_.get(ids[i]) != 0) continue;
-    if (counts[i] > 0) {
-      seen_.set(ids[i], counts[i]);
-      if (waiting[i] > 0) {
-        waiting_stamps_.set(ids[i], waiting[i]);
-        waiting_.note(ids[i], waiting[i]);
-      }
-    }
-    if (removed[i] > 0) removed_.set(ids[i], removed[i]);
-  }
-}
-
-// Orders by heat, then by age. Two passes over small counters find the bounds, so that no list of all rows is made.
-std::vector<std::int64_t> TrainingTable::coldest(std::size_t n) {
-  const std::lock_guard lock(mutex_);
-  const auto heat_of = [](const Tier& tier) { return std::min<std::size_t>(tier.heat, kHeats - 1); };
-  const auto may_leave = [this](const Tier& tier) { return tier.live && tier.used != batch_; };
-  std::size_t counts[kHeats] = {};
-  const auto each = [this](auto visit) {
-    for (std::size_t slot = 0; slot < tiers_.size(); ++slot) visit(tiers_[slot]);
-  };
-  each([&](const Tier& tier) {
-    if (may_leave(tier)) ++counts[heat_of(tier)];
+    tier.slots[slot] = {id, tier.batch, static_cast<std::uint16_t>(std::bit_width(use.count)), true, false};
+    ++tier.marks;
+    --tier.rows_outside;
+    ++tier.figures.fetched;
+    found.slots[tier.missing[i]] = slot;
   });
+  if (tier.bare.size() == 0) return;
+  tier.missing_ids.clear();  // those that are in the file of ids without a row
+  tier.bare.find(tier.bare_ids.data(), tier.bare_ids.size(), [&](std::size_t i, const std::uint8_t* record) {
+    if (record != nullptr) tier.missing_ids.push_back(tier.bare_ids[i]);
+  });
+  for (const std::int64_t id : tier.missing_ids) bring_bare(id);
+}
+
+// Lets ids read what the file has of them, for a lookup that moves nothing. Returns whether any does.
+bool TrainingTable::read_outside(FoundRows& found) const {
+  std::vector<std::uint32_t> places;
+  std::vector<std::int64_t> ids;
+  for (std::uint32_t i = 0; i < found.ids.size(); ++i) {
+    if (found.slots[i] != 0) continue;
+    places.push_back(i);
+    ids.push_back(found.ids[i]);
+  }
+  bool any = false;
+  tier_->rows.find(ids.data(), ids.size(), [&](std::size_t i, const std::uint8_t* record) {
+    if (record == nullptr) return;
+    found.rows[places[i]] = reinterpret_cast<const float*>(record + sizeof(RecordHead));
+    found.beside[places[i]] = 1;
+    any = true;
+  });
+  return any;
+}
+
+bool TrainingTable::has_row(std::int64_t id) const {
+  return index_.get(id) != 0 || (tier_ != nullptr && tier_->rows.find(id) != nullptr);
+}
+
+std::size_t TrainingTable::used_bytes(std::size_t more_rows) const {
+  const std::size_t row_bytes = record_bytes() - sizeof(RecordHead) + kRowOverhead;
+  const std::size_t files = tier_->rows.memory_bytes() + tier_->bare.memory_bytes();
+  return (index_.size() + more_rows) * row_bytes + bare_bytes() + (files > kFreeFileBytes ? files - kFreeFileBytes : 0);
+}
+
+// Makes room for so many more rows, which may be brought or created. found: with the rows that must stay.
+void TrainingTable::make_room(const FoundRows& found, std::size_t rowless) {
+  RowTier& tier = *tier_;
+  const std::size_t wanted = used_bytes(rowless);
+  const std::size_t share = tier.budget->ask(tier.share, wanted);
+  if (wanted <= share) return;
+  leave(wanted - share);
+  if (used_bytes(rowless) <= share) return;
+  // Rows of earlier lookups may leave too: what needs them brings them again.
+  ++tier.batch;
+  for (const std::uint32_t slot : found.slots) {
+    if (slot != 0) use_now(slot);
+  }
+  leave(used_bytes(rowless) - share);
+  if (used_bytes(rowless) > share) spill_bare();
+  if (used_bytes(rowless) <= share) return;
+  const std::size_t row_bytes = record_bytes() - sizeof(RecordHead) + kRowOverhead;
+  throw BudgetExceeded("dram_bytes: table '" + tier.name + "' may take " + std::to_string(share) + " of " +
+                       std::to_string(tier.budget->dram_bytes()) + " bytes, and one batch has " +
+                       std::to_string(found.ids.size()) + " ids of it, which take " +
+                       std::to_string(found.ids.size() * row_bytes) +
+                       "; give more dram_bytes, or lower training.batch_size");
+}
+
+void TrainingTable::leave(std::size_t surplus_bytes) {
+  RowTier& tier = *tier_;
+  const std::size_t body = record_bytes() - sizeof(RecordHead);
+  const std::size_t row_bytes = body + kRowOverhead;
+  const std::size_t rows =
+      (surplus_bytes + row_bytes - 1) / row_bytes + tier.budget->share(tier.share) / kLeavePart / row_bytes;
+  const std::vector<std::uint32_t> slots = coldest(rows);
+  std::vector<std::uint32_t> pages(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) pages[i] = tier.rows.page_of(tier.slots[slots[i]].id);
+  if (tier.budget->reads_disk()) {
+    std::vector<std::uint32_t> wanted = pages;
+    tier.rows.will_need(wanted);
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (i + 2 * kAhead < slots.size()) {
+      const std::uint32_t coming = slots[i + 2 * kAhead];
+      index_.prefetch(index_.hash(tier.slots[coming].id));
+      for (std::size_t byte = 0; byte < body && byte < 512; byte += 64) __builtin_prefetch(slab_.row(coming) + byte);
+      if (pages[i + 2 * kAhead] != RowFile::kNoPage) tier.rows.prefetch(pages[i + 2 * kAhead]);
+    }
+    if (i + kAhead < slots.size() && pages[i + kAhead] != RowFile::kNoPage) {
+      tier.rows.prefetch_record(pages[i + kAhead], tier.slots[slots[i + kAhead]].id);
+    }
+    const std::uint32_t slot = slots[i];
+    const std::int64_t id = tier.slots[slot].id;
+    if (tier.slots[slot].dirty) {
+      const Use& use = uses_[slot];
+      tier.rows.put(id, {use.count, use.stamp, use.tick}, row(slot));
+      ++tier.figures.written;
+    }
+    remove(id, slot);
+    ++tier.rows_outside;
+    ++tier.figures.left;
+  }
+}
+
+// Slots of the rows that were used least, at most n; none that this batch uses. By heat, then by age: passes over small
+// states find the bounds, so that no list of all rows is made.
+std::vector<std::uint32_t> TrainingTable::coldest(std::size_t n) {
+  const RowTier& tier = *tier_;
+  const auto heat_of = [](const RowTier::Slot& state) { return std::min<std::size_t>(state.heat, kHeats - 1); };
+  const auto may_leave = [&](const RowTier::Slot& state) { return state.live && state.used != tier.batch; };
+  std::size_t counts[kHeats] = {};
+  const std::size_t end = tier.slots.size();
+  for (std::size_t slot = 0; slot < end; ++slot) {
+    if (may_leave(tier.slots[slot])) ++counts[heat_of(tier.slots[slot])];
+  }
   std::size_t bound = 0;  // rows below this heat leave, and of those at it the oldest
   std::size_t below = 0;
   while (bound < kHeats && below + counts[bound] <= n) below += counts[bound++];
-  std::vector<std::uint32_t> ages;
   std::uint32_t newest = 0;  // rows at the bound that were used before this batch leave
   if (bound < kHeats && below < n) {
+    std::vector<std::uint32_t> ages;
     ages.reserve(counts[bound]);
-    each([&](const Tier& tier) {
-      if (may_leave(tier) && heat_of(tier) == bound) ages.push_back(tier.used);
-    });
+    for (std::size_t slot = 0; slot < end; ++slot) {
+      const RowTier::Slot& state = tier.slots[slot];
+      if (may_leave(state) && heat_of(state) == bound) ages.push_back(state.used);
+    }
     const auto at = ages.begin() + static_cast<std::ptrdiff_t>(n - below);
     std::nth_element(ages.begin(), at, ages.end());
     newest = *at;
   }
-  std::vector<std::int64_t> ids;
-  std::vector<std::int64_t> ties;
-  index_.each([&](std::int64_t id, std::uint32_t slot) {
-    const Tier& tier = tiers_[slot];
-    if (!may_leave(tier) || heat_of(tier) > bound) return;
-    if (heat_of(tier) < bound || tier.used < newest) {
-      ids.push_back(id);
-    } else if (tier.used == newest && ids.size() + ties.size() < n) {
-      ties.push_back(id);
+  std::vector<std::uint32_t> slots, ties;
+  slots.reserve(n);
+  for (std::uint32_t slot = 0; slot < end; ++slot) {
+    const RowTier::Slot& state = tier.slots[slot];
+    if (!may_leave(state) || heat_of(state) > bound) continue;
+    if (heat_of(state) < bound || state.used < newest) {
+      slots.push_back(slot);
+    } else if (state.used == newest && ties.size() < n) {
+      ties.push_back(slot);
     }
-  });
-  const std::size_t room = n - std::min(n, ids.size());
-  ids.insert(ids.end(), ties.begin(), ties.begin() + static_cast<std::ptrdiff_t>(std::min(ties.size(), room)));
-  std::sort(ids.begin(), ids.end());
+  }
+  const std::size_t room = n - std::min(n, slots.size());
+  slots.insert(slots.end(), ties.begin(), ties.begin() + static_cast<std::ptrdiff_t>(std::min(ties.size(), room)));
   age();
-  return ids;
+  return slots;
 }
 
 void TrainingTable::age() {
-  if (marks_ < kUsesPerRow * index_.size()) return;
-  marks_ = 0;
-  for (std::size_t slot = 0; slot < tiers_.size(); ++slot) {
-    tiers_[slot].heat = static_cast<std::uint16_t>(tiers_[slot].heat / 2);
-  }
-}
-
-std::size_t TrainingTable::held() const {
-  const std::lock_guard lock(mutex_);
-  std::size_t count = 0;
-  for (std::size_t slot = 0; slot < tiers_.size(); ++slot) count += tiers_[slot].live && tiers_[slot].used == batch_;
-  return count;
-}
-
-PackedRows TrainingTable::pack(const std::int64_t* ids, std::size_t n) const {
-  const std::lock_guard lock(mutex_);
-  const std::size_t bytes = record_bytes();
-  PackedRows all;
-  all.records.resize(n * bytes);
-  all.stamps.reserve(n);
-  all.written.reserve(n);
-  all.dirty.reserve(n);
-  std::uint8_t* record = all.records.data();
-  for (std::size_t i = 0; i < n; ++i, record += bytes) {
-    const std::uint32_t slot = index_.get(ids[i]);
-    if (slot == 0) throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " has no row here");
-    std::memcpy(record, &uses_[slot], kHead);
-    std::memcpy(record + kHead, row(slot), bytes - kHead);
-    all.stamps.push_back(uses_[slot].stamp);
-    all.written.push_back(tiers_[slot].written);
-    all.dirty.push_back(tiers_[slot].dirty ? 1 : 0);
-  }
-  return all;
-}
-
-std::vector<std::uint8_t> TrainingTable::encode(std::size_t n, const float* rows, const float* slot_values,
-                                                const std::uint32_t* counts, const std::uint32_t* stamps,
-                                                const std::uint32_t* ticks) const {
-  const std::lock_guard lock(mutex_);
-  const std::size_t bytes = record_bytes();
-  const std::size_t row_bytes = dim() * sizeof(float);
-  std::vector<std::uint8_t> records(n * bytes);
-  std::uint8_t* record = records.data();
-  for (std::size_t i = 0; i < n; ++i, record += bytes) {
-    check_stamp(stamps[i]);
-    const Use use{counts[i], stamps[i], ticks == nullptr ? tick_ : ticks[i]};
-    std::memcpy(record, &use, kHead);
-    std::memcpy(record + kHead, rows + i * dim(), row_bytes);
-    if (slots() > 0) std::memcpy(record + kHead + row_bytes, slot_values + i * slots(), bytes - kHead - row_bytes);
-  }
-  return records;
-}
-
-void TrainingTable::let_go(const std::int64_t* ids, std::size_t n) {
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t slot = index_.get(ids[i]);
-    if (slot == 0) continue;
-    remove(ids[i], slot);
-    settled_.erase(ids[i]);
-  }
-  // Rows come and go between two stamps: without this the log would grow with every coming.
-  changes_.compact(index_.size(), [this](std::int64_t id) { return latest(id); });
-}
-
-void TrainingTable::forget(const std::int64_t* ids, std::size_t n) {
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < n; ++i) {
-    seen_.erase(ids[i]);
-    removed_.erase(ids[i]);
-    settled_.erase(ids[i]);
-  }
-}
-
-BareIds TrainingTable::pack_bare() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::int64_t> ids;
-  std::vector<std::int64_t> lost;
-  ids.reserve(seen_.size() + removed_.size());
-  seen_.each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
-  removed_.each([&](std::int64_t id, std::uint32_t) {
-    if (seen_.get(id) == 0) ids.push_back(id);
-  });
-  waiting_stamps_.each([&](std::int64_t id, std::uint32_t) {
-    if (seen_.get(id) == 0 && removed_.get(id) == 0) lost.push_back(id);
-  });
-  std::sort(ids.begin(), ids.end());
-  std::sort(lost.begin(), lost.end());
-  BareIds all;
-  ids.insert(ids.end(), lost.begin(), lost.end());
-  all.counts.reserve(ids.size());
-  all.waiting.reserve(ids.size());
-  all.removed.reserve(ids.size());
-  for (const std::int64_t id : ids) {
-    all.counts.push_back(seen_.get(id));
-    all.waiting.push_back(waiting_stamps_.get(id));
-    all.removed.push_back(removed_.get(id));
-  }
-  all.ids = std::move(ids);
-  return all;
-}
-
-void TrainingTable::drop_bare() {
-  const std::lock_guard lock(mutex_);
-  seen_.clear();
-  removed_.clear();
-  waiting_stamps_.clear();
-  waiting_ = ChangeLog();
-  settled_.clear();
-}
-
-std::size_t TrainingTable::bare_size() const {
-  const std::lock_guard lock(mutex_);
-  return std::max(seen_.size(), waiting_stamps_.size()) + removed_.size();
-}
-
-std::size_t TrainingTable::waiting_size() const {
-  const std::lock_guard lock(mutex_);
-  if (bloom_ == nullptr) return seen_.size();
-  const auto seen = static_cast<std::size_t>(std::llround(bloom_->ids()));
-  return seen - std::min<std::size_t>(seen, index_.size());
-}
-
-std::vector<std::int64_t> TrainingTable::row_ids() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::int64_t> ids;
-  ids.reserve(index_.size());
-  index_.each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
-
-std::vector<std::uint8_t> TrainingTable::has_row(const std::int64_t* ids, std::size_t n) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::uint8_t> found(n);
-  for (std::size_t i = 0; i < n; ++i) found[i] = index_.get(ids[i]) != 0;
-  return found;
-}
-
-std::vector<std::uint8_t> TrainingTable::has_waited(const std::int64_t* ids, std::size_t n) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::uint8_t> found(n);
-  for (std::size_t i = 0; i < n; ++i) found[i] = waiting_stamps_.get(ids[i]) != 0;
-  return found;
-}
-
-std::vector<std::uint32_t> TrainingTable::written(const std::int64_t* ids, std::size_t n) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::uint32_t> stamps(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t slot = index_.get(ids[i]);
-    stamps[i] = slot == 0 ? 0 : tiers_[slot].written;
-  }
-  return stamps;
+  if (tier_->marks < kUsesPerRow * index_.size()) return;
+  tier_->marks = 0;
+  for (std::size_t slot = 0; slot < tier_->slots.size(); ++slot) tier_->slots[slot].heat /= 2;
 }
 
 }  // namespace emberline

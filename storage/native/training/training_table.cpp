@@ -48,14 +48,15 @@ TrainingTable::TrainingTable(const TrainingOptions& options)
 
 std::uint64_t TrainingTable::size() const {
   const std::lock_guard lock(mutex_);
-  return index_.size();
+  return rows_of_all();
 }
 
 std::size_t TrainingTable::memory_bytes() const {
   const std::lock_guard lock(mutex_);
-  return slab_.bytes() + free_.capacity() * sizeof(free_[0]) + index_.bytes() + uses_.bytes() + tiers_.bytes() +
+  return slab_.bytes() + free_.capacity() * sizeof(free_[0]) + index_.bytes() + uses_.bytes() +
+         (tier_ == nullptr ? 0 : tier_->slots.bytes() + tier_->rows.memory_bytes() + tier_->bare.memory_bytes()) +
          seen_.bytes() + removed_.bytes() + changes_.bytes() + waiting_.bytes() + waiting_stamps_.bytes() +
-         settled_.bytes() + (parts_ == nullptr ? 0 : parts_->bytes()) + (bloom_ == nullptr ? 0 : bloom_->bytes());
+         (parts_ == nullptr ? 0 : parts_->bytes()) + (bloom_ == nullptr ? 0 : bloom_->bytes());
 }
 
 void TrainingTable::set_admit_after(std::uint32_t admit_after) {
@@ -68,13 +69,12 @@ void TrainingTable::set_admit_after(std::uint32_t admit_after) {
   options_.admit_after = admit_after;
 }
 
-std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train,
-                                  const SideRows& side) {
+std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train) {
   const std::lock_guard lock(mutex_);
   places_.resize(n);
   DistinctIds distinct(found_);
   for (std::size_t i = 0; i < n; ++i) places_[i] = distinct.add(ids[i]);
-  find(found_, train, side);
+  find(found_, train);
   const std::size_t bytes = dim() * sizeof(float);
   std::size_t hits = 0;
   for (std::size_t i = 0; i < n; ++i, out += dim()) {
@@ -90,9 +90,12 @@ std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float*
   return hits;
 }
 
-void TrainingTable::find(FoundRows& found, bool train, const SideRows& side) {
+void TrainingTable::find(FoundRows& found, bool train) {
   locate(found);
-  if (train) admit(found);
+  if (train) {
+    if (tier_ != nullptr) bring(found);
+    admit(found);
+  }
   const std::size_t n = found.ids.size();
   found.rows.resize(n);
   std::size_t missing = 0;
@@ -111,9 +114,18 @@ void TrainingTable::find(FoundRows& found, bool train, const SideRows& side) {
     }
   }
   found.beside.assign(n, 0);
-  if (missing > 0 && side.n > 0) add_side(found, side);
-  found.layout = layout_;
+  // Rows that were only read are brought before a step.
+  const bool only_read = missing > 0 && tier_ != nullptr && !train && read_outside(found);
+  found.layout = only_read ? 0 : layout_;
   found.stamp = train ? stamp_ : 0;
+}
+
+void TrainingTable::find_to_step(FoundRows& found) {
+  locate(found);
+  if (tier_ != nullptr) bring(found);
+  found.beside.assign(found.ids.size(), 0);
+  found.layout = layout_;
+  found.stamp = 0;
 }
 
 void TrainingTable::find_again(FoundRows& found) {
@@ -122,13 +134,15 @@ void TrainingTable::find_again(FoundRows& found) {
     // An id that had no row when it was read has no gradient, even if it has a row now.
     std::vector<std::uint32_t> before = std::move(found.slots);
     locate(found);
+    if (tier_ != nullptr) bring(found);
     for (std::size_t i = 0; i < before.size(); ++i) {
-      if (before[i] == 0) found.slots[i] = 0;
+      if (before[i] == 0 && found.beside[i] == 0) found.slots[i] = 0;
     }
   }
   for (std::size_t i = 0; i < found.ids.size(); ++i) {
     if (found.slots[i] != 0) touch(found.ids[i], found.slots[i]);
   }
+  found.beside.assign(found.ids.size(), 0);
   found.layout = layout_;
   found.stamp = stamp_;
 }
@@ -148,6 +162,7 @@ void TrainingTable::locate(FoundRows& found) const {
         const char* from = slab_.row(slot);
         for (std::size_t line = 0; line < lines; ++line) __builtin_prefetch(from + line * kLine, 0, 3);
         __builtin_prefetch(&uses_[slot], 1, 3);
+        if (tier_ != nullptr) __builtin_prefetch(&tier_->slots[slot], 1, 3);
       }
     }
     if (i < n) {
@@ -211,7 +226,7 @@ std::uint32_t TrainingTable::create(std::int64_t id, Use use) {
   }
   index_.set(id, slot);
   uses_.reach(slot);
-  if (options_.tiered) tiers_.reach(slot);
+  if (tier_ != nullptr) tier_->slots.reach(slot);
   if (parts_ != nullptr) parts_->add(id, [this](std::int64_t other) { return index_.get(other) != 0; });
   set_use(id, slot, use);
   return slot;
@@ -221,28 +236,18 @@ std::uint32_t TrainingTable::create(std::int64_t id, Use use) {
 void TrainingTable::remove(std::int64_t id, std::uint32_t slot) {
   index_.erase(id);
   free_.push_back(slot);
-  if (options_.tiered) tiers_[slot] = {};
+  if (tier_ != nullptr) tier_->slots[slot] = {};
   ++layout_;
 }
 
 // Notes a row that is new, or whose count and stamps come from outside.
 void TrainingTable::set_use(std::int64_t id, std::uint32_t slot, Use use) {
   uses_[slot] = use;
-  if (options_.tiered) tiers_[slot] = {tiers_[slot].live ? tiers_[slot].written : 0, batch_, 1, true, true};
-  removed_.erase(id);
-  changes_.note(id, use.stamp);
-}
-
-// Ids that have no row here and one beside the table read that one.
-void TrainingTable::add_side(FoundRows& found, const SideRows& side) {
-  IdMap places;
-  for (std::size_t k = 0; k < side.n; ++k) places[side.ids[k]] = static_cast<std::uint32_t>(k + 1);
-  for (std::size_t i = 0; i < found.ids.size(); ++i) {
-    if (found.slots[i] != 0) continue;
-    const std::uint32_t* place = places.find(found.ids[i]);
-    if (place == nullptr) continue;
-    found.rows[i] = side.rows + std::size_t{*place - 1} * dim();
-    found.beside[i] = 1;
+  if (removed_.size() > 0) removed_.erase(id);
+  if (tier_ == nullptr) {
+    changes_.note(id, use.stamp);
+  } else {
+    tier_->slots[slot] = {id, tier_->batch, 1, true, true};
   }
 }
 

@@ -25,6 +25,7 @@
 #include "training/id_index.h"
 #include "training/optimizer.h"
 #include "training/row_parts.h"
+#include "training/row_tier.h"
 
 namespace emberline {
 
@@ -39,8 +40,6 @@ struct TrainingOptions {
   Initializer absent;
   // Occurrences that make a row.
   std::uint32_t admit_after = 1;
-  // A part of the rows lies in a store of the caller's; tier.cpp.
-  bool tiered = false;
   // With expected_ids, occurrences are counted in a filter instead of exactly.
   BloomOptions bloom;
   // Rows are kept by parts, for idle().
@@ -68,13 +67,6 @@ struct IdStamps {
   std::vector<std::uint32_t> stamps;
 };
 
-// Rows that lie beside the table, for a lookup that must not bring them in. ids: each once.
-struct SideRows {
-  const std::int64_t* ids = nullptr;
-  std::size_t n = 0;
-  const float* rows = nullptr;  // (n, D)
-};
-
 // Which rows are idle, by the tick of their last use.
 struct IdleRows {
   std::uint32_t unused = 0;  // those used last at this tick or before
@@ -91,26 +83,29 @@ struct FoundRows {
   std::vector<std::uint32_t> slots;  // 0: no row
   std::vector<const float*> rows;  // null: zeros
   std::vector<float> absent;  // rows of ids without one
-  std::vector<std::uint8_t> beside;  // 1: the row lies beside the table
+  std::vector<std::uint8_t> beside;  // 1: the row is in the file, and was not brought
   // The state of the table in which `slots` are right and their use is noted.
   std::uint64_t layout = 0;
   std::uint32_t stamp = 0;
+
+  bool has_row(std::size_t i) const { return slots[i] != 0 || beside[i] != 0; }
 };
 
-// Rows as a store keeps them: count, stamp and tick (u32 each), D weights, the slots (float32), little endian.
-struct PackedRows {
-  std::vector<std::uint8_t> records;  // (n, record_bytes)
-  std::vector<std::uint32_t> stamps;  // stamps of the last change
-  std::vector<std::uint32_t> written;  // stamp in the store's copy; 0: it has none
-  std::vector<std::uint8_t> dirty;  // 1: the store's copy is not this row
+// Rows in the file of a tiered table that have left DRAM.
+struct OutsideRows {
+  std::vector<std::int64_t> ids;  // in no order
+  // (n, record_bytes), when they are asked for: count, stamp and tick (u32 each), D weights, the slots (float32)
+  std::vector<std::uint8_t> records;
+  std::size_t next = 0;  // the page to go on from; 0: this was all
 };
 
-// Ids without a row. A count, or an erasure, of 0 is none.
-struct BareIds {
-  std::vector<std::int64_t> ids;
+// Ids without a row in the file of a tiered table. A count, or an erasure, of 0 is none.
+struct OutsideBare {
+  std::vector<std::int64_t> ids;  // in no order
   std::vector<std::uint32_t> counts;
   std::vector<std::uint32_t> waiting;  // stamp of the count's last change, 0 when it is forgotten
   std::vector<std::uint32_t> removed;  // stamp of the erasure
+  std::size_t next = 0;  // as OutsideRows
 };
 
 class TrainingTable {
@@ -124,17 +119,19 @@ class TrainingTable {
   std::uint32_t slots() const { return slot_count_; }
   const TrainingOptions& options() const { return options_; }
   RowFormat format() const { return {RowType::kFp32, options_.dim}; }
-  std::uint64_t size() const;
+  std::uint64_t size() const;  // rows, wherever they are
   std::size_t memory_bytes() const;
 
   // out (n, D). train: counts every occurrence, creates the rows of ids that reach admit_after; others read as absent.
   // All occurrences of an id in one call see the same row. Returns the ids (occurrences) that have a row.
-  std::size_t lookup(const std::int64_t* ids, std::size_t n, float* out, bool train, const SideRows& side = {});
+  std::size_t lookup(const std::int64_t* ids, std::size_t n, float* out, bool train);
 
   // For lookups of several tables (batch_lookup.h), which hold this meanwhile.
   std::mutex& mutex() const { return mutex_; }
   // found: with ids and counts. The addresses hold until the table's layout changes.
-  void find(FoundRows& found, bool train, const SideRows& side = {});
+  void find(FoundRows& found, bool train);
+  // Fills the slots of rows that a step will change. found: with ids and counts.
+  void find_to_step(FoundRows& found);
   // Brings `slots` up to date before a step, and notes that the rows are used.
   void find_again(FoundRows& found);
   float* row(std::uint32_t slot) const { return reinterpret_cast<float*>(slab_.row(slot)); }
@@ -184,46 +181,30 @@ class TrainingTable {
   // Ids, ascending, of the idle rows in one of RowParts::kParts parts, into which ids are divided by their hash. Throws
   // std::invalid_argument.
   std::vector<std::int64_t> idle(std::uint32_t part, const IdleRows& wanted);
-  static std::vector<std::uint32_t> parts_of(const std::int64_t* ids, std::size_t n);
-  // Sums of squares of rows (n, D), rounded as `idle` rounds them.
-  std::vector<float> squares(const float* rows, std::size_t n) const;
 
-  // Rows beyond DRAM; tier.cpp. What the table knows of an id is newer than what the store has of it.
-  std::size_t record_bytes() const {
-    return 3 * sizeof(std::uint32_t) + (std::size_t{dim()} + slots()) * sizeof(float);
-  }
-  // A new batch: what the one before held may leave.
+  // Rows beyond DRAM; tier*.cpp. What DRAM knows of an id is newer than what the file has of it, and every use of an
+  // id brings to DRAM what the file has. So the table behaves as with every row in DRAM, to the bit, but for
+  // changed_since, expired, removed, removed_since, waiting_since, export_rows and export_counts: these are about what
+  // is in DRAM, and the caller adds what outside_rows and outside_bare give.
+  //
+  // From now on rows leave DRAM when their memory is needed. name: of the table, in messages. folder: of its file,
+  // which is made when the first row leaves. The table must be empty. Throws BudgetExceeded.
+  void attach(std::string name, std::shared_ptr<RowBudget> budget, const std::string& folder);
+  bool is_tiered() const { return tier_ != nullptr; }
+  std::size_t record_bytes() const { return sizeof(RecordHead) + (std::size_t{dim()} + slots()) * sizeof(float); }
+  // A new batch: the rows of the one before may leave.
   void begin();
-  // Returns ids, each once in the order given, that only the store can answer. hold: the rows here stay until begin().
-  // rowless: distinct ids without a row here.
-  std::vector<std::int64_t> unknown(const std::int64_t* ids, std::size_t n, bool hold, std::size_t* rowless);
-  // The store has nothing of these ids, until begin().
-  void settle(const std::int64_t* ids, std::size_t n);
-  // Takes in what the store has. Ids that are known here already are left as they are.
-  void bring(const std::int64_t* ids, std::size_t n, const std::uint8_t* records);
-  void bring_bare(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts, const std::uint32_t* waiting,
-                  const std::uint32_t* removed);
-  // Ids, ascending, of the rows that were used least, at most n; none that is held.
-  std::vector<std::int64_t> coldest(std::size_t n);
-  std::size_t held() const;
-  // Throws std::invalid_argument for an id without a row here.
-  PackedRows pack(const std::int64_t* ids, std::size_t n) const;
-  std::vector<std::uint8_t> encode(std::size_t n, const float* rows, const float* slots, const std::uint32_t* counts,
-                                   const std::uint32_t* stamps, const std::uint32_t* ticks) const;
-  // The store has these rows: they leave without a trace.
-  void let_go(const std::int64_t* ids, std::size_t n);
-  // The store has rows of these ids, which have none here: their counts and erasures are over.
-  void forget(const std::int64_t* ids, std::size_t n);
-  // Ids with a count or an erasure, ascending; and behind them, ascending, ids that lost their count lately (count 0,
-  // removed 0).
-  BareIds pack_bare() const;
-  void drop_bare();
-  std::size_t bare_size() const;
-  std::size_t waiting_size() const;
-  std::vector<std::int64_t> row_ids() const;  // ascending
-  std::vector<std::uint8_t> has_row(const std::int64_t* ids, std::size_t n) const;
-  std::vector<std::uint8_t> has_waited(const std::int64_t* ids, std::size_t n) const;
-  std::vector<std::uint32_t> written(const std::int64_t* ids, std::size_t n) const;  // 0: none, or no row here
+  // Asks the kernel to read what the file has of these ids, without waiting. Another thread than training may ask.
+  void read_ahead(const std::int64_t* ids, std::size_t n) const;
+  TierFigures figures() const;
+  // Rows whose last change has a stamp in (after, upto], from page `first` on: some at a time.
+  OutsideRows outside_rows(std::size_t first, std::uint32_t after, std::uint32_t upto, bool records) const;
+  // Ids without a row, and ids that lost their count lately (count 0, erasure 0), some at a time: all, or from pages
+  // where a count changed after `waiting_after` or an id was erased after `removed_after`.
+  OutsideBare outside_bare(std::size_t first, std::uint32_t waiting_after, std::uint32_t removed_after, bool all) const;
+  std::vector<std::int64_t> row_ids() const;  // ascending, of the rows in DRAM
+  std::vector<std::uint8_t> has_waited(const std::int64_t* ids, std::size_t n) const;  // by what DRAM knows
+  std::size_t waiting_size() const;  // ids that were seen and have no row; with a filter, an estimate
 
  private:
   static constexpr std::uint32_t kWaitingStamps = 64;
@@ -236,37 +217,49 @@ class TrainingTable {
     std::uint32_t tick = 0;
   };
 
-  // State of a row, by slot, in a tiered table.
-  struct Tier {
-    std::uint32_t written = 0;  // stamp of the store's copy
-    std::uint32_t used = 0;  // batch
-    std::uint16_t heat = 0;  // batches that used it, aged
-    bool live = false;
-    bool dirty = false;
-  };
-
   void locate(FoundRows& found) const;
   void admit(FoundRows& found);
-  void add_side(FoundRows& found, const SideRows& side);
   void check_stamp(std::uint32_t stamp) const;
+  // Rows beyond DRAM.
   void use_now(std::uint32_t slot);
+  void bring(FoundRows& found);
+  void fetch(FoundRows& found);
+  bool read_outside(FoundRows& found) const;
+  bool has_row(std::int64_t id) const;
+  std::size_t used_bytes(std::size_t more_rows) const;
+  void make_room(const FoundRows& found, std::size_t rowless);
+  void leave(std::size_t surplus_bytes);
+  std::vector<std::uint32_t> coldest(std::size_t n);
   void age();
+  void spill_bare_if_many();
+  void spill_bare();
+  void sweep_bare();
+  void bring_bare(std::int64_t id);
+  std::size_t bare_bytes() const;
+  void forget_removed_outside(std::uint32_t upto_stamp);
+  void know(std::int64_t id, std::size_t i);
+  bool restores_outside(std::size_t n);
+  void restore_outside(std::int64_t id, const Use& use, const float* values, const float* slot_values);
+  std::size_t rows_of_all() const { return index_.size() + (tier_ == nullptr ? 0 : tier_->rows_outside); }
+  std::vector<std::int64_t> changed_between(std::uint32_t after, std::uint32_t upto) const;
+  bool is_idle(std::uint32_t tick, const float* row, const IdleRows& wanted) const;
+  void add_idle_outside(std::uint32_t part, const IdleRows& wanted, std::vector<std::int64_t>& found);
   std::uint32_t create(std::int64_t id, Use use);
   void remove(std::int64_t id, std::uint32_t slot);
   void set_use(std::int64_t id, std::uint32_t slot, Use use);
   void touch(std::int64_t id, std::uint32_t slot) {
     Use& use = uses_[slot];
-    if (options_.tiered) tiers_[slot].dirty = true;
+    if (tier_ != nullptr) tier_->slots[slot].dirty = true;
     if (use.stamp != stamp_) {
       use.stamp = stamp_;
-      changes_.note(id, stamp_);
+      if (tier_ == nullptr) changes_.note(id, stamp_);
     }
     use.tick = tick_;
   }
   std::uint32_t count_seen(std::int64_t id, std::uint32_t more);
   void note_waiting(std::int64_t id);
   void forget_waiting();
-  void fill(TrainingRows& all, std::int64_t id, std::uint32_t slot) const;
+  TrainingRows rows_at(std::vector<std::int64_t> ids) const;
   std::uint32_t latest(std::int64_t id) const;
 
   mutable std::mutex mutex_;
@@ -276,7 +269,7 @@ class TrainingTable {
   std::vector<std::uint32_t> free_;  // slots of rows that have gone
   IdIndex index_;  // id -> slot
   Chunks<Use> uses_;  // by slot
-  Chunks<Tier> tiers_;  // by slot
+  std::unique_ptr<RowTier> tier_;
   std::unique_ptr<RowParts> parts_;  // with options_.evicts
   std::unique_ptr<CountingBloom> bloom_;  // with options_.bloom, instead of seen_
   IdIndex seen_;  // ids without a row -> occurrences
@@ -286,14 +279,10 @@ class TrainingTable {
   std::uint64_t steps_ = 0;
   // Counts what makes slots that were found before wrong.
   std::uint64_t layout_ = 1;
-  ChangeLog changes_;
+  ChangeLog changes_;  // of a table whose rows are all in DRAM
   ChangeLog waiting_;  // changes of seen_
   IdIndex waiting_stamps_;  // id -> stamp of its last change in seen_
-  IdMap settled_;  // ids that the store has nothing of
-  std::uint32_t batch_ = 1;
-  std::uint64_t marks_ = 0;  // uses since the last ageing
   // scratch
-  IdMap positions_;
   FoundRows found_;
   std::vector<std::uint32_t> places_;
 };

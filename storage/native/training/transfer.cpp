@@ -7,43 +7,69 @@
 #include "training/training_table.h"
 
 namespace emberline {
+namespace {
+
+// Ids without a row are in DRAM while a call changes them; after so many it is seen whether they are too many.
+constexpr std::size_t kKnownAtOnce = 1024;
+
+}  // namespace
 
 TrainingRows TrainingTable::export_rows() const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::pair<std::int64_t, std::uint32_t>> order;
-  order.reserve(index_.size());
-  index_.each([&](std::int64_t id, std::uint32_t slot) { order.emplace_back(id, slot); });
-  std::sort(order.begin(), order.end());
-  TrainingRows all;
-  all.ids.reserve(order.size());
-  all.rows.reserve(order.size() * dim());
-  all.slots.reserve(order.size() * slots());
-  all.counts.reserve(order.size());
-  all.stamps.reserve(order.size());
-  all.ticks.reserve(order.size());
-  for (const auto& [id, slot] : order) fill(all, id, slot);
-  return all;
+  std::vector<std::int64_t> ids;
+  ids.reserve(index_.size());
+  index_.each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
+  std::sort(ids.begin(), ids.end());
+  return rows_at(std::move(ids));
 }
 
 TrainingRows TrainingTable::export_ids(const std::int64_t* ids, std::size_t n) const {
   const std::lock_guard lock(mutex_);
-  TrainingRows all;
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t slot = index_.get(ids[i]);
-    if (slot == 0) throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " has no row");
-    fill(all, ids[i], slot);
-  }
-  return all;
+  return rows_at({ids, ids + n});
 }
 
-void TrainingTable::fill(TrainingRows& all, std::int64_t id, std::uint32_t slot) const {
-  const float* values = row(slot);
-  all.ids.push_back(id);
-  all.rows.insert(all.rows.end(), values, values + dim());
-  all.slots.insert(all.slots.end(), values + dim(), values + dim() + slots());
-  all.counts.push_back(uses_[slot].count);
-  all.stamps.push_back(uses_[slot].stamp);
-  all.ticks.push_back(uses_[slot].tick);
+TrainingRows TrainingTable::rows_at(std::vector<std::int64_t> ids) const {
+  const std::size_t n = ids.size();
+  TrainingRows all;
+  all.rows.resize(n * dim());
+  all.slots.resize(n * slots());
+  all.counts.resize(n);
+  all.stamps.resize(n);
+  all.ticks.resize(n);
+  const auto fill = [&](std::size_t i, const Use& use, const float* values) {
+    std::copy_n(values, dim(), all.rows.begin() + static_cast<std::ptrdiff_t>(i * dim()));
+    std::copy_n(values + dim(), slots(), all.slots.begin() + static_cast<std::ptrdiff_t>(i * slots()));
+    all.counts[i] = use.count;
+    all.stamps[i] = use.stamp;
+    all.ticks[i] = use.tick;
+  };
+  const auto refuse = [](std::int64_t id) {
+    throw std::invalid_argument("ids: id " + std::to_string(id) + " has no row");
+  };
+  std::vector<std::size_t> places;
+  std::vector<std::int64_t> outside;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t slot = index_.get(ids[i]);
+    if (slot != 0) {
+      fill(i, uses_[slot], row(slot));
+    } else if (tier_ == nullptr) {
+      refuse(ids[i]);
+    } else {
+      places.push_back(i);
+      outside.push_back(ids[i]);
+    }
+  }
+  if (!outside.empty()) {
+    tier_->rows.will_need_of(outside);
+    tier_->rows.find(outside.data(), outside.size(), [&](std::size_t i, const std::uint8_t* record) {
+      if (record == nullptr) refuse(outside[i]);
+      Use use;
+      std::memcpy(&use, record, sizeof(use));
+      fill(places[i], use, reinterpret_cast<const float*>(record + sizeof(use)));
+    });
+  }
+  all.ids = std::move(ids);
+  return all;
 }
 
 IdCounts TrainingTable::export_counts() const {
@@ -66,33 +92,62 @@ void TrainingTable::check_stamp(std::uint32_t stamp) const {
   }
 }
 
+// Rows that come back: those of a small table to DRAM, those of a larger one to the file, until training asks for them.
+bool TrainingTable::restores_outside(std::size_t n) {
+  if (tier_ == nullptr) return false;
+  const std::size_t wanted = used_bytes(n);
+  if (tier_->rows_outside > 0 || wanted > tier_->budget->kept()) return true;
+  tier_->budget->ask(tier_->share, wanted);
+  return false;
+}
+
+void TrainingTable::restore_outside(std::int64_t id, const Use& use, const float* values, const float* slot_values) {
+  std::vector<float>& body = tier_->body;
+  body.assign(values, values + dim());
+  body.insert(body.end(), slot_values, slot_values + slots());
+  if (tier_->rows.put(id, {use.count, use.stamp, use.tick}, body.data())) ++tier_->rows_outside;
+}
+
+void TrainingTable::know(std::int64_t id, std::size_t i) {
+  if (tier_ == nullptr) return;
+  if (i % kKnownAtOnce == 0) spill_bare_if_many();
+  bring_bare(id);
+}
+
 void TrainingTable::restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slot_values,
                             const std::uint32_t* counts, const std::uint32_t* stamps, const std::uint32_t* ticks) {
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < n; ++i) {
+  const bool outside = restores_outside(n);
+  for (std::size_t i = 0; i < n; ++i, rows += dim(), slot_values += slots()) {
     check_stamp(stamps[i]);
+    know(ids[i], i);
     const Use use{counts[i], stamps[i], ticks == nullptr ? tick_ : ticks[i]};
     std::uint32_t slot = index_.get(ids[i]);
+    seen_.erase(ids[i]);
+    if (outside && slot == 0) {
+      removed_.erase(ids[i]);
+      restore_outside(ids[i], use, rows, slot_values);
+      continue;
+    }
     if (slot == 0) {
       slot = create(ids[i], use);
     } else {
       set_use(ids[i], slot, use);
     }
-    float* values = row(slot);
-    std::memcpy(values, rows + i * dim(), dim() * sizeof(float));
-    if (slots() > 0) std::memcpy(values + dim(), slot_values + i * slots(), slots() * sizeof(float));
-    seen_.erase(ids[i]);
+    std::copy_n(rows, dim(), row(slot));
+    std::copy_n(slot_values, slots(), row(slot) + dim());
   }
 }
 
 void TrainingTable::restore_counts(const std::int64_t* ids, std::size_t n, const std::uint32_t* counts) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
+    know(ids[i], i);
     if (bloom_ != nullptr) {
       bloom_->raise(ids[i], counts[i], stamp_);
     } else if (counts[i] == 0) {
       seen_.erase(ids[i]);
-    } else if (index_.get(ids[i]) == 0) {
+    } else if (!has_row(ids[i])) {
       seen_.set(ids[i], counts[i]);
     }
   }
@@ -101,7 +156,8 @@ void TrainingTable::restore_counts(const std::int64_t* ids, std::size_t n, const
 void TrainingTable::restore_removed(const std::int64_t* ids, std::size_t n, const std::uint32_t* stamps) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < n; ++i) {
-    if (index_.get(ids[i]) == 0 && stamps[i] > 0) removed_.set(ids[i], stamps[i]);
+    know(ids[i], i);
+    if (stamps[i] > 0 && !has_row(ids[i])) removed_.set(ids[i], stamps[i]);
   }
 }
 
@@ -109,10 +165,16 @@ std::size_t TrainingTable::erase(const std::int64_t* ids, std::size_t n) {
   const std::lock_guard lock(mutex_);
   std::size_t erased = 0;
   for (std::size_t i = 0; i < n; ++i) {
+    know(ids[i], i);
     if (seen_.erase(ids[i])) note_waiting(ids[i]);
     const std::uint32_t slot = index_.get(ids[i]);
-    if (slot == 0) continue;
-    remove(ids[i], slot);
+    const bool was_outside = tier_ != nullptr && tier_->rows.erase(ids[i]) && slot == 0;
+    if (slot == 0 && !was_outside) continue;
+    if (slot != 0) {
+      remove(ids[i], slot);
+    } else {
+      --tier_->rows_outside;
+    }
     removed_.set(ids[i], stamp_);
     ++erased;
   }

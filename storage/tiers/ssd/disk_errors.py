@@ -39,8 +39,7 @@ def disk_errors(doing: str) -> Iterator[None]:
     except CorruptPageError as error:
         raise CorruptStoreError(f"{doing}: {_DAMAGED} ({error})") from error
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0)
-        raise StoreError(f"{doing}: {error}" if advice is None else f"{doing}: {advice} ({error})") from error
+        raise store_error(doing, error) from error
     except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
         if type(error).__module__ not in ("builtins", "rocksdict"):
             raise  # the caller's own exception, raised to end what was under way
@@ -55,6 +54,12 @@ def disk_errors(doing: str) -> Iterator[None]:
             if phrase in text:
                 raise StoreError(f"{doing}: {_ADVICE[code]} ({text})") from error
         raise StoreError(f"{doing}: {text}") from error
+
+
+def store_error(doing: str, error: OSError) -> StoreError:
+    """Returns the StoreError of an error of the operating system: what was being done, and what to do."""
+    advice = _ADVICE.get(error.errno or 0)
+    return StoreError(f"{doing}: {error}" if advice is None else f"{doing}: {advice} ({error})")
 
 
 def _is_damage(text: str) -> bool:

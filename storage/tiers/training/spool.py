@@ -7,7 +7,6 @@ ordinary array, whose pages the system may drop.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ MEMORY_BYTES = 8 << 20
 class Spool:
     """Collects one array, (n, *tail) of a dtype. Raises StoreError when the disk is full.
 
-    folder: returns the folder of the file, when one is needed. memory_bytes: a larger array goes to the file.
+    folder: of the file, made with it. memory_bytes: a larger array goes to the file.
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class Spool:
         dtype: Any,
         tail: tuple[int, ...] = (),
         *,
-        folder: Callable[[], Path],
+        folder: Path,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._dtype = np.dtype(dtype)
@@ -63,10 +62,10 @@ class Spool:
         return whole
 
     def _flush(self) -> None:
-        folder = self._folder()
-        with disk_errors(f"writing rows to a file in {folder}"):
+        with disk_errors(f"writing rows to a file in {self._folder}"):
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by array(), or with the spool
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  closed by array(), or with the spool
             for part in self._parts:
                 self._file.write(part.data)
             self._file.flush()

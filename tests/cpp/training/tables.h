@@ -1,6 +1,8 @@
 // Small training tables, and what is done to them.
 #pragma once
 
+#include <filesystem>
+#include <string>
 #include <vector>
 
 #include "training/batch_lookup.h"
@@ -13,18 +15,28 @@ struct Made {
   std::uint64_t seed = 1;
   float scale = 0.5f;
   std::uint32_t admit_after = 1;
-  bool tiered = false;
+  bool evicts = false;
+};
+
+// A folder that goes with it.
+struct Folder {
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "rows-XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+
+  std::string path;
 };
 
 inline TrainingOptions options(const Made& made) {
-  return {made.dim, made.rule,        0.25f,       made.seed, {Initial::kUniform, made.scale},
-          {},       made.admit_after, made.tiered, {},        false};
+  return {made.dim, made.rule,        0.25f, made.seed,  {Initial::kUniform, made.scale},
+          {},       made.admit_after, {},    made.evicts};
 }
 
-inline std::vector<float> look(TrainingTable& table, const std::vector<std::int64_t>& ids, bool train,
-                               const SideRows& side = {}) {
+inline std::vector<float> look(TrainingTable& table, const std::vector<std::int64_t>& ids, bool train) {
   std::vector<float> out(ids.size() * table.dim(), -1.0f);
-  table.lookup(ids.data(), ids.size(), out.data(), train, side);
+  table.lookup(ids.data(), ids.size(), out.data(), train);
   return out;
 }
 

@@ -68,7 +68,7 @@ struct World {
       to.push_back({out[f].data(), kDim});
       from.push_back({grads[f].data(), kDim});
     }
-    lookup.run(ids, kBatch, to, {true, threads, {}});
+    lookup.run(ids, kBatch, to, {true, threads});
     lookup.set_gradients(from, threads);
     std::vector<TableStep> steps;
     for (std::size_t table = 0; table < tables.size(); ++table) {

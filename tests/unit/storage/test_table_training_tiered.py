@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,17 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage._table import TrainingTable
+from storage._table import (
+    BatchLookup,
+    RowBudget,
+    RowGradients,
+    TrainingTable,
+    begin_tables,
+    read_ahead,
+    step_tables,
+)
 from storage.errors import ConfigError, StoreError
-from storage.tiers.training.budget import RowBudget
-from storage.tiers.training.export import TieredTrainingTable
-from storage.tiers.training.store import TrainingStore
+from storage.tiers.training.table import TieredTrainingTable
 from tests.support.examples import examples
 from tests.support.training_tables import pooled, step_rows, training_table
 
@@ -29,6 +35,7 @@ EDGES = [-(2**63), -1, 0, 1, 2**63 - 1]
 # A batch fits into the budget; all ids together do not.
 IDS = st.lists(st.sampled_from(EDGES) | st.integers(-20, 60), min_size=1, max_size=6)
 ROWS_IN_DRAM = 12
+ROW_OVERHEAD = 80
 
 
 def options(admit_after: int, adagrad: bool) -> dict[str, Any]:
@@ -38,9 +45,26 @@ def options(admit_after: int, adagrad: bool) -> dict[str, Any]:
 def tiered(
     folder: Path, admit_after: int = 1, adagrad: bool = True, *, rows: int = ROWS_IN_DRAM, name: str = "items"
 ) -> TieredTrainingTable:
-    row_bytes = 4 * DIM * (2 if adagrad else 1) + 112
-    native = training_table(DIM, **options(admit_after, adagrad), tiered=True)
-    return TieredTrainingTable(name, 3, native, store=TrainingStore(folder), budget=RowBudget(rows * row_bytes))
+    row_bytes = 4 * DIM * (2 if adagrad else 1) + ROW_OVERHEAD
+    return TieredTrainingTable(
+        name,
+        DIM,
+        budget=RowBudget(rows * row_bytes),
+        folder=folder,
+        optimizer="adagrad" if adagrad else "sgd",
+        rows=("uniform", 0.5),
+        initial_accumulator=0.1,
+        seed=7,
+        admit_after=admit_after,
+    )
+
+
+def in_dram(table: TieredTrainingTable) -> int:
+    return table.tier_figures()["rows_in_dram"]
+
+
+def outside(table: TieredTrainingTable) -> int:
+    return table.tier_figures()["rows_outside"]
 
 
 def same(one: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> bool:
@@ -55,8 +79,6 @@ class Beside(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
 
     def teardown(self) -> None:
-        if hasattr(self, "tiered"):
-            self.tiered.store.close()
         shutil.rmtree(self.folder)
 
     @initialize(admit_after=st.integers(1, 3), adagrad=st.booleans())
@@ -87,17 +109,12 @@ class Beside(RuleBasedStateMachine):
 
     @rule(ids=IDS, more=IDS)
     def batch(self, ids: list[int], more: list[int]) -> None:
-        """Trains a batch as the loop does: the next batch's rows are read meanwhile."""
-        now, following = np.array(ids), np.array(more)
-        self.tiered.hold(now)
-        reading = threading.Thread(target=self.tiered.stage, args=(following,))
-        reading.start()
-        self.looked(now, True)
-        self.stepped(now)
-        reading.join()
-        self.tiered.hold(following)
-        self.looked(following, True)
-        self.stepped(following)
+        """Trains batches as the loop does."""
+        for batch in (np.array(ids), np.array(more)):
+            begin_tables([self.tiered])
+            read_ahead([self.tiered], [np.array(more)])
+            self.looked(batch, True)
+            self.stepped(batch)
 
     def stepped(self, ids: np.ndarray) -> None:
         grads = self.rng.standard_normal((len(ids), DIM)).astype(F32)
@@ -112,13 +129,9 @@ class Beside(RuleBasedStateMachine):
     @rule(ids=st.lists(st.sampled_from(EDGES) | st.integers(-30, 70), max_size=60))
     def evaluate(self, ids: list[int]) -> None:
         """Looks up without changing or moving rows, also for more ids than the budget holds."""
-        before = self.tiered.native.size(), self.tiered.native.row_ids().tobytes(), self.tiered.rows_outside
+        before = self.tiered.row_ids().tobytes(), outside(self.tiered)
         self.looked(np.array(ids, np.int64), False)
-        assert before == (
-            self.tiered.native.size(),
-            self.tiered.native.row_ids().tobytes(),
-            self.tiered.rows_outside,
-        )
+        assert before == (self.tiered.row_ids().tobytes(), outside(self.tiered))
 
     @rule(ids=IDS, mode=st.integers(0, 1), train=st.booleans())
     def pool(self, ids: list[int], mode: int, train: bool) -> None:
@@ -153,7 +166,6 @@ class Beside(RuleBasedStateMachine):
         parts = [(ids, *self.tiered.export_ids(ids)) for ids in (old, new)]
         waiting, removed = self.tiered.export_counts(), self.tiered.removed()
         stamp = self.plain.stamp
-        self.tiered.store.close()
         plain, other = training_table(DIM, **options(*self.kind)), tiered(self.folder, *self.kind)
         for table in (plain, other):
             table.set_stamp(stamp)
@@ -181,8 +193,8 @@ class Beside(RuleBasedStateMachine):
     def agrees(self) -> None:
         assert self.plain.stamp == self.tiered.stamp
         assert self.plain.size() == self.tiered.size()
-        assert self.tiered.native.size() <= ROWS_IN_DRAM
-        assert len(self.plain.export_counts()[0]) == self.tiered.waiting()
+        assert in_dram(self.tiered) <= ROWS_IN_DRAM
+        assert len(self.plain.export_counts()[0]) == self.tiered.waiting_size()
         assert same(self.plain.export_rows(), self.tiered.export_rows())
         assert same(self.plain.export_counts(), self.tiered.export_counts())
         assert same(self.plain.removed(), self.tiered.removed())
@@ -195,7 +207,7 @@ class Beside(RuleBasedStateMachine):
 
 
 TestBeside = Beside.TestCase
-# A store is made for each example, so finding a smaller one would take long.
+# A table is filled for each example, so finding a smaller one would take long.
 TestBeside.settings = settings(
     max_examples=examples(60),
     stateful_step_count=40,
@@ -258,85 +270,48 @@ def test_a_batch_that_the_budget_cannot_hold_is_refused_by_name(table: TieredTra
 def test_rows_that_are_used_stay_and_rows_that_are_not_leave(table: TieredTrainingTable) -> None:
     hot, rng = np.arange(40), np.random.default_rng(3)
     for step in range(60):
-        table.hold(ids := np.concatenate([hot, 1000 + 20 * step + rng.integers(0, 20, 20)]))
-        look(table, ids)
-    assert np.isin(hot, table.native.row_ids()).all()
-    assert table.traffic.fetched_late < 60
+        begin_tables([table])
+        look(table, np.concatenate([hot, 1000 + 20 * step + rng.integers(0, 20, 20)]))
+    assert np.isin(hot, table.row_ids()).all()
+    assert table.tier_figures()["fetched"] < 60
 
 
-def test_a_row_that_was_only_read_ahead_leaves_without_a_write(table: TieredTrainingTable) -> None:
+def test_a_row_that_was_brought_and_not_changed_leaves_without_a_write(table: TieredTrainingTable) -> None:
     look(table, np.arange(80))
     look(table, np.arange(100, 180))
-    table.hold(np.arange(80))  # The rows are read, and not trained.
-    brought = table.traffic.fetched_late
-    table.hold(np.arange(300, 399))
+    RowGradients(table, np.arange(80), np.ones((80, DIM), F32))  # The rows are brought, and no step follows.
+    brought = table.tier_figures()["fetched"]
+    look(table, np.arange(300, 399))
+    figures = table.tier_figures()
     assert brought > 50
-    assert table.traffic.written == 160
-    assert table.traffic.left == 160 + brought
+    assert figures["written"] < 162
+    assert figures["left"] == figures["written"] + brought
 
 
-def test_what_was_read_ahead_is_not_used_when_it_is_old(table: TieredTrainingTable) -> None:
-    """A row that comes, is trained and leaves between the read-ahead and the batch is read again."""
+def test_gradients_reach_rows_that_left_since_they_were_read(table: TieredTrainingTable) -> None:
+    """Rows leave for another batch between a lookup and its step; also those that were only read, for evaluation."""
     reference = training_table(DIM, **options(1, True))
-    ids, others = np.arange(10), np.arange(100, 195)
-    for batch in (ids, others):
-        look(table, batch)
-        reference.lookup(batch, np.empty((len(batch), DIM), F32), True)
-    table.stage(ids)
-    for batch in (ids, others):
+    ids, offsets = np.arange(30), np.arange(31)
+    for train in (True, False):
+        waiting = []
         for one in (table, reference):
-            if batch is ids:
-                step_rows(one, ids, np.ones((10, DIM), F32))
-            else:
-                one.lookup(batch, np.empty((len(batch), DIM), F32), True)
-    assert not np.isin(ids, table.native.row_ids()).all()
-    table.hold(ids)
-    assert same(table.export_ids(ids), reference.export_ids(ids))
-    assert table.traffic.fetched_late > 0
+            one.lookup(np.arange(100, 190), np.empty((90, DIM), F32), True)
+            lookup = BatchLookup([one], [(0, 0, 0)])
+            out = np.empty((30, DIM), F32)
+            lookup.run([ids], [offsets], [None], 30, out, [], train, 1)
+            lookup.set_gradients(np.full((30, DIM), 0.5, F32), [], 1)
+            waiting.append(lookup)
+            one.lookup(np.arange(200, 290), np.empty((90, DIM), F32), True)
+        assert not np.isin(ids, table.row_ids()).all()
+        stepped = [
+            step_tables([one], [[lookup.gradients(0)]], "adagrad", {"lr": 0.1, "eps": 1e-8}, 1)
+            for one, lookup in zip((table, reference), waiting, strict=True)
+        ]
+        assert stepped == [30, 30]
+        assert same(tuple(table.export_ids(ids)), tuple(reference.export_ids(ids)))
 
 
-def test_what_leaves_when_a_batch_begins_was_read_ahead_too_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A count that is in the store for a moment is read there, returns, grows, and leaves again for the batch."""
-    table = tiered(tmp_path, admit_after=4)
-    ids = np.arange(4, dtype=np.int64)
-    look(table, ids)
-    table._spill_bare()
-    table.stage(ids)
-    look(table, ids)
-    monkeypatch.setattr(table, "_spill_bare_if_many", table._spill_bare)
-    table.hold(ids)
-    monkeypatch.undo()
-    assert [part.tolist() for part in table.export_counts()] == [ids.tolist(), [2] * len(ids)]
-    look(table, ids)
-    look(table, ids)
-    assert table.size() == len(ids)
-    table.store.close()
-
-
-def test_what_is_erased_while_it_is_read_ahead_does_not_come_back(
-    table: TieredTrainingTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids, erase = np.arange(10), table.store.erase
-    first = look(table, ids)
-    step_rows(table, ids, np.ones((10, DIM), F32))
-    look(table, np.arange(100, 195))
-    assert not np.isin(ids, table.native.row_ids()).any()
-
-    def erase_as_somebody_reads(*arguments: Any) -> None:
-        table.stage(ids)
-        erase(*arguments)
-
-    monkeypatch.setattr(table.store, "erase", erase_as_somebody_reads)
-    assert table.erase(ids) == 10
-    monkeypatch.undo()
-    table.hold(ids)
-    assert table.size() == 95
-    assert look(table, ids).tobytes() == first.tobytes()  # The rows are like new ones.
-
-
-def test_large_groups_of_rows_are_ingested_and_large_answers_are_files(tmp_path: Path) -> None:
+def test_large_tables_are_exported_in_order_from_files(tmp_path: Path) -> None:
     rows = 200_000
     table = tiered(tmp_path / "rows", rows=rows // 2)
     reference = training_table(DIM, **options(1, True))
@@ -347,7 +322,7 @@ def test_large_groups_of_rows_are_ingested_and_large_answers_are_files(tmp_path:
     for one in (table, reference):
         one.advance()
         one.lookup(np.arange(0, rows, 9) * 7919, np.empty((len(range(0, rows, 9)), DIM), F32), True)
-    assert table.native.size() <= rows // 2
+    assert in_dram(table) <= rows // 2
     assert same(table.export_rows(), reference.export_rows())
     assert table.changed_since(1).tolist() == reference.changed_since(1).tolist()
 
@@ -357,21 +332,23 @@ def test_memory_stays_within_the_budget_while_rows_come_and_go(tmp_path: Path) -
     table = tiered(tmp_path / "rows", admit_after=2, rows=20_000)
     rng = np.random.default_rng(2)
     beside = 300 << 10  # A table without rows takes this much.
+    waited = 0
     for step in range(120):
         ids = rng.integers(0, 60_000, 2000)
-        table.hold(ids)
+        begin_tables([table])
         look(table, ids)
         step_rows(table, ids, np.ones((2000, DIM), F32))
         assert table.memory_bytes() <= table.budget.dram_bytes + beside
+        waited = max(waited, len(table.outside_bare(0, None, None)[0]))
         if step % 10 == 9:
             table.erase(rng.integers(0, 60_000, 500))
             table.advance()
-    assert table.rows_outside > 10_000
-    assert table.waiting_outside > 0
+    assert outside(table) > 10_000
+    assert waited > 0
 
 
-def test_a_full_disk_is_an_error_and_no_row_is_lost(table: TieredTrainingTable) -> None:
-    """Limits the size of files, which has the effect of a full disk on RocksDB."""
+def test_a_full_disk_is_an_error_and_no_row_is_lost(table: TieredTrainingTable, tmp_path: Path) -> None:
+    """Limits the size of files, which has the effect of a full disk."""
     reference = training_table(DIM, **options(1, True))
 
     def train_until_it_is_full() -> None:
@@ -381,27 +358,37 @@ def test_a_full_disk_is_an_error_and_no_row_is_lost(table: TieredTrainingTable) 
             reference.lookup(ids, np.empty((90, DIM), F32), True)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, hard))
     try:
-        with pytest.raises(StoreError, match=r"writing \d+ entries .*(File too large|No space left)"):
+        with pytest.raises(StoreError, match=rf"rows to a file in {tmp_path}.*files of this process may not grow"):
             train_until_it_is_full()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert table.rows_outside > 90
+    assert outside(table) > 1000
     assert same(table.export_rows(), reference.export_rows())
 
 
-def test_a_store_goes_with_its_process_and_the_next_removes_what_a_killed_one_left(tmp_path: Path) -> None:
-    left = tmp_path / "rows-0000"
-    left.mkdir()
-    (left / "lock").touch()
-    one, other = tiered(tmp_path), tiered(tmp_path)
-    for table in (one, other):
-        for start in (0, 100):
-            look(table, np.arange(start, start + 10))
-    folders = set(tmp_path.glob("rows-*"))
-    assert len(folders) == 2
-    assert left not in folders
-    one.store.close()
-    other.store.close()
-    assert not list(tmp_path.glob("rows-*"))
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    table = tiered(tmp_path / "file" / "rows", rows=20)
+    look(table, np.arange(20))
+    with pytest.raises(StoreError, match=rf"folder {tmp_path}/file/rows"):
+        look(table, np.arange(100, 120))
+    assert table.size() == 20
+
+
+def test_nothing_of_the_file_is_seen_in_its_folder(table: TieredTrainingTable, tmp_path: Path) -> None:
+    for start in (0, 100):
+        look(table, np.arange(start, start + 90))
+    assert outside(table) > 0
+    assert list((tmp_path / "rows").iterdir()) == []
+    opened = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert any(str(tmp_path / "rows") in name and "deleted" in name for name in opened)
+
+
+def test_a_table_is_attached_once_and_empty(table: TieredTrainingTable, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="attach: the table must be empty"):
+        table.attach("items", RowBudget(1000), str(tmp_path))
+    plain = training_table(DIM)
+    with pytest.raises(ValueError, match="not attached to a budget"):
+        plain.tier_figures()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage._table import begin_tables
 from storage.errors import CheckpointError, ConfigError
 from storage.initializers import Initializer
 from tests.support.examples import examples
@@ -19,7 +20,7 @@ from trainer.checkpoint.tables import changed_bytes, changed_table, whole_table
 from trainer.embedding import BloomAdmission, EmbeddingTable, RowMemory
 
 DIM = 2
-ROW_BYTES = 4 * DIM + 112
+ROW_BYTES = 4 * DIM + 80
 FILTER = BloomAdmission(expected_ids=1000, false_rate=0.001)
 
 
@@ -32,8 +33,8 @@ def table_of(admit_after: int, admission: BloomAdmission | None = FILTER, **more
 
 def look(table: EmbeddingTable, ids: list[int]) -> None:
     wanted = np.array(ids, np.int64)
-    if table.tiered is not None:
-        table.tiered.hold(wanted)
+    if table.native.is_tiered:
+        begin_tables([table.native])
     table.lookup(wanted, train=True)
 
 
