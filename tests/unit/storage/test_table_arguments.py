@@ -33,7 +33,7 @@ def begin(mask: int = 0, **changes: object) -> object:
 
 def run(**changes: Any) -> None:
     given = {"values": [IDS], "offsets": [ENDS], "weights": [None], "batch": 1, "pooled": ROWS[:1].copy()}
-    BATCH.run(**{**given, "sequences": [], "train": True, "threads": 1, "sides": [], **changes})
+    BATCH.run(**{**given, "sequences": [], "train": True, "threads": 1, **changes})
 
 
 WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
