@@ -960,7 +960,7 @@ class TrainingTable:
 
     @property
     def is_tiered(self) -> bool:
-        """Whether rows may lie outside DRAM."""
+        """Tells whether rows may lie outside DRAM."""
 
     @property
     def record_bytes(self) -> int:
@@ -1084,7 +1084,7 @@ class RowBudget:
     def dram_bytes(self) -> int: ...
     @property
     def kept_bytes(self) -> int:
-        """What every table can have, whatever the others took."""
+        """Gives what every table can have, whatever the others took."""
 
     def begin_batch(self) -> bool:
         """

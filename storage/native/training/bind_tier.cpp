@@ -107,7 +107,7 @@ void bind_training_tier(nb::module_& module, nb::class_<TrainingTable>& table) {
                         "A budget of DRAM that training tables share: rows, optimizer values, index and counts.")
       .def(nb::new_([](std::size_t dram_bytes) { return std::make_shared<RowBudget>(dram_bytes); }), "dram_bytes"_a)
       .def_prop_ro("dram_bytes", &RowBudget::dram_bytes)
-      .def_prop_ro("kept_bytes", &RowBudget::kept, "What every table can have, whatever the others took.")
+      .def_prop_ro("kept_bytes", &RowBudget::kept, "Gives what every table can have, whatever the others took.")
       .def("begin_batch", &RowBudget::begin_batch,
            "Begins a batch of all tables. Returns whether reading ahead is worth it: batches waited for the disk.");
   module.def("begin_tables", &begin_tables, "tables"_a,
@@ -123,7 +123,7 @@ void bind_training_tier(nb::module_& module, nb::class_<TrainingTable>& table) {
            "The table must be empty. Afterwards changed_since, expired, removed, removed_since, waiting_since,\n"
            "export_rows and export_counts are about what is in DRAM; outside_rows and outside_bare give the rest.\n"
            "Raises ConfigError when the budget does not hold the table's filter.")
-      .def_prop_ro("is_tiered", &TrainingTable::is_tiered, "Whether rows may lie outside DRAM.")
+      .def_prop_ro("is_tiered", &TrainingTable::is_tiered, "Tells whether rows may lie outside DRAM.")
       .def_prop_ro("record_bytes", &TrainingTable::record_bytes,
                    "Number of bytes of a row in the file: count, stamp and tick (u32 each), weights and optimizer "
                    "values (float32).")

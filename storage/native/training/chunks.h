@@ -18,6 +18,13 @@ class Chunks {
   void reach(std::size_t at) {
     while (size() <= at) chunks_.push_back(std::make_unique<T[]>(kMask + 1));
   }
+  template <class Visit>
+  void each(Visit visit) const {  // visit(index, entry)
+    for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      const T* entries = chunks_[chunk].get();
+      for (std::size_t i = 0; i <= kMask; ++i) visit((chunk << kShift) + i, entries[i]);
+    }
+  }
   std::size_t bytes() const { return size() * sizeof(T); }
 
  private:

@@ -68,12 +68,6 @@ const std::uint8_t* RowFile::find(std::int64_t id) const {
   return place < pages_[page].used ? record_at(at(page), place) : nullptr;
 }
 
-void RowFile::prefetch(std::uint32_t page) const {
-  __builtin_prefetch(&pages_[page], 0, 3);
-  const std::uint8_t* tags = at(page);
-  for (std::size_t byte = 0; byte < tags_bytes_; byte += kLine) __builtin_prefetch(tags + byte, 0, 3);
-}
-
 void RowFile::prefetch_record(std::uint32_t page, std::int64_t id) const {
   std::uint8_t* from = at(page);
   const std::size_t place = match(from, 0, pages_[page].used, tag_of(hash(id)));

@@ -197,45 +197,34 @@ void TrainingTable::leave(std::size_t surplus_bytes) {
   }
 }
 
-// Slots of the rows that were used least, at most n; none that this batch uses. By heat, then by age: passes over small
-// states find the bounds, so that no list of all rows is made.
+// Slots of the rows that were used least, at most n; none that this batch uses. By heat, then by age: a first pass over
+// the states finds the heat below which all leave, so that only rows at this heat are compared by age.
 std::vector<std::uint32_t> TrainingTable::coldest(std::size_t n) {
-  const RowTier& tier = *tier_;
+  const std::uint32_t batch = tier_->batch;
   const auto heat_of = [](const RowTier::Slot& state) { return std::min<std::size_t>(state.heat, kHeats - 1); };
-  const auto may_leave = [&](const RowTier::Slot& state) { return state.live && state.used != tier.batch; };
+  const auto may_leave = [=](const RowTier::Slot& state) { return state.live && state.used != batch; };
   std::size_t counts[kHeats] = {};
-  const std::size_t end = tier.slots.size();
-  for (std::size_t slot = 0; slot < end; ++slot) {
-    if (may_leave(tier.slots[slot])) ++counts[heat_of(tier.slots[slot])];
-  }
-  std::size_t bound = 0;  // rows below this heat leave, and of those at it the oldest
+  tier_->slots.each([&](std::size_t, const RowTier::Slot& state) { counts[heat_of(state)] += may_leave(state); });
+  std::size_t bound = 0;
   std::size_t below = 0;
   while (bound < kHeats && below + counts[bound] <= n) below += counts[bound++];
-  std::uint32_t newest = 0;  // rows at the bound that were used before this batch leave
-  if (bound < kHeats && below < n) {
-    std::vector<std::uint32_t> ages;
-    ages.reserve(counts[bound]);
-    for (std::size_t slot = 0; slot < end; ++slot) {
-      const RowTier::Slot& state = tier.slots[slot];
-      if (may_leave(state) && heat_of(state) == bound) ages.push_back(state.used);
+  std::vector<std::uint32_t> slots;
+  std::vector<std::uint64_t> at_bound;  // batch of the last use, slot
+  slots.reserve(std::min(n, index_.size()));
+  if (bound < kHeats && below < n) at_bound.reserve(counts[bound]);
+  tier_->slots.each([&](std::size_t slot, const RowTier::Slot& state) {
+    if (!may_leave(state) || heat_of(state) > bound) return;
+    if (heat_of(state) < bound) {
+      slots.push_back(static_cast<std::uint32_t>(slot));
+    } else if (below < n) {
+      at_bound.push_back(std::uint64_t{state.used} << 32 | slot);
     }
-    const auto at = ages.begin() + static_cast<std::ptrdiff_t>(n - below);
-    std::nth_element(ages.begin(), at, ages.end());
-    newest = *at;
+  });
+  if (!at_bound.empty()) {
+    const auto end = at_bound.begin() + static_cast<std::ptrdiff_t>(n - below);
+    std::nth_element(at_bound.begin(), end, at_bound.end());
+    for (auto each = at_bound.begin(); each != end; ++each) slots.push_back(static_cast<std::uint32_t>(*each));
   }
-  std::vector<std::uint32_t> slots, ties;
-  slots.reserve(n);
-  for (std::uint32_t slot = 0; slot < end; ++slot) {
-    const RowTier::Slot& state = tier.slots[slot];
-    if (!may_leave(state) || heat_of(state) > bound) continue;
-    if (heat_of(state) < bound || state.used < newest) {
-      slots.push_back(slot);
-    } else if (state.used == newest && ties.size() < n) {
-      ties.push_back(slot);
-    }
-  }
-  const std::size_t room = n - std::min(n, slots.size());
-  slots.insert(slots.end(), ties.begin(), ties.begin() + static_cast<std::ptrdiff_t>(std::min(ties.size(), room)));
   age();
   return slots;
 }
