@@ -96,7 +96,7 @@ WRONG: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: run(values=[ROWS[0]]), TypeError, r"values\[0\]: expected a C-contiguous int64"),
     (lambda: run(pooled=ROWS), ValueError, r"pooled: expected shape \(1, 3\)"),
     (lambda: run(pooled=READ_ONLY[:1]), TypeError, "pooled: expected a C-contiguous, writable"),
-    (lambda: SEQUENCE.run([IDS], [ENDS], [None], 1, None, [], True, 1, []), ValueError, "sequences: there are too few"),
+    (lambda: SEQUENCE.run([IDS], [ENDS], [None], 1, None, [], True, 1), ValueError, "sequences: there are too few"),
     (lambda: BATCH.gradients(1), ValueError, "table: there is no table 1"),
     (lambda: BatchLookup([TRAINED], [(1, 0, 0)]), ValueError, r"features\[0\]: there is no table 1"),
     (lambda: BatchLookup([TRAINED], [(0, 4, 0)]), ValueError, "pooling: expected 0 to 3"),
