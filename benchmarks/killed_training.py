@@ -41,7 +41,7 @@ tables:
     dim: 16
     admit_after: 2
     admission: {{type: bloom, expected_ids: 20000, false_rate: 0.01}}
-    eviction: {{below_norm: 0.03, period_steps: 20}}
+    eviction: {{below_norm: 0.1, period_steps: 20}}
 model: {{type: dlrm, top: [16]}}
 optimizer: {{sparse: {{type: {rule}, lr: {rate}}}}}
 training: {{batch_size: 64, epochs: 2, seed: 1, checkpoint_every_steps: 20, threads: 1}}
