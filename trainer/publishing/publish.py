@@ -55,9 +55,10 @@ def publish(
     of arguments, a mapping of names), ids as int64 or int32, dense features as float32; names of inputs come from it.
     With a spec: raw columns by input (storage.features.Column); the module is called with what the feature engine makes
     of them. version: None takes the next number. golden_requests: rows drawn from the sample, 256 or more. tolerance:
-    how far a served output may be from the module's own, times the largest output if that is above 1. row_types: how
-    rows are stored: fp32, fp16, bf16 or int8, for all tables or by table ("default" for the rest). Raises Unsupported
-    for a module that cannot be cut, ParityError when the halves do not give the module's outputs.
+    how far a served output may be from the module's own, times the largest output if that is above 1; what rounding
+    alone changes is always accepted. row_types: how rows are stored: fp32, fp16, bf16 or int8, for all tables or by
+    table ("default" for the rest). Raises Unsupported for a module that cannot be cut, ParityError when the halves do
+    not give the module's outputs.
     """
     check_golden_requests(golden_requests)
     check_model_name(name)
