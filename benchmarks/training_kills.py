@@ -1,6 +1,6 @@
 """Claim: kill -9 at any moment of a training, with any optimizer, loses nothing that was committed and tears nothing.
 
-Ten trainings, one with each optimizer of the tables, have a tenth of their rows in DRAM, evict, admit by a filter, read
+Ten trainings, one with each optimizer of the tables, have a fifth of their rows in DRAM, evict, admit by a filter, read
 batches ahead, and publish versions and deltas. Each in turn is killed after a random time, while it trains, saves or
 publishes, and later resumed, again and again; one that is done begins anew. After every kill the newest commit must be
 bit for bit one of the same training, undisturbed and with all rows in DRAM, and so must every version and delta in the
