@@ -18,7 +18,7 @@ from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import delta_policy, lineage_of, publisher_of
-from trainer.publishing import DeltaPolicy
+from trainer.publishing import DeltaPolicy, Publisher
 from trainer.report import TableReport, TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.settings import check_same_training
@@ -101,11 +101,10 @@ def train(
         save_sample(output, sample)
         if repository is not None:
             policy = delta_policy(config)
-            loop.publish_with(publisher_of(config, model, sample, repository, policy, lineage_of(state)), policy)
+            publisher = publisher_of(config, model, sample, repository, policy, lineage_of(state))
+            loop.publish_with(publisher, policy)
         loop.run()
-        if repository is not None:
-            _publish_the_end(loop, policy)
-        published = loop.published[-1] if loop.published else None
+        published = None if repository is None else _publish_the_end(loop, publisher, policy)
         report = _report(config, loop, valid_rows, output, published, started)
     report.write(output / "report.json")
     return report
@@ -165,11 +164,16 @@ def training_rows(config: TrainConfig, data: DataPath, *, learns: bool = False) 
     return rows
 
 
-def _publish_the_end(loop: TrainingLoop, policy: DeltaPolicy) -> None:
-    # The snapshot that a crash left pending, or the policy's last publish, may be of this very state.
-    if not loop.published or loop.position.step > loop.position.published_step:
-        loop.publish("auto" if policy.publishes_deltas else "version")
+def _publish_the_end(loop: TrainingLoop, publisher: Publisher, policy: DeltaPolicy) -> Path:
+    # The snapshot that a crash left pending, or the policy's last publish, may be of this very state; and a run that is
+    # resumed when it is done has published it before.
+    path: Path | None = None
+    if loop.position.step == loop.position.published_step:
+        path = loop.published[-1] if loop.published else publisher.published_path()
+    if path is None:
+        path = loop.publish("auto" if policy.publishes_deltas else "version")
     loop.settle()
+    return path
 
 
 @contextmanager

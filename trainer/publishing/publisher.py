@@ -196,6 +196,22 @@ class Publisher:
         self.prepare(kind, from_snapshot=from_snapshot, version=version)
         return self.write()
 
+    def published_path(self) -> Path | None:
+        """Returns the folder of the newest snapshot; None when the repository does not hold it as it is asked for now.
+
+        Another spec, other row types and other absent rows need a new version.
+        """
+        newest, base = self._lineage.newest, self._base(self._lineage)
+        if newest is None or base is None:
+            return None
+        self._ready(self._lineage)
+        if not self._has_our_spec(base) or not self._stores_alike(base):
+            return None
+        if newest.sequence == 0:
+            return base.path
+        delta = find_delta(base.path, newest.snapshot)
+        return None if delta is None else delta.path
+
     @contextmanager
     def _quiet(self) -> Iterator[None]:
         """Puts the module in eval() and disables gradients for the block."""

@@ -183,3 +183,22 @@ def test_predict_needs_no_label_and_keeps_the_order_of_rows(clicks: Path, tmp_pa
     assert len(scores) == table.num_rows
     pq.write_table(table.drop_columns(["clicked"]).slice(100, 5), tmp_path / "few.parquet")
     np.testing.assert_allclose(trained.predict(tmp_path / "few.parquet"), scores[100:105], atol=1e-6)
+
+
+def test_a_run_that_is_done_is_published_once_however_often_it_is_resumed(
+    clicks: Path, tmp_path: Path, config_of: Make
+) -> None:
+    def published(folder: str, **options: object) -> list[str]:
+        config = config_of(epochs="1")
+        config = config.model_copy(update={"publish": config.publish.model_copy(update=options)})
+        again = bool(checkpoints(tmp_path / "run"))
+        report = quiet(config, clicks, tmp_path / "run", repository=tmp_path / folder, resume=again)
+        assert report.published is not None
+        names = sorted(path.name for path in report.published.parent.iterdir() if path.name.isdigit())
+        assert report.published.name == names[-1]
+        return names
+
+    assert published("models") == ["1"]
+    assert published("models") == ["1"]
+    assert published("models", row_types={"default": "int8"}) == ["1", "2"]
+    assert published("elsewhere", row_types={"default": "int8"}) == ["1"]
