@@ -25,6 +25,8 @@ TORCH, TORCHREC, TABLE_BATCHED = "torch EmbeddingBag, sparse", "TorchRec, fused"
 KINDS = {TORCH: "torch", TORCHREC: "torchrec", TABLE_BATCHED: "fbgemm"}
 OVER_TORCH, OVER_TORCHREC = 2.5, 1.7
 CHECKED_STEPS = 5
+# Share of values that may differ after these steps.
+OTHER_VALUES = 1e-3
 _SAMPLES = 1e-3
 _MAX_S = 60.0
 
@@ -162,10 +164,10 @@ def beside(
 
 
 def check_same(world: DlrmBatches, ours: Training, peers: TrainingPeers, what: str) -> None:
-    """Raises AssertionError unless both have the same losses and steps of rows, within what rounding explains.
+    """Raises AssertionError unless both have the same losses and rows, within what rounding explains.
 
     The first steps of Adagrad and Adam have one length whatever the gradient's, so a gradient that is nothing but
-    rounding moves a value as far as any other: rows are compared by the norm of their difference.
+    rounding moves a value as far as any other: a few values may differ by a whole step.
     """
     before = world.rows_of(ours.tables, 0)
     losses = [ours.step(turn) for turn in range(CHECKED_STEPS)]
@@ -173,6 +175,7 @@ def check_same(world: DlrmBatches, ours: Training, peers: TrainingPeers, what: s
     if not np.allclose(losses, theirs, rtol=1e-4):
         raise AssertionError(f"{what}: the losses are {theirs}, ours are {losses}: no figure counts")
     after = world.rows_of(ours.tables, 0)
-    share = float(np.linalg.norm(after - peers.rows(0)) / np.linalg.norm(after - before))
-    if not share < 0.01:
-        raise AssertionError(f"{what}: the steps of the rows differ by {share:.1%}: no figure counts")
+    longest = np.abs(after - before).max()
+    share = float(np.mean(np.abs(after - peers.rows(0)) > 0.01 * longest))
+    if not share < OTHER_VALUES:
+        raise AssertionError(f"{what}: {share:.2%} of the values of rows differ: no figure counts")
