@@ -25,8 +25,9 @@ TORCH, TORCHREC, TABLE_BATCHED = "torch EmbeddingBag, sparse", "TorchRec, fused"
 KINDS = {TORCH: "torch", TORCHREC: "torchrec", TABLE_BATCHED: "fbgemm"}
 OVER_TORCH, OVER_TORCHREC = 2.5, 1.7
 CHECKED_STEPS = 5
-# Share of values that may differ after these steps.
-OTHER_VALUES = 1e-3
+# What rounding may change of these steps, by their norm. It is 1.2% with Adam at dim 64, also of dense weights whose
+# gradients are almost 0; an optimizer with another rule differs by tens of percent.
+OTHER_STEPS = 0.03
 _SAMPLES = 1e-3
 _MAX_S = 60.0
 
@@ -167,7 +168,7 @@ def check_same(world: DlrmBatches, ours: Training, peers: TrainingPeers, what: s
     """Raises AssertionError unless both have the same losses and rows, within what rounding explains.
 
     The first steps of Adagrad and Adam have one length whatever the gradient's, so a gradient that is nothing but
-    rounding moves a value as far as any other: a few values may differ by a whole step.
+    rounding moves a value as far as any other: rows are compared by the norm of their difference.
     """
     before = world.rows_of(ours.tables, 0)
     losses = [ours.step(turn) for turn in range(CHECKED_STEPS)]
@@ -175,7 +176,6 @@ def check_same(world: DlrmBatches, ours: Training, peers: TrainingPeers, what: s
     if not np.allclose(losses, theirs, rtol=1e-4):
         raise AssertionError(f"{what}: the losses are {theirs}, ours are {losses}: no figure counts")
     after = world.rows_of(ours.tables, 0)
-    longest = np.abs(after - before).max()
-    share = float(np.mean(np.abs(after - peers.rows(0)) > 0.01 * longest))
-    if not share < OTHER_VALUES:
-        raise AssertionError(f"{what}: {share:.2%} of the values of rows differ: no figure counts")
+    share = float(np.linalg.norm(after - peers.rows(0)) / np.linalg.norm(after - before))
+    if not share < OTHER_STEPS:
+        raise AssertionError(f"{what}: the steps of the rows differ by {share:.1%}: no figure counts")
