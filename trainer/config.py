@@ -71,6 +71,8 @@ class TrainingConfig(StrictModel):
     seed: int = Field(default=1, ge=0, lt=2**63)
     #: Threads of the dense part; 0 is all cores but one, which reads ahead.
     threads: int = Field(default=0, ge=0, le=1024)
+    #: Threads that compute features ahead of the step; the batches and their order are the same for any number.
+    feature_threads: int = Field(default=1, ge=1, le=64)
     #: Epochs between evaluations; 0 for the last epoch only.
     eval_every: int = Field(default=1, ge=0)
     #: Steps between checkpoints; 0 for the end of each epoch only.

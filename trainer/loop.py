@@ -22,7 +22,7 @@ from torch.nn import functional
 from storage.errors import ConfigError, InvalidInput
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState
 from trainer.config import TrainConfig
-from trainer.data import Batch, BatchMaker, ParquetRows, Prefetcher, RowStream
+from trainer.data import Batch, BatchMaker, ParquetRows, Prefetcher, RowStream, mapped
 from trainer.embedding import EmbeddingTable, RowMemory, global_clip
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
@@ -34,6 +34,7 @@ from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.report import EpochReport, finite_or_none
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
+from trainer.step_profile import ProfileReport, StepProfile, time_lookups
 from trainer.warm_start import StartFrom, StartReport, start_config
 
 
@@ -72,6 +73,9 @@ class TrainingLoop:
         self.memory = memory
         self._settings = settings_of(config)
         self._maker = BatchMaker(config.spec, config.label, config.training.time_column)
+        self._feature_threads = config.training.feature_threads
+        self._profile = StepProfile({"features": self._feature_threads})
+        time_lookups(model, self._profile)
         self._stop = threading.Event()
         self._publishing: dict[str, Any] | None = None
         self._publisher: Publisher | None = None
@@ -228,14 +232,18 @@ class TrainingLoop:
     def _pass(self, stream: RowStream, epoch: int, what: str) -> None:
         start = self.position
         self._display.begin(what, stream.batches, start.batch)
-        batches = (self._maker.batch(table) for table in stream.epoch(epoch, skip_batches=start.batch))
+        profile = self._profile
         self.model.train()
         if start.step > start.published_step:
             self._publish_if_due()  # it was due at the step that Ctrl-C interrupted
         began = time.monotonic()
         every = self.config.training.checkpoint_every_steps
-        with Prefetcher(batches) as prefetched:
-            for batch in self._with_rows(prefetched):
+        with (
+            Prefetcher(profile.timed("read", stream.epoch(epoch, skip_batches=start.batch))) as tables,
+            Prefetcher(mapped(profile.working("features", self._maker.batch), tables, self._feature_threads)) as made,
+        ):
+            step_began = time.perf_counter()
+            for batch in self._with_rows(profile.timed("wait", made)):
                 loss = self._step(batch)
                 self.position = replace(
                     self.position,
@@ -251,15 +259,28 @@ class TrainingLoop:
                     self._interrupted()
                 if not self._publish_if_due() and every and self.position.step % every == 0:
                     self.save()
+                step_ended = time.perf_counter()
+                profile.step(step_ended - step_began)
+                step_began = step_ended
 
     def _with_rows(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        self._display.note = self._note
         if self.memory is None:
             return batches
-        memory = self.memory
-        self._display.note = lambda: f"  {memory.figures().short()}"
         return self.memory.held(batches, BatchIds(self.config.spec))
 
+    def _note(self) -> str:
+        """Returns what the progress bar shows of the stages and of the memory."""
+        report = self._profile.report()
+        held_up = "" if report is None else f"  held up by {report.short()}"
+        return held_up if self.memory is None else f"{held_up}  {self.memory.figures().short()}"
+
+    def profile(self) -> ProfileReport | None:
+        """Returns the work of the stages of the steps so far; None before the first one."""
+        return self._profile.report()
+
     def _step(self, batch: Batch) -> float:
+        began, looked_up = time.perf_counter(), self._profile.lookup_seconds
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
         logits = self.model.logits(batch.inputs)
@@ -268,13 +289,19 @@ class TrainingLoop:
         if not math.isfinite(value):
             raise self._not_finite(batch, value)
         loss.backward()  # type: ignore[no-untyped-call]
+        looked_up = self._profile.lookup_seconds - looked_up
+        self._profile.add("dense", time.perf_counter() - began - looked_up)
+        with self._profile.stage("update"):
+            self._update(batch)
+        self._display.step(value, batch.labels, logits)
+        return value
+
+    def _update(self, batch: Batch) -> None:
         self._schedule.set(self.position.step)
         clip_norm = self.config.optimizer.clip_norm
         scale = global_clip(clip_norm, self.model.parameters(), self.sparse_optimizer) if clip_norm else 1.0
         self.dense_optimizer.step()
         self.sparse_optimizer.step(scale=scale, seconds=self._seconds(batch))
-        self._display.step(value, batch.labels, logits)
-        return value
 
     def _seconds(self, batch: Batch) -> float | None:
         """Returns the time of a batch for eviction; None: the wall clock."""

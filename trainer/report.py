@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainer.embedding import MemoryFigures
     from trainer.start_report import StartReport
+    from trainer.step_profile import ProfileReport
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class TrainReport:
     memory: MemoryFigures | None = None
     #: What the run took over from another one, or from a version, before its first step.
     started: StartReport | None = None
+    #: The work of the stages of the steps that this call trained; None when it trained none.
+    profile: ProfileReport | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -109,6 +112,7 @@ class UpdateReport:
     published: list[Path] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
     memory: MemoryFigures | None = None
+    profile: ProfileReport | None = None
 
     @property
     def rows_per_second(self) -> float:

@@ -238,6 +238,7 @@ def _report(
         tables=table_reports(loop),
         memory=None if loop.memory is None else loop.memory.figures(),
         started=started,
+        profile=loop.profile(),
     )
 
 

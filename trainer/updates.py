@@ -106,6 +106,7 @@ def update(
         published=loop.published,
         tables=tables_after,
         memory=memory_after,
+        profile=loop.profile(),
     )
     report.write(output / "update.json")
     return report

@@ -186,6 +186,8 @@ def _print(report: TrainReport) -> None:
             f"table {table.name}: {table.rows:,} rows of {table.dim}, {table.waiting:,} ids not seen often enough, "
             f"{table.memory_bytes / 2**20:.1f} MiB"
         )
+    if report.profile is not None:
+        click.echo(f"stages: {report.profile.line()}")
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
     if report.published is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage.parquet import DataPath, ParquetRows, Wanted
 from trainer.data.batches import Batch, BatchMaker, to_inputs
-from trainer.data.prefetch import Prefetcher
+from trainer.data.prefetch import Prefetcher, mapped
 from trainer.data.stream import RowStream
 from trainer.data.times import check_time_column
 
@@ -17,5 +17,6 @@ __all__ = [
     "RowStream",
     "Wanted",
     "check_time_column",
+    "mapped",
     "to_inputs",
 ]

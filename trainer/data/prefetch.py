@@ -1,14 +1,17 @@
-"""Prefetches one step ahead in a thread: reading and feature work overlap with the model's."""
+"""Runs stages of the data in threads of their own, a bounded number of items ahead of the stage that takes them."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _POLL_S = 0.1
 
 
@@ -68,3 +71,22 @@ class Prefetcher(Generic[_Item]):
                 continue
             return True
         return False
+
+
+def mapped(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> Iterator[_Result]:
+    """Yields work(item) for each item, in their order, computed by so many threads. What work raises is raised here."""
+    if threads == 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="stage") as pool:
+        under_way: deque[Future[_Result]] = deque()
+        try:
+            for item in items:
+                under_way.append(pool.submit(work, item))
+                if len(under_way) > threads:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()

@@ -136,6 +136,25 @@ def test_a_changed_byte_in_a_checkpoint_is_noticed(clicks: Path, tmp_path: Path,
         load_trained(tmp_path)
 
 
+def test_threads_of_features_change_nothing_and_the_report_has_the_stages(
+    clicks: Path, tmp_path: Path, config_of: Make
+) -> None:
+    config = config_of()
+    several = config.model_copy(update={"training": config.training.model_copy(update={"feature_threads": 3})})
+    one = quiet(config, clicks, tmp_path / "one")
+    three = quiet(several, clicks, tmp_path / "three")
+    assert content(config, one.checkpoint) == content(config, three.checkpoint)
+    assert three.profile is not None
+    assert three.profile.steps == three.steps
+    stages = {stage.name: stage for stage in three.profile.stages}
+    assert stages["features"].threads == 3
+    assert all(stage.seconds > 0 for stage in stages.values())
+    in_step = sum(stages[name].share for name in ("lookup", "dense", "update"))
+    assert in_step + three.profile.waited_seconds / three.profile.seconds <= 1.0
+    written = json.loads((tmp_path / "three" / "report.json").read_text())["profile"]
+    assert written["bound_by"] in stages
+
+
 def test_training_leaves_the_callers_random_numbers_alone(clicks: Path, tmp_path: Path, config_of: Make) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)

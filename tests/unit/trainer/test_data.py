@@ -14,7 +14,7 @@ import pytest
 
 from storage.errors import ConfigError, InvalidInput
 from trainer.config import TrainConfig
-from trainer.data import BatchMaker, ParquetRows, Prefetcher, RowStream, Wanted
+from trainer.data import BatchMaker, ParquetRows, Prefetcher, RowStream, Wanted, mapped
 
 Make = Callable[..., TrainConfig]
 
@@ -154,3 +154,19 @@ def test_leaving_the_prefetcher_early_stops_its_thread() -> None:
         assert next(iter(prefetched)) == 0
     assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
     assert len(made) <= 6
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_mapped_items_keep_their_order_and_hand_on_errors(threads: int) -> None:
+    def work(number: int) -> int:
+        if number == 12:
+            raise InvalidInput("item 12 is bad")
+        threading.Event().wait(0.005 * (number % 3))  # later items are ready first
+        return number * number
+
+    seen: list[int] = []
+    with pytest.raises(InvalidInput, match="item 12"):
+        seen.extend(mapped(work, range(20), threads))
+    assert seen == [number * number for number in range(12)]
+    assert list(mapped(work, range(5), threads)) == [0, 1, 4, 9, 16]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("stage")]
