@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.traffic import Array
+from storage.data import Wanted
 from storage.features.spec import FeatureSpec
-from storage.parquet import Wanted
 from trainer.config import TrainConfig
-from trainer.data import BatchMaker, ParquetRows, RowStream
+from trainer.data import BatchMaker, DataRows, RowStream
 from trainer.embedding import Embedded
 from trainer.evaluate import Evaluation, evaluate
 from trainer.models import RankingModel, build_model, build_tables
@@ -70,7 +70,7 @@ def train_plain(config: TrainConfig, data: Path, *, same_rows: bool) -> tuple[Ev
     """
     rows = training_rows(config, data / "train.parquet", learns=True)
     config = config.with_column_types(rows.column_types)
-    test = ParquetRows.open(data / "test.parquet", Wanted(config.inputs, config.label))
+    test = DataRows.open(data / "test.parquet", Wanted(config.inputs, config.label))
     maker = BatchMaker(config.spec, config.label)
     training = config.training
     # Gradients come from torch itself; a choice keeps torch from warning that none was made.
@@ -119,7 +119,7 @@ def train_epoch(
             optimizer.step()
 
 
-def known_ids(spec: FeatureSpec, maker: BatchMaker, *parts: ParquetRows) -> dict[str, Array]:
+def known_ids(spec: FeatureSpec, maker: BatchMaker, *parts: DataRows) -> dict[str, Array]:
     """Returns the ids (R,) ascending of each table in these rows."""
     found: dict[str, set[int]] = {feature.table: set() for feature in spec.ids_features}
     for rows in parts:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainer.data import BatchMaker, ParquetRows, Prefetcher, RowStream
+from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream
 from trainer.metrics import auc, log_loss
 from trainer.progress import Display
 
@@ -53,7 +53,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def evaluate(
-    model: nn.Module, rows: ParquetRows, maker: BatchMaker, display: Display | None = None, *, what: str = "evaluating"
+    model: nn.Module, rows: DataRows, maker: BatchMaker, display: Display | None = None, *, what: str = "evaluating"
 ) -> Evaluation:
     """Returns the scores of all rows beside their labels."""
     stream = RowStream(rows, EVALUATION_ROWS)
@@ -73,7 +73,7 @@ def evaluate(
     return Evaluation(np.concatenate(labels), np.concatenate(scores))
 
 
-def predict_rows(model: nn.Module, rows: ParquetRows, maker: BatchMaker) -> Array:
+def predict_rows(model: nn.Module, rows: DataRows, maker: BatchMaker) -> Array:
     """Returns the scores of all rows, (N,) float32; no label is read."""
     scores: list[Array] = []
     batches = (maker.inputs(table) for table in RowStream(rows, EVALUATION_ROWS).epoch(0))

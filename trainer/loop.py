@@ -22,7 +22,7 @@ from torch.nn import functional
 from storage.errors import ConfigError, InvalidInput
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState
 from trainer.config import TrainConfig
-from trainer.data import Batch, BatchMaker, ParquetRows, Prefetcher, RowStream, mapped
+from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, mapped
 from trainer.embedding import EmbeddingTable, RowMemory, global_clip
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
@@ -50,8 +50,8 @@ class TrainingLoop:
         config: TrainConfig,
         model: RankingModel,
         tables: Mapping[str, EmbeddingTable],
-        rows: ParquetRows,
-        valid: ParquetRows | None,
+        rows: DataRows,
+        valid: DataRows | None,
         log: CommitLog,
         display: Display,
         memory: RowMemory | None = None,

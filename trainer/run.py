@@ -13,7 +13,7 @@ from storage.errors import ConfigError
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config
-from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted, check_time_column
+from trainer.data import BatchMaker, DataPath, DataRows, Wanted, check_time_column
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -112,7 +112,7 @@ def train(
 
 def _open_rows(
     config: TrainConfig, data: DataPath, valid: float | DataPath | None, limit: int | None
-) -> tuple[TrainConfig, ParquetRows, ParquetRows | None]:
+) -> tuple[TrainConfig, DataRows, DataRows | None]:
     """Opens the rows to train on and to evaluate on; returns them with the configuration that names their column
     types.
     """
@@ -122,14 +122,14 @@ def _open_rows(
         if limit < 1:
             raise ConfigError(f"limit is {limit}, expected 1 or more", field="limit")
         rows = rows.range(0, limit)
-    valid_rows: ParquetRows | None = None
+    valid_rows: DataRows | None = None
     if isinstance(valid, int | float):
         if not 0.0 < valid < 1.0:
             raise ConfigError(f"valid is {valid}, expected a fraction between 0 and 1, or files", field="valid")
         split = rows.rows - round(rows.rows * valid)
         rows, valid_rows = rows.range(0, split), rows.range(split, rows.rows)
     elif valid is not None:
-        valid_rows = ParquetRows.open(valid, Wanted(config.inputs, config.label))
+        valid_rows = DataRows.open(valid, Wanted(config.inputs, config.label))
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
@@ -149,12 +149,12 @@ def _started(
     return report
 
 
-def training_rows(config: TrainConfig, data: DataPath, *, learns: bool = False) -> ParquetRows:
+def training_rows(config: TrainConfig, data: DataPath, *, learns: bool = False) -> DataRows:
     """Opens rows to train on, with the time column of the configuration. learns: as `Wanted` says."""
     column = config.training.time_column
     wanted = Wanted(config.inputs, config.label, keep=() if column is None else (column,), learns=learns)
     try:
-        rows = ParquetRows.open(data, wanted)
+        rows = DataRows.open(data, wanted)
     except ConfigError as error:
         if error.field != "keep":
             raise
@@ -188,7 +188,7 @@ def threads(wanted: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _check_same_run(commit: Commit, config: TrainConfig, rows: ParquetRows) -> None:
+def _check_same_run(commit: Commit, config: TrainConfig, rows: DataRows) -> None:
     state, folder = commit.state, commit.folder
     check_same_training(state.settings, config, folder)
     if state.update is not None:
@@ -216,7 +216,7 @@ def _check_nothing_is_pending(commit: Commit, repository: Path | str | None) -> 
 def _report(
     config: TrainConfig,
     loop: TrainingLoop,
-    valid: ParquetRows | None,
+    valid: DataRows | None,
     output: Path,
     published: Path | None,
     started: StartReport | None,

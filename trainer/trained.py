@@ -21,7 +21,7 @@ from storage.features.python_rows import column_rows
 from storage.paths import local_path
 from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, with_row_types
-from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted
+from trainer.data import BatchMaker, DataPath, DataRows, Wanted
 from trainer.embedding import EmbeddingTable
 from trainer.evaluate import Evaluation, evaluate, predict_rows
 from trainer.models import RankingModel, build_model, build_tables
@@ -54,12 +54,12 @@ class Trained:
 
     def predict(self, data: DataPath) -> np.ndarray[Any, Any]:
         """Returns the scores of Parquet rows, (N,) float32, in the order of files and rows. Labels are not read."""
-        rows = ParquetRows.open(data, Wanted(self.config.inputs))
+        rows = DataRows.open(data, Wanted(self.config.inputs))
         return predict_rows(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
     def evaluate(self, data: DataPath) -> Evaluation:
         """Returns labels and scores of Parquet rows."""
-        rows = ParquetRows.open(data, Wanted(self.config.inputs, self.config.label))
+        rows = DataRows.open(data, Wanted(self.config.inputs, self.config.label))
         return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
     def publish(
@@ -178,7 +178,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         new.unlink(missing_ok=True)
 
 
-def sample_columns(rows: ParquetRows, maker: BatchMaker, count: int = SAMPLE_ROWS) -> dict[str, Column]:
+def sample_columns(rows: DataRows, maker: BatchMaker, count: int = SAMPLE_ROWS) -> dict[str, Column]:
     """Raw columns of up to `count` rows, in some runs spread over the data."""
     import pyarrow as pa
 

@@ -11,7 +11,7 @@ from storage.errors import ConfigError, NotFound
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
 from trainer.config import PublishConfig, TrainConfig
-from trainer.data import BatchMaker, DataPath, ParquetRows, Wanted
+from trainer.data import BatchMaker, DataPath, DataRows, Wanted
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -54,7 +54,7 @@ def update(
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
     rows = training_rows(config, data)
-    valid_rows = None if valid is None else ParquetRows.open(valid, Wanted(config.inputs, config.label))
+    valid_rows = None if valid is None else DataRows.open(valid, Wanted(config.inputs, config.label))
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
@@ -120,7 +120,7 @@ class _Start:
         log: CommitLog,
         newest: Commit,
         config: TrainConfig,
-        rows: ParquetRows,
+        rows: DataRows,
         *,
         resume: bool,
         from_snapshot: str | None,
@@ -158,7 +158,7 @@ class _Start:
             return  # the pending snapshot is written first, and is then the newest
         self.lineage = replace(self.lineage, pending=None).up_to(self._origin)
 
-    def _is_same_pass(self, newest: Commit, rows: ParquetRows, from_snapshot: str | None) -> bool:
+    def _is_same_pass(self, newest: Commit, rows: DataRows, from_snapshot: str | None) -> bool:
         assert self.update is not None
         same = newest.state.data_fingerprint == rows.fingerprint
         return same and (from_snapshot is None or self._origin == self.update.origin)

@@ -315,7 +315,7 @@ def _parquet(console: Console, path: Path) -> None:
     import pyarrow.lib
     import pyarrow.parquet
 
-    from storage.parquet import find_files
+    from storage.data import find_files
 
     files = find_files(path)
     first: dict[str, Any] = {}

@@ -124,9 +124,9 @@ def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:
 def _from_file(path: Path, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
     if path.suffix in {".json", ".jsonl"}:
         return _from_json_lines(path, inputs, skip, rows)
-    from storage.parquet import ParquetRows, Wanted
+    from storage.data import DataRows, Wanted
 
-    opened = ParquetRows.open(path, Wanted(inputs, optional=[entry.name for entry in inputs]))
+    opened = DataRows.open(path, Wanted(inputs, optional=[entry.name for entry in inputs]))
     there = [entry for entry in inputs if entry.source in opened.schema.names]
     if not there:
         raise ConfigError(

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from emberline.inspection.figures import TableFigures
+from storage.data import DataRows, Wanted
 from storage.features import CollisionReport, FeatureSpec, collision_report, column_from_arrow
 from storage.features.feature import Feature
 from storage.features.transforms import Cross, Hash
-from storage.parquet import ParquetRows, Wanted
 
 _HASH_BITS = 63
 
@@ -85,7 +85,7 @@ def measured_collisions(
     inputs = tuple(entry for entry in spec.inputs if entry.name in needed)
     part = FeatureSpec(inputs=inputs, features=tuple(features))
     wanted = tuple(entry for entry in inputs if entry.name in read)
-    rows = ParquetRows.open(list(data), Wanted(wanted)).range(0, limit).read()
+    rows = DataRows.open(list(data), Wanted(wanted)).range(0, limit).read()
     columns = {entry.name: column_from_arrow(rows.column(entry.source), entry) for entry in wanted}
     return {report.feature: report for report in collision_report(part, columns, rows.num_rows)}
 

@@ -21,10 +21,10 @@ from serving.pipeline.host import Pipeline
 from serving.pipeline.snapshot import Snapshot
 from storage.checkpoint import GraphOutput
 from storage.checkpoint.as_of import AsOf
+from storage.data import DataPath, DataRows, Wanted
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, FeatureSpec, column_from_arrow
 from storage.features.dtypes import NUMPY_DTYPES
-from storage.parquet import DataPath, ParquetRows, Wanted
 from storage.paths import local_path
 from storage.tiers.tiered import LoadProgress, TieredStore
 
@@ -123,19 +123,19 @@ class Scorer:
         return snapshot
 
 
-def open_source(spec: FeatureSpec, source: DataPath, keep: Sequence[str] = ()) -> ParquetRows:
+def open_source(spec: FeatureSpec, source: DataPath, keep: Sequence[str] = ()) -> DataRows:
     """Opens Parquet files, or folders of them, whose rows a version with this spec can score.
 
     keep: columns that are copied into the result. Raises ConfigError naming the file and the column that is missing, or
     of another type than in training: before a model is loaded for it.
     """
     optional = [entry.name for entry in spec.inputs if entry.missing == "null"]
-    return ParquetRows.open(source, Wanted(spec.inputs, keep=keep, optional=optional))
+    return DataRows.open(source, Wanted(spec.inputs, keep=keep, optional=optional))
 
 
 def score_parquet(
     scorer: Scorer,
-    source: ParquetRows,
+    source: DataRows,
     target: Path,
     *,
     keep: Sequence[str] = (),
@@ -173,7 +173,7 @@ def score_parquet(
 
 
 def _scored(
-    scorer: Scorer, source: ParquetRows, batch_rows: int, threads: int
+    scorer: Scorer, source: DataRows, batch_rows: int, threads: int
 ) -> Iterator[tuple[pa.RecordBatch, list[np.ndarray]]]:
     """Yields batches with their scores, in order; at most _AHEAD batches a thread are under way."""
     inputs = [entry for entry in scorer.spec.inputs if entry.source in source.schema.names]

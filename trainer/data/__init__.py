@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.parquet import DataPath, ParquetRows, Wanted
+from storage.data import DataPath, DataRows, Wanted
 from trainer.data.batches import Batch, BatchMaker, to_inputs
 from trainer.data.prefetch import Prefetcher, mapped
 from trainer.data.stream import RowStream
@@ -12,7 +12,7 @@ __all__ = [
     "Batch",
     "BatchMaker",
     "DataPath",
-    "ParquetRows",
+    "DataRows",
     "Prefetcher",
     "RowStream",
     "Wanted",

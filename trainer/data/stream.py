@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.parquet import ParquetRows, RowGroup
+from storage.data import DataRows, RowGroup
 
 
 class RowStream:
@@ -22,7 +22,7 @@ class RowStream:
     is in memory. The last batch of an epoch may be smaller.
     """
 
-    def __init__(self, rows: ParquetRows, batch_size: int, *, shuffle_rows: int | None = None, seed: int = 0) -> None:
+    def __init__(self, rows: DataRows, batch_size: int, *, shuffle_rows: int | None = None, seed: int = 0) -> None:
         self._rows = rows
         self._batch_size = batch_size
         self._shuffle_rows = shuffle_rows

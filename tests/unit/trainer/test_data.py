@@ -14,13 +14,13 @@ import pytest
 
 from storage.errors import ConfigError, InvalidInput
 from trainer.config import TrainConfig
-from trainer.data import BatchMaker, ParquetRows, Prefetcher, RowStream, Wanted, mapped
+from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream, Wanted, mapped
 
 Make = Callable[..., TrainConfig]
 
 
-def opened(path: Path, config: TrainConfig) -> ParquetRows:
-    return ParquetRows.open(path, Wanted(config.inputs, config.label))
+def opened(path: Path, config: TrainConfig) -> DataRows:
+    return DataRows.open(path, Wanted(config.inputs, config.label))
 
 
 def prices(tables: Iterator[pa.Table]) -> list[list[float]]:
@@ -98,9 +98,9 @@ def test_a_missing_label_a_text_label_and_a_label_of_two_are_refused(
 ) -> None:
     config = config_of()
     with pytest.raises(ConfigError, match="no label column 'clickd'"):
-        ParquetRows.open(clicks, Wanted(config.inputs, "clickd"))
+        DataRows.open(clicks, Wanted(config.inputs, "clickd"))
     with pytest.raises(ConfigError, match="expected 0 and 1"):
-        ParquetRows.open(clicks, Wanted(config.inputs, "item_code"))
+        DataRows.open(clicks, Wanted(config.inputs, "item_code"))
     for values, words in [([0, 2], "holds 2"), ([0, None], "nulls")]:
         with pytest.raises(InvalidInput, match=words):
             BatchMaker(config.spec, "clicked").labels(pa.table({"clicked": pa.array(values)}))

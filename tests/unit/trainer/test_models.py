@@ -14,7 +14,7 @@ from storage.errors import ConfigError
 from storage.features import FeatureEngine, column_from_lists, column_from_numpy
 from trainer import publish
 from trainer.config import TrainConfig, parse_text
-from trainer.data import BatchMaker, ParquetRows, Wanted, to_inputs
+from trainer.data import BatchMaker, DataRows, Wanted, to_inputs
 from trainer.models import build_model, build_tables
 
 NO_DENSE = """
@@ -37,7 +37,7 @@ def test_a_model_gives_one_probability_a_row(
     config = config_of(model)
     tables = build_tables(config)
     built = build_model(config, tables)
-    data = ParquetRows.open(clicks, Wanted(config.inputs, config.label)).range(0, rows).read()
+    data = DataRows.open(clicks, Wanted(config.inputs, config.label)).range(0, rows).read()
     score = built(BatchMaker(config.spec, config.label).inputs(data))["score"]
     assert score.shape == (rows, 1)
     assert bool(((score > 0) & (score < 1)).all())

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.data.columns import ColumnCheck, Wanted, in_type
+from storage.data.files import DataFile, DataPath, find_files
+from storage.data.partitions import partition_array, partition_types
 from storage.errors import ConfigError, InvalidInput
 from storage.features import InputSpec
 from storage.features.dtypes import ColumnType
-from storage.parquet.columns import ColumnCheck, Wanted, in_type
-from storage.parquet.files import DataFile, DataPath, find_files
-from storage.parquet.partitions import partition_array, partition_types
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True)
-class ParquetRows:
+class DataRows:
     """The rows of some files, in the order of their paths."""
 
     groups: tuple[RowGroup, ...]
@@ -65,7 +65,7 @@ class ParquetRows:
     column_types: Mapping[str, ColumnType] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, data: DataPath, wanted: Wanted) -> ParquetRows:
+    def open(cls, data: DataPath, wanted: Wanted) -> DataRows:
         """Finds the files (a folder means those in it and in its Hive partitions) and checks their columns.
 
         Raises ConfigError for data that is not Parquet, and for a column that is missing, has a type that cannot feed
@@ -95,7 +95,7 @@ class ParquetRows:
         """The number of rows."""
         return sum(group.rows for group in self.groups)
 
-    def range(self, start: int, stop: int) -> ParquetRows:
+    def range(self, start: int, stop: int) -> DataRows:
         """Returns the rows from `start` to before `stop`; bounds outside of the data are cut."""
         kept: list[RowGroup] = []
         at = 0

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from storage.data import DataRows, Wanted, find_files
 from storage.errors import ConfigError, InvalidInput
 from storage.features import InputSpec
-from storage.parquet import ParquetRows, Wanted, find_files
 
 USER = InputSpec(name="user", dtype="INT64")
 DATE = InputSpec(name="day", dtype="INT64", column="date")
@@ -25,8 +25,8 @@ def write(path: Path, **columns: Any) -> Path:
     return path
 
 
-def opened(data: Path, *inputs: InputSpec, **wanted: Any) -> ParquetRows:
-    return ParquetRows.open(data, Wanted(inputs, **{"learns": True, **wanted}))
+def opened(data: Path, *inputs: InputSpec, **wanted: Any) -> DataRows:
+    return DataRows.open(data, Wanted(inputs, **{"learns": True, **wanted}))
 
 
 def read(data: Path, *inputs: InputSpec, **wanted: Any) -> dict[str, list[Any]]:

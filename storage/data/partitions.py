@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage.data.files import DataFile
 from storage.errors import ConfigError
 from storage.features import InputSpec
 from storage.features.dtypes import FLOATS, TIME_DTYPES
-from storage.parquet.files import DataFile
 
 _INTEGER = re.compile(r"[+-]?\d{1,20}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
