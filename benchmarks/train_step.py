@@ -14,8 +14,8 @@ from benchmarks.peers import PeerMissingError
 from benchmarks.peers.training import TrainingPeers, training_peers
 from benchmarks.train_world import BATCHES, LR, QUICK_ROWS, ROWS, Cores, TrainWorld, eps_of, sparse_optimizer
 from storage.features import FeatureSpec
-from trainer.config import DlrmConfig
 from trainer.embedding import EmbeddingTable, RowMemory, SparseRule
+from trainer.model_config import DlrmConfig
 from trainer.models.dlrm import Dlrm
 
 DENSE = 13

@@ -9,7 +9,6 @@ import re
 from collections.abc import Hashable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -23,41 +22,9 @@ from storage.paths import local_path
 from storage.specs import RowType, check_model_name
 from trainer.config_errors import parse_config
 from trainer.lowering import CombinedFeature, Lowered, lower
-from trainer.optimizer_config import OptimizerConfig, Probability
+from trainer.model_config import ModelConfig
+from trainer.optimizer_config import OptimizerConfig
 from trainer.table_config import AnyTableConfig, TablePart
-
-Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=16)]
-
-
-class DlrmConfig(StrictModel):
-    """Bottom MLP over dense features, dot products of all pairs, top MLP. Sizes are those of hidden layers."""
-
-    type: Literal["dlrm"]
-    bottom: Layers = (64,)
-    top: Layers = (64, 32)
-    dropout: Probability = 0.0
-
-
-class DeepFmConfig(StrictModel):
-    """Factorisation machine beside an MLP. The first value of a row is its first-order weight, the rest the factors."""
-
-    type: Literal["deepfm"]
-    hidden: Layers = (64, 32)
-    dropout: Probability = 0.0
-
-
-class DinConfig(StrictModel):
-    """Attention of a target item over a sequence of items, then an MLP over everything."""
-
-    type: Literal["din"]
-    target: str
-    sequence: str
-    hidden: Layers = (64, 32)
-    attention: Layers = (32,)
-    dropout: Probability = 0.0
-
-
-ModelConfig = Annotated[DlrmConfig | DeepFmConfig | DinConfig, Field(discriminator="type")]
 
 
 class TrainingConfig(StrictModel):

@@ -45,6 +45,28 @@ def dlrm(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) 
     return mlp(weights, "top", np.concatenate([vectors[0], np.array(products)]))
 
 
+def wide_deep(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) -> np.ndarray:
+    result: np.ndarray = weights["bias"] + sum(field[0] for field in pooled)
+    if len(dense):
+        result = result + weights["wide_dense.weight"] @ dense
+    return result + mlp(weights, "deep", np.concatenate([*(field[1:] for field in pooled), dense]))
+
+
+def dcnv2(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) -> np.ndarray:
+    first = np.concatenate([*pooled, dense])
+    crossed = first
+    for layer in range(len({name.split(".")[1] for name in weights if name.startswith("cross.")})):
+        if f"cross.{layer}.weight" in weights:
+            linear = weights[f"cross.{layer}.weight"] @ crossed + weights[f"cross.{layer}.bias"]
+        else:
+            narrow = weights[f"cross.{layer}.down.weight"] @ crossed
+            linear = weights[f"cross.{layer}.up.weight"] @ narrow + weights[f"cross.{layer}.up.bias"]
+        crossed = first * linear + crossed
+    if "deep.0.weight" in weights:
+        crossed = np.concatenate([crossed, np.maximum(mlp(weights, "deep", first), 0.0)])
+    return mlp(weights, "top", crossed)
+
+
 def din(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, sequence: Any) -> np.ndarray:
     rows, target_number = sequence
     target = pooled[target_number]
@@ -61,5 +83,7 @@ def din(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, sequence:
 MODELS: dict[str, Callable[[Weights, list[np.ndarray], np.ndarray, Any], np.ndarray]] = {
     "deepfm": deepfm,
     "dlrm": dlrm,
+    "wide_deep": wide_deep,
+    "dcnv2": dcnv2,
     "din": din,
 }

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from trainer.models.base import FeatureEmbeddings, RankingModel, mlp
+from trainer.models.dcnv2 import DcnV2
 from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
 from trainer.models.registry import MODELS, build_model, build_tables
+from trainer.models.wide_deep import WideDeep
 
-__all__ = ["MODELS", "DeepFm", "Din", "Dlrm", "FeatureEmbeddings", "RankingModel", "build_model", "build_tables", "mlp"]
+__all__ = [
+    "MODELS",
+    "DcnV2",
+    "DeepFm",
+    "Din",
+    "Dlrm",
+    "FeatureEmbeddings",
+    "RankingModel",
+    "WideDeep",
+    "build_model",
+    "build_tables",
+    "mlp",
+]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
-from trainer.config import DeepFmConfig
 from trainer.embedding import EmbeddingTable
 from trainer.lowering import CombinedFeature
+from trainer.model_config import DeepFmConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
 from storage.features.strict_model import did_you_mean
-from trainer.config import DinConfig
 from trainer.embedding import EmbeddingTable
 from trainer.lowering import CombinedFeature
+from trainer.model_config import DinConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 

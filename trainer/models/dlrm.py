@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from storage.features.spec import FeatureSpec
-from trainer.config import DlrmConfig
 from trainer.embedding import EmbeddingTable
 from trainer.lowering import CombinedFeature
+from trainer.model_config import DlrmConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 from trainer.models.interactions import PairProducts

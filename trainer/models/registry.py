@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from trainer.config import DeepFmConfig, DlrmConfig, TrainConfig
+from trainer.config import TrainConfig
 from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.embedding.kinds import table_of
 from trainer.models.base import RankingModel
+from trainer.models.dcnv2 import DcnV2
 from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
+from trainer.models.wide_deep import WideDeep
 
 #: The classes by `model.type` of a configuration, which a published version also names.
-MODELS: dict[str, type[RankingModel]] = {"deepfm": DeepFm, "dlrm": Dlrm, "din": Din}
+MODELS: dict[str, type[RankingModel]] = {
+    "dlrm": Dlrm,
+    "deepfm": DeepFm,
+    "wide_deep": WideDeep,
+    "dcnv2": DcnV2,
+    "din": Din,
+}
 
 
 def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[str, EmbeddingTable]:
@@ -37,10 +46,6 @@ def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> Ra
 
     Dense weights are drawn from torch's generator: seed it before. Raises ConfigError when the features do not suit it.
     """
-    match config.model:
-        case DlrmConfig():
-            return Dlrm(config.spec, tables, config.model, config.combined)
-        case DeepFmConfig():
-            return DeepFm(config.spec, tables, config.model, config.combined)
-        case _:
-            return Din(config.spec, tables, config.model, config.combined)
+    made: Any = MODELS[config.model.type]
+    model: RankingModel = made(config.spec, tables, config.model, config.combined)
+    return model

@@ -45,6 +45,8 @@ SEQUENCE = (
 MODELS = {
     "deepfm": "{type: deepfm, hidden: [16], dropout: 0.1}",
     "dlrm": "{type: dlrm, bottom: [8], top: [16]}",
+    "wide_deep": "{type: wide_deep, hidden: [16]}",
+    "dcnv2": "{type: dcnv2, hidden: [16], cross_layers: 2, rank: 5}",
     "din": "{type: din, target: item, sequence: history, hidden: [16], attention: [8]}",
 }
 

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from storage import open_version
+from storage.checkpoint.fused.lower import lower
 from storage.errors import ConfigError
 from storage.features import FeatureEngine, column_from_lists, column_from_numpy
 from trainer import publish
 from trainer.config import TrainConfig, parse_text
 from trainer.data import BatchMaker, DataRows, Wanted, to_inputs
-from trainer.models import build_model, build_tables
+from trainer.models import MODELS, DcnV2, RankingModel, build_model, build_tables
 
 NO_DENSE = """
 model_name: m
@@ -29,7 +31,7 @@ model: MODEL
 """
 
 
-@pytest.mark.parametrize("model", ["deepfm", "dlrm", "din"])
+@pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("rows", [1, 7])
 def test_a_model_gives_one_probability_a_row(
     clicks: Path, config_of: Callable[..., TrainConfig], model: str, rows: int
@@ -44,14 +46,17 @@ def test_a_model_gives_one_probability_a_row(
     assert tables["users"].size() > 0
 
 
-@pytest.mark.parametrize("model", ["{type: deepfm, hidden: []}", "{type: dlrm, bottom: [], top: [3]}"])
+@pytest.mark.parametrize(
+    "model", ["{type: deepfm, hidden: []}", "{type: dlrm, bottom: [], top: [3]}", "{type: wide_deep}", "{type: dcnv2}"]
+)
 def test_a_data_set_without_dense_features_is_trained_and_published(tmp_path: Path, model: str) -> None:
     config = parse_text(NO_DENSE.replace("MODEL", model))
     built = build_model(config, build_tables(config))
     columns = {name: column_from_numpy("INT64", np.arange(5)) for name in "ab"}
     built(to_inputs(FeatureEngine(config.spec).run(columns, 5)))["score"].sum().backward()
     folder = publish(built, columns, tmp_path, name="m", spec=config.spec)
-    assert (folder / "manifest.json").exists()
+    module = open_version(folder).graph().program.module
+    assert lower(module).steps.steps, "the server computes it by fused steps"
 
 
 def test_golden_requests_keep_to_the_length_of_a_list_and_the_size_of_a_cross(tmp_path: Path) -> None:
@@ -80,17 +85,51 @@ def test_a_dlrm_of_one_feature_still_sees_it(tmp_path: Path) -> None:
     assert len(scores.unique()) == 5
 
 
+def looked_up(model: RankingModel, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Lets the lookups of a model find these rows; returns inputs for it."""
+    for layer, name in zip(model.features.embeddings.layers, rows, strict=True):  # type: ignore[union-attr]
+        layer.forward = lambda values, offsets, weights=None, name=name: rows[name]
+    return {f"{name}.{part}": torch.zeros(0, dtype=torch.int64) for name in rows for part in ("values", "offsets")}
+
+
 def test_deepfm_is_the_sum_over_pairs() -> None:
     config = parse_text(NO_DENSE.replace("MODEL", "{type: deepfm, hidden: []}"))
     built = build_model(config, build_tables(config))
     rows = {name: torch.randn(3, 4) for name in "ab"}
-    for layer, name in zip(built.features.embeddings.layers, "ab", strict=True):  # type: ignore[union-attr]
-        layer.forward = lambda values, offsets, weights=None, name=name: rows[name]
-    given = {f"{name}.{part}": torch.zeros(0, dtype=torch.int64) for name in "ab" for part in ("values", "offsets")}
+    given = looked_up(built, rows)
     a, b = rows["a"], rows["b"]
     deep = built.deep(torch.cat([a[:, 1:], b[:, 1:]], dim=1))  # type: ignore[operator]
     expected = built.bias + a[:, :1] + b[:, :1] + (a[:, 1:] * b[:, 1:]).sum(1, keepdim=True) + deep  # type: ignore[operator]
     torch.testing.assert_close(built.logits(given), expected)
+
+
+def test_a_row_of_one_value_is_a_linear_weight_alone() -> None:
+    text = NO_DENSE.replace("MODEL", "{type: wide_deep, hidden: [3]}")
+    text = text.replace(
+        "{name: b, inputs: [b], output: ids, table: t}", "{name: b, inputs: [b], output: ids, table: u}"
+    )
+    config = parse_text(text.replace("dim: 4}", "dim: 4}, {name: u, dim: 1}"))
+    built = build_model(config, build_tables(config))
+    a, b = torch.randn(5, 4), torch.randn(5, 1)
+    given = looked_up(built, {"a": a, "b": b})
+    torch.testing.assert_close(built.logits(given), built.bias + a[:, :1] + b + built.deep(a[:, 1:]))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("options", ["", ", rank: 3", ", structure: stacked", ", structure: stacked, hidden: []"])
+def test_a_cross_layer_multiplies_the_inputs_with_what_the_one_before_made(options: str) -> None:
+    config = parse_text(NO_DENSE.replace("MODEL", f"{{type: dcnv2, cross_layers: 2{options}}}"))
+    built = build_model(config, build_tables(config))
+    a, b = torch.randn(5, 4), torch.randn(5, 4)
+    x = torch.cat([a, b], dim=1)
+    assert isinstance(built, DcnV2)
+    once = x * built.cross[0](x) + x
+    twice = x * built.cross[1](once) + once
+    deep = [] if built.deep is None else [built.deep(x)]
+    assert len(deep) == ("stacked" not in options)
+    torch.testing.assert_close(
+        built.logits(looked_up(built, {"a": a, "b": b})), built.top(torch.cat([twice, *deep], 1))
+    )
+    assert (sum(weight.numel() for weight in built.cross.parameters()) == 2 * (2 * 3 * 8 + 8)) == ("rank" in options)
 
 
 @pytest.mark.parametrize(

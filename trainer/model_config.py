@@ -1,0 +1,66 @@
+"""The part of the training configuration about the network: the models of the zoo and their options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from storage.features.strict_model import StrictModel
+from trainer.optimizer_config import Probability
+
+Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=16)]
+
+
+class DlrmConfig(StrictModel):
+    """Bottom MLP over dense features, dot products of all pairs, top MLP. Sizes are those of hidden layers."""
+
+    type: Literal["dlrm"]
+    bottom: Layers = (64,)
+    top: Layers = (64, 32)
+    dropout: Probability = 0.0
+
+
+class DeepFmConfig(StrictModel):
+    """Factorisation machine beside an MLP. The first value of a row is its first-order weight, the rest the factors."""
+
+    type: Literal["deepfm"]
+    hidden: Layers = (64, 32)
+    dropout: Probability = 0.0
+
+
+class WideDeepConfig(StrictModel):
+    """Linear part beside an MLP. The first value of a row is its linear weight, the rest goes into the MLP."""
+
+    type: Literal["wide_deep"]
+    hidden: Layers = (64, 32)
+    dropout: Probability = 0.0
+
+
+class DcnV2Config(StrictModel):
+    """Cross layers, whose products reach one degree higher with each, beside an MLP or below it."""
+
+    type: Literal["dcnv2"]
+    cross_layers: int = Field(default=2, ge=1, le=16)
+    #: Rank of the matrix of a cross layer; None for a whole one.
+    rank: int | None = Field(default=None, ge=1, le=65_536)
+    #: `parallel`: the MLP reads the inputs; `stacked`: it reads what the cross layers made.
+    structure: Literal["parallel", "stacked"] = "parallel"
+    hidden: Layers = (64, 32)
+    dropout: Probability = 0.0
+
+
+class DinConfig(StrictModel):
+    """Attention of a target item over a sequence of items, then an MLP over everything."""
+
+    type: Literal["din"]
+    target: str
+    sequence: str
+    hidden: Layers = (64, 32)
+    attention: Layers = (32,)
+    dropout: Probability = 0.0
+
+
+ModelConfig = Annotated[
+    DlrmConfig | DeepFmConfig | WideDeepConfig | DcnV2Config | DinConfig, Field(discriminator="type")
+]
