@@ -25,6 +25,7 @@ from trainer.lowering import CombinedFeature, Lowered, lower
 from trainer.model_config import ModelConfig
 from trainer.optimizer_config import OptimizerConfig
 from trainer.table_config import AnyTableConfig, TablePart
+from trainer.tracking_config import TrackingConfig
 
 
 class TrainingConfig(StrictModel):
@@ -93,6 +94,7 @@ class TrainConfig(StrictModel):
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     publish: PublishConfig = PublishConfig()
+    tracking: TrackingConfig | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainConfig:
@@ -214,4 +216,13 @@ def with_row_types(config: TrainConfig, row_types: Mapping[str, str]) -> TrainCo
     """Returns the configuration with other `publish.row_types`. Raises ConfigError for an unknown table or row type."""
     content = config.model_dump(mode="json")
     content["publish"]["row_types"] = dict(row_types)
+    return parse_config(TrainConfig, content)
+
+
+def with_tracking(config: TrainConfig, tracker: str | None) -> TrainConfig:
+    """Returns the configuration with tracking by `tracker`, with the options that it has for it; None keeps its own."""
+    if tracker is None or (config.tracking is not None and config.tracking.type == tracker):
+        return config
+    content = config.model_dump(mode="json")
+    content["tracking"] = {"type": tracker}
     return parse_config(TrainConfig, content)

@@ -35,6 +35,7 @@ from trainer.report import EpochReport, finite_or_none
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
 from trainer.step_profile import ProfileReport, StepProfile, time_lookups
+from trainer.tracking import Track
 from trainer.warm_start import StartFrom, StartReport, start_config
 
 
@@ -61,6 +62,7 @@ class TrainingLoop:
         self.tables = tables
         self.dense_optimizer = dense_optimizer(config.optimizer.dense, model)
         self.sparse_optimizer = sparse_optimizer(config.optimizer.sparse, tables)
+        self._optimizers = {"dense": self.dense_optimizer, "sparse": self.sparse_optimizer}
         self._schedule = Schedule(config.optimizer.schedule, self.dense_optimizer, self.sparse_optimizer)
         self.position = Position()
         self.history: list[EpochReport] = []
@@ -71,6 +73,8 @@ class TrainingLoop:
         self._log = log
         self._display = display
         self.memory = memory
+        #: Gets the figures of steps and epochs.
+        self.track = Track()
         self._settings = settings_of(config)
         self._maker = BatchMaker(config.spec, config.label, config.training.time_column)
         self._feature_threads = config.training.feature_threads
@@ -142,6 +146,7 @@ class TrainingLoop:
     def save(self, snapshots: tuple[str, ...] = ()) -> Path:
         """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""
         publisher = self._publisher
+        self.track.flush()
         state = TrainingState(
             position=self.position,
             settings=self._settings,
@@ -253,6 +258,7 @@ class TrainingLoop:
                     loss_sum=self.position.loss_sum + loss * batch.rows,
                     seconds=start.seconds + time.monotonic() - began,
                 )
+                self.track.step(self.position.step, batch.rows, loss, self._optimizers)
                 if self._publisher is not None:
                     self._publisher.offer(batch.columns)
                 if self._stop.is_set():
@@ -325,6 +331,7 @@ class TrainingLoop:
             figures = EpochReport(epoch, loss, finite_or_none(result.auc), result.log_loss)
         self.history.append(figures)
         self._display.say(_line(figures))
+        self.track.epoch(self.position.step, figures, self._profile, self.tables)
         self.position = replace(self.position, epoch=epoch, batch=0, loss_sum=0.0)
         self.save()
         if self._stop.is_set():

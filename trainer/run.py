@@ -12,7 +12,7 @@ import torch
 from storage.errors import ConfigError
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
-from trainer.config import TrainConfig, load_config
+from trainer.config import TrainConfig, load_config, with_tracking
 from trainer.data import BatchMaker, DataPath, DataRows, Wanted, check_time_column
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
@@ -22,6 +22,7 @@ from trainer.publishing import DeltaPolicy, Publisher
 from trainer.report import TableReport, TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.settings import check_same_training
+from trainer.tracking import tracked
 from trainer.trained import read_start, sample_columns, save_config, save_sample, save_start
 from trainer.warm_start import StartFrom, StartReport
 
@@ -38,6 +39,7 @@ def train(
     resume: bool = False,
     dram_bytes: int | None = None,
     start_from: StartFrom | Path | str | None = None,
+    track: str | None = None,
 ) -> TrainReport:
     """Trains a model and returns its figures; with a repository, publishes it there when done.
 
@@ -48,13 +50,14 @@ def train(
     `data` to use at most. output: a folder for checkpoints, report and configuration. resume: continues from the newest
     checkpoint in `output`, to the bit as if nothing had happened; config and data must be those of the first run
     (epochs may grow). dram_bytes: DRAM of the tables, instead of training.dram_bytes in the configuration; rows beyond
-    it lie on SSD. start_from: a run, or a published version, whose rows and weights a new run begins with, as far as
-    they fit; the report says which. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises
-    ConfigError, InvalidInput; with start_from also NotFound and CheckpointError.
+    it lie on SSD. start_from: a run, or a published version, whose rows and weights a new run begins
+    with, as far as they fit; the report says which. track: "tensorboard" or "mlflow", instead of `tracking` in the
+    configuration. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError,
+    InvalidInput; with start_from also NotFound and CheckpointError.
     """
     if not isinstance(config, TrainConfig):
         config = load_config(config)
-    config = with_dram_bytes(config, dram_bytes)
+    config = with_tracking(with_dram_bytes(config, dram_bytes), track)
     output = local_path(output, "output")
     if repository is not None:
         repository = local_path(repository, "repository")
@@ -103,7 +106,9 @@ def train(
             policy = delta_policy(config)
             publisher = publisher_of(config, model, sample, repository, policy, lineage_of(state))
             loop.publish_with(publisher, policy)
-        loop.run()
+        asked = {"data": data, "valid": valid, "limit": limit, "rows": rows.rows}
+        with tracked(config, output, loop.position.step, asked) as loop.track:
+            loop.run()
         published = None if repository is None else _publish_the_end(loop, publisher, policy)
         report = _report(config, loop, valid_rows, output, published, started)
     report.write(output / "report.json")

@@ -15,7 +15,7 @@ from storage.errors import ChangedConfig, ConfigError
 from storage.features.feature import Feature
 from trainer.config import TrainConfig
 
-# Settings that a resumed training may change; `publish` and the model's name are no settings at all.
+# Settings that a resumed training may change; `publish`, `tracking` and the model's name are no settings at all.
 _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes", "feature_threads")
 # Settings of a table that say which rows it has, and what their values mean.
 _OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")
@@ -28,7 +28,9 @@ Settings = dict[str, str]
 
 def settings_of(config: TrainConfig) -> Settings:
     """Returns the settings of a configuration, without those that a resumed run may change."""
-    content = config.model_dump(mode="json", exclude={"publish", "model_name", "inputs", "features", "tables"})
+    content = config.model_dump(
+        mode="json", exclude={"publish", "tracking", "model_name", "inputs", "features", "tables"}
+    )
     for free in _FREE_ON_RESUME:
         content["training"].pop(free)
     found = dict(_leaves(content))

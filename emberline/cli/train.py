@@ -75,6 +75,12 @@ Examples:
     type=click.IntRange(1),
     help="Memory of all tables together (training.dram_bytes); rows beyond it lie on SSD, under --output.",
 )
+@click.option(
+    "--track",
+    type=click.Choice(["tensorboard", "mlflow"]),
+    help="Write losses, rates, metrics and table sizes while training, as `tracking` in the configuration does: to "
+    "OUTPUT/tensorboard, or to MLflow (MLFLOW_TRACKING_URI, or OUTPUT/mlflow.db).",
+)
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     config: Path,
@@ -90,6 +96,7 @@ def command(
     partial: bool,
     dry_run: bool,
     dram_bytes: int | None,
+    track: str | None,
     quiet: bool,
 ) -> None:
     """Train the model that CONFIG describes, and publish it if --repository is given.
@@ -120,6 +127,7 @@ def command(
             resume=resume,
             dram_bytes=dram_bytes,
             start_from=started,
+            track=track,
         )
     except ChangedConfig as error:
         command_line = _command_from(output, click.get_current_context())
