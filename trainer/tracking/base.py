@@ -1,4 +1,4 @@
-"""What a tracker takes: numbers by step, and once the parameters of the run."""
+"""Defines what a tracker takes: numbers by step, and once the parameters of the run."""
 
 from __future__ import annotations
 
