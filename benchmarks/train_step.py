@@ -16,7 +16,7 @@ from benchmarks.train_world import BATCHES, LR, QUICK_ROWS, ROWS, Cores, TrainWo
 from storage.features import FeatureSpec
 from trainer.embedding import EmbeddingTable, RowMemory, SparseRule
 from trainer.model_config import DlrmConfig
-from trainer.models.dlrm import Dlrm
+from trainer.models import Dlrm, FeatureEmbeddings
 
 DENSE = 13
 DIMS, QUICK_DIMS = (16, 64), (16,)
@@ -82,7 +82,7 @@ class Training:
         for number, table in enumerate(self.tables):
             world.fill(table, number)
         torch.manual_seed(1)
-        self._model = Dlrm(spec(world.tables), tables, DlrmConfig(type="dlrm"))
+        self._model = Dlrm(FeatureEmbeddings(spec(world.tables), tables), DlrmConfig(type="dlrm"))
         self._dense = torch.optim.Adam(self._model.parameters(), lr=1e-3, fused=True)
         self._sparse = sparse_optimizer(rule, self.tables)
         self._inputs = world.inputs

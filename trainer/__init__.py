@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         static_table,
     )
     from trainer.metrics import auc, log_loss, paired_bootstrap
+    from trainer.models import FeatureEmbeddings, RankingModel
     from trainer.publishing import publish
     from trainer.report import TrainReport, UpdateReport
     from trainer.run import train
@@ -59,7 +60,9 @@ _HOMES = {
     "EmbeddingBag": "trainer.embedding",
     "EmbeddingCollection": "trainer.embedding",
     "EmbeddingTable": "trainer.embedding",
+    "FeatureEmbeddings": "trainer.models",
     "Initializer": "trainer.embedding",
+    "RankingModel": "trainer.models",
     "RowMemory": "trainer.embedding",
     "SparseAdagrad": "trainer.embedding",
     "SparseAdagradDecay": "trainer.embedding",
@@ -106,7 +109,9 @@ __all__ = [
     "EmbeddingBag",
     "EmbeddingCollection",
     "EmbeddingTable",
+    "FeatureEmbeddings",
     "Initializer",
+    "RankingModel",
     "RowMemory",
     "SparseAdagrad",
     "SparseAdagradDecay",

@@ -290,6 +290,12 @@ class TrainingLoop:
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
         logits = self.model.logits(batch.inputs)
+        if logits.shape != batch.labels.shape:
+            raise ConfigError(
+                f"model: {self.config.model.type}.logits gave {tuple(logits.shape)}, expected one log-odds a row: "
+                f"{tuple(batch.labels.shape)}",
+                field="model.type",
+            )
         loss = functional.binary_cross_entropy_with_logits(logits, batch.labels)
         value = float(loss.detach())
         if not math.isfinite(value):

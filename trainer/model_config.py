@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, WrapValidator, model_validator
 
 from storage.features.strict_model import StrictModel
 from trainer.optimizer_config import Probability
@@ -61,6 +62,37 @@ class DinConfig(StrictModel):
     dropout: Probability = 0.0
 
 
-ModelConfig = Annotated[
-    DlrmConfig | DeepFmConfig | WideDeepConfig | DcnV2Config | DinConfig, Field(discriminator="type")
-]
+class OwnModelConfig(StrictModel):
+    """A class of one's own; the entries beside `type` are the arguments of its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue]
+
+    #: MODULE:CLASS, as in `shop.models:Ranker`.
+    type: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, value: Any) -> Any:
+        return value  # the class says which there are
+
+    @property
+    def arguments(self) -> dict[str, JsonValue]:
+        """Arguments by name."""
+        return dict(self.__pydantic_extra__)
+
+
+ZooConfig = DlrmConfig | DeepFmConfig | WideDeepConfig | DcnV2Config | DinConfig
+_ZOO: TypeAdapter[ZooConfig] = TypeAdapter(Annotated[ZooConfig, Field(discriminator="type")])
+
+
+def _chosen(content: object, _: object) -> object:
+    # The type says which one it is; tried one after the other, all would complain of a wrong entry.
+    kind = content.get("type") if isinstance(content, Mapping) else None
+    if isinstance(content, OwnModelConfig) or (isinstance(kind, str) and ":" in kind):
+        return OwnModelConfig.model_validate(content)
+    return _ZOO.validate_python(content)
+
+
+#: A model of the zoo by its name, or a class of one's own.
+ModelConfig = Annotated[ZooConfig | OwnModelConfig, WrapValidator(_chosen)]

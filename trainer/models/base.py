@@ -23,9 +23,11 @@ Inputs = Mapping[str, Tensor]
 
 
 class RankingModel(nn.Module, ABC):
-    """A model with one output, the probability of the label."""
+    """A model with one output, the probability of the label, over the features of a configuration."""
 
-    features: FeatureEmbeddings
+    def __init__(self, features: FeatureEmbeddings) -> None:
+        super().__init__()
+        self.features = features
 
     @abstractmethod
     def logits(self, inputs: Inputs) -> Tensor:
@@ -35,13 +37,14 @@ class RankingModel(nn.Module, ABC):
         return {"score": torch.sigmoid(self.logits(inputs))}
 
     @staticmethod
-    @abstractmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
         """The layouts of the weights, by name, of a model of this class over these inputs.
 
         weights: shapes of its weights. It follows `logits`: what is joined there, side by side, is named here in the
-        same order. Names that a model does not have may be among them.
+        same order. Names that a model does not have may be among them. A class that gives none starts from another run
+        by the names and shapes of its weights.
         """
+        return {}
 
 
 class FeatureEmbeddings(nn.Module):
@@ -80,6 +83,8 @@ class FeatureEmbeddings(nn.Module):
         self.sequence_names = tuple(name for name, pooling in poolings.items() if pooling == "none")
         self.groups = tuple(spec.dense_groups)
         self.dense_width = sum(spec.dense_groups.values())
+        #: Values of all pooled rows and all dense features, side by side.
+        self.width = sum(self.dims[name] for name in self.pooled_names) + self.dense_width
 
     def forward(self, inputs: Inputs) -> Embedded:
         """Looks up every feature of a batch."""

@@ -6,14 +6,11 @@ Systems", 2021; a cross layer makes x0 * (W x + b) + x of x, with W = U V of low
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from storage.features.spec import FeatureSpec
-from trainer.embedding import EmbeddingTable
-from trainer.lowering import CombinedFeature
 from trainer.model_config import DcnV2Config
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
@@ -22,17 +19,10 @@ from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 class DcnV2(RankingModel):
     """Tables have any dims: all rows and dense features are one input, side by side."""
 
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        tables: Mapping[str, EmbeddingTable],
-        config: DcnV2Config,
-        combined: Sequence[CombinedFeature] = (),
-    ) -> None:
-        super().__init__()
-        self.features = FeatureEmbeddings(spec, tables, combined)
-        self.features.expect_pooled("dcnv2", same_dim=False)
-        width = sum(self.features.dims[name] for name in self.features.pooled_names) + self.features.dense_width
+    def __init__(self, features: FeatureEmbeddings, config: DcnV2Config) -> None:
+        super().__init__(features)
+        features.expect_pooled("dcnv2", same_dim=False)
+        width = features.width
         self.cross = nn.ModuleList(_matrix(width, config.rank) for _ in range(config.cross_layers))
         is_parallel = config.structure == "parallel" and len(config.hidden) > 0
         self.deep = mlp(width, config.hidden, dropout=config.dropout) if is_parallel else None

@@ -6,15 +6,12 @@ weight of an id is the first value of its row, the other D - 1 are its factors: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigError
-from storage.features.spec import FeatureSpec
-from trainer.embedding import EmbeddingTable
-from trainer.lowering import CombinedFeature
 from trainer.model_config import DeepFmConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
@@ -23,24 +20,15 @@ from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 class DeepFm(RankingModel):
     """All tables have one dim D >= 2. Dense features are one more field, made by a linear layer."""
 
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        tables: Mapping[str, EmbeddingTable],
-        config: DeepFmConfig,
-        combined: Sequence[CombinedFeature] = (),
-    ) -> None:
-        super().__init__()
-        self.features = FeatureEmbeddings(spec, tables, combined)
-        dim = self.features.expect_pooled("deepfm", same_dim=True)
+    def __init__(self, features: FeatureEmbeddings, config: DeepFmConfig) -> None:
+        super().__init__(features)
+        dim = features.expect_pooled("deepfm", same_dim=True)
         if dim < 2:
             raise ConfigError("deepfm needs dim 2 or more: one first-order weight and the factors", field="tables")
-        width = self.features.dense_width
+        width = features.dense_width
         self.dense_field = nn.Linear(width, dim) if width else None
         self.bias = nn.Parameter(torch.zeros(1))
-        self.deep = mlp(
-            len(self.features.pooled_names) * (dim - 1) + width, config.hidden, dropout=config.dropout, out=1
-        )
+        self.deep = mlp(len(features.pooled_names) * (dim - 1) + width, config.hidden, dropout=config.dropout, out=1)
 
     def logits(self, inputs: Inputs) -> Tensor:
         pooled = self.features(inputs).parts()

@@ -6,16 +6,13 @@ a sequence are normalised (softmax), which keeps the sum's size independent of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from storage.errors import ConfigError
-from storage.features.spec import FeatureSpec
 from storage.features.strict_model import did_you_mean
-from trainer.embedding import EmbeddingTable
-from trainer.lowering import CombinedFeature
 from trainer.model_config import DinConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
@@ -28,35 +25,27 @@ class Din(RankingModel):
 
     positions: Tensor
 
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        tables: Mapping[str, EmbeddingTable],
-        config: DinConfig,
-        combined: Sequence[CombinedFeature] = (),
-    ) -> None:
-        super().__init__()
-        self.features = FeatureEmbeddings(spec, tables, combined)
-        names = self.features.pooled_names
+    def __init__(self, features: FeatureEmbeddings, config: DinConfig) -> None:
+        super().__init__(features)
+        names = features.pooled_names
         _expect("target", config.target, names, "sum or mean")
-        _expect("sequence", config.sequence, self.features.sequence_names, "none")
-        if len(self.features.sequence_names) > 1:
+        _expect("sequence", config.sequence, features.sequence_names, "none")
+        if len(features.sequence_names) > 1:
             raise ConfigError(
-                f"din takes one sequence, got {list(self.features.sequence_names)}; pool the others", field="features"
+                f"din takes one sequence, got {list(features.sequence_names)}; pool the others", field="features"
             )
-        dim = self.features.dims[config.target]
-        if self.features.dims[config.sequence] != dim:
+        dim = features.dims[config.target]
+        if features.dims[config.sequence] != dim:
             raise ConfigError(
-                f"din: {config.target!r} has dim {dim}, {config.sequence!r} has {self.features.dims[config.sequence]}; "
+                f"din: {config.target!r} has dim {dim}, {config.sequence!r} has {features.dims[config.sequence]}; "
                 "give both one table",
                 field="model.sequence",
             )
         self.target_position = names.index(config.target)
-        length = self.features.lengths[config.sequence]
+        length = features.lengths[config.sequence]
         self.register_buffer("positions", torch.arange(length), persistent=False)
         self.attention = mlp(4 * dim, config.attention, out=1)
-        width = sum(self.features.dims[name] for name in names) + 2 * dim + self.features.dense_width
-        self.top = mlp(width, config.hidden, dropout=config.dropout, out=1)
+        self.top = mlp(features.width + 2 * dim, config.hidden, dropout=config.dropout, out=1)
 
     def logits(self, inputs: Inputs) -> Tensor:
         embedded = self.features(inputs)

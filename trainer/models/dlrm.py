@@ -5,14 +5,11 @@ Source: Naumov et al., "Deep Learning Recommendation Model for Personalization a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from storage.features.spec import FeatureSpec
-from trainer.embedding import EmbeddingTable
-from trainer.lowering import CombinedFeature
 from trainer.model_config import DlrmConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
@@ -22,21 +19,12 @@ from trainer.models.interactions import PairProducts
 class Dlrm(RankingModel):
     """All tables have one dim D. Without dense features there is no bottom MLP, and only the pairs go to the top."""
 
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        tables: Mapping[str, EmbeddingTable],
-        config: DlrmConfig,
-        combined: Sequence[CombinedFeature] = (),
-    ) -> None:
-        super().__init__()
-        self.features = FeatureEmbeddings(spec, tables, combined)
-        dim = self.features.expect_pooled("dlrm", same_dim=True)
-        has_dense = self.features.dense_width > 0
-        self.bottom = (
-            mlp(self.features.dense_width, config.bottom, dropout=config.dropout, out=dim) if has_dense else None
-        )
-        vectors = len(self.features.pooled_names) + has_dense
+    def __init__(self, features: FeatureEmbeddings, config: DlrmConfig) -> None:
+        super().__init__(features)
+        dim = features.expect_pooled("dlrm", same_dim=True)
+        has_dense = features.dense_width > 0
+        self.bottom = mlp(features.dense_width, config.bottom, dropout=config.dropout, out=dim) if has_dense else None
+        vectors = len(features.pooled_names) + has_dense
         self.pairs = PairProducts(vectors)
         # The first vector is an input too: it is the dense one, or else gives a model of a single feature any input.
         self.top = mlp(dim + vectors * (vectors - 1) // 2, config.top, dropout=config.dropout, out=1)

@@ -8,11 +8,13 @@ from typing import Any
 from trainer.config import TrainConfig
 from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.embedding.kinds import table_of
-from trainer.models.base import RankingModel
+from trainer.model_config import OwnModelConfig
+from trainer.models.base import FeatureEmbeddings, RankingModel
 from trainer.models.dcnv2 import DcnV2
 from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
+from trainer.models.own import own_model
 from trainer.models.wide_deep import WideDeep
 
 #: The classes by `model.type` of a configuration, which a published version also names.
@@ -46,6 +48,9 @@ def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> Ra
 
     Dense weights are drawn from torch's generator: seed it before. Raises ConfigError when the features do not suit it.
     """
+    features = FeatureEmbeddings(config.spec, tables, config.combined)
+    if isinstance(config.model, OwnModelConfig):
+        return own_model(config.model, features)
     made: Any = MODELS[config.model.type]
-    model: RankingModel = made(config.spec, tables, config.model, config.combined)
+    model: RankingModel = made(features, config.model)
     return model

@@ -7,14 +7,11 @@ is a linear weight alone, which suits crosses of features; both parts learn with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from storage.features.spec import FeatureSpec
-from trainer.embedding import EmbeddingTable
-from trainer.lowering import CombinedFeature
 from trainer.model_config import WideDeepConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
@@ -23,18 +20,11 @@ from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 class WideDeep(RankingModel):
     """Tables have any dims. Both parts read the dense features; without anything to read there is no MLP."""
 
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        tables: Mapping[str, EmbeddingTable],
-        config: WideDeepConfig,
-        combined: Sequence[CombinedFeature] = (),
-    ) -> None:
-        super().__init__()
-        self.features = FeatureEmbeddings(spec, tables, combined)
-        self.features.expect_pooled("wide_deep", same_dim=False)
-        dense = self.features.dense_width
-        width = sum(self.features.dims[name] - 1 for name in self.features.pooled_names) + dense
+    def __init__(self, features: FeatureEmbeddings, config: WideDeepConfig) -> None:
+        super().__init__(features)
+        features.expect_pooled("wide_deep", same_dim=False)
+        dense = features.dense_width
+        width = sum(features.dims[name] - 1 for name in features.pooled_names) + dense
         self.bias = nn.Parameter(torch.zeros(1))
         self.wide_dense = nn.Linear(dense, 1, bias=False) if dense else None
         self.deep = mlp(width, config.hidden, dropout=config.dropout, out=1) if width else None

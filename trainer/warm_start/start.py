@@ -15,6 +15,7 @@ from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
 from trainer.config import TrainConfig
 from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable, SparseOptimizer
+from trainer.model_config import OwnModelConfig
 from trainer.models import RankingModel, build_model, build_tables
 from trainer.models.blocks import InputLayout
 from trainer.optimizers import dense_optimizer, sparse_optimizer
@@ -65,8 +66,8 @@ def start_config(
     if source.model == config.model.type and source.layouts:
         inputs = InputLayout(spec, model.features.dims, names.feature)
         takings = find_by_layout(source, shapes, model.layouts(inputs, shapes))
-    elif given.partial:
-        takings = find_by_name(source, shapes, {name: names.weight(name) for name in shapes}, partial=True)
+    elif given.partial or (source.model == config.model.type and isinstance(config.model, OwnModelConfig)):
+        takings = find_by_name(source, shapes, {name: names.weight(name) for name in shapes}, partial=given.partial)
     before = {feature.name for feature in source.spec.features} if source.spec is not None else set()
     shared = [feature.name for feature in spec.features if names.feature(feature.name) in before]
     _check_fit(source, names, tables, bool(takings) and (bool(shared) or given.partial))

@@ -1,0 +1,148 @@
+"""A class of one's own in the configuration: what it gets, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from storage import open_delta
+from storage.errors import ConfigError
+from tests.unit.trainer.conftest import clicks_config
+from trainer import load_trained, train, update
+from trainer.config import TrainConfig
+from trainer.config_errors import parse_config
+from trainer.models import build_model, build_tables
+
+SOURCE = """
+import torch
+from torch import nn
+import trainer
+
+class Ranker(trainer.RankingModel):
+    def __init__(self, features, width, *, scales=(1.0,), depth=1):
+        super().__init__(features)
+        self.scales = list(scales)
+        self.top = nn.Sequential(nn.Linear(self.features.width, width), nn.Tanh(), nn.Linear(width, 1))
+
+    def logits(self, inputs):
+        embedded = self.features(inputs)
+        return sum(self.scales) * self.top(torch.cat([embedded.pooled, *self.features.dense(inputs)], dim=1))
+
+class Flat(Ranker):
+    def logits(self, inputs):
+        return super().logits(inputs)[:, 0]
+
+class Forgetful(trainer.RankingModel):
+    def __init__(self, features):
+        nn.Module.__init__(self)
+    def logits(self, inputs):
+        return inputs
+
+class Failing(Ranker):
+    def __init__(self, features, size):
+        super().__init__(features, size // 0)
+
+class Silent(trainer.RankingModel):
+    pass
+
+class Module(nn.Module):
+    pass
+
+nothing = 3
+"""
+
+
+@pytest.fixture
+def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Writes a module of models into the current folder; yields its name."""
+    name = f"ours_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(SOURCE)
+    (tmp_path / f"{name}_broken.py").write_text("import no_such_package\n")
+    monkeypatch.chdir(tmp_path)
+    yield name
+    for each in [each for each in sys.modules if each.startswith(name)]:
+        del sys.modules[each]
+
+
+def config_with(model: str) -> TrainConfig:
+    """Returns the click log's configuration with another `model`."""
+    content = clicks_config("dlrm").model_dump(mode="json")
+    return parse_config(TrainConfig, {**content, "model": yaml.safe_load(model)})
+
+
+def test_a_class_gets_the_features_and_its_arguments_and_the_path_is_as_it_was(ours: str) -> None:
+    before = list(sys.path)
+    config = config_with(f"{{type: '{ours}:Ranker', width: 5, scales: [1.0, 0.5]}}")
+    model = build_model(config, build_tables(config))
+    assert model.scales == [1.0, 0.5]
+    assert dict(model.named_parameters())["top.0.weight"].shape == (5, 33)
+    assert sys.path == before
+    assert parse_config(TrainConfig, config.model_dump(mode="json")) == config
+
+
+def test_it_is_trained_published_started_from_and_resumed_as_any_other(
+    ours: str, clicks: Path, fresh_clicks: Path, tmp_path: Path
+) -> None:
+    config = config_with(f"{{type: '{ours}:Ranker', width: 5}}")
+    train(config, clicks, output=tmp_path / "run", repository=tmp_path / "models", progress=False)
+    assert load_trained(tmp_path / "run").evaluate(fresh_clicks).auc > 0.55
+    started = train(
+        config, fresh_clicks, output=tmp_path / "next", start_from=tmp_path / "run", limit=256, progress=False
+    ).started
+    assert started is not None
+    assert {weight.change for weight in started.weights} == {"taken"}
+    update(tmp_path / "run", fresh_clicks, repository=tmp_path / "models", progress=False)
+    assert any(table.rows for table in open_delta(tmp_path / "models" / "clicks" / "1" / "deltas" / "000001").tables)
+    other = config_with(f"{{type: '{ours}:Ranker', width: 5, depth: 2}}")
+    with pytest.raises(ConfigError, match=r"model\.depth was added"):
+        train(other, clicks, output=tmp_path / "run", progress=False, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "words"),
+    [
+        ("no_such_module:Ranker", "model.type", "there is no module 'no_such_module', neither installed nor in"),
+        ("OURS.inner:Ranker", "model.type", "there is no module 'OURS.inner'"),
+        (
+            "OURS_broken:Ranker",
+            "model.type",
+            "importing 'OURS_broken' failed: ModuleNotFoundError: No module named 'no_such_package'",
+        ),
+        ("OURS:Rankr", "model.type", "has no class 'Rankr'; did you mean 'Ranker'"),
+        ("OURS:nothing", "model.type", "has no class 'nothing'"),
+        ("OURS:Module", "model.type", "is not a trainer.RankingModel"),
+        ("OURS:Silent", "model.type", "has no method 'logits'"),
+        ("OURS:Forgetful", "model.type", r"call super\(\).__init__\(features\) first"),
+        ("OURS:Failing', size: '3", "model", "could not be made: TypeError: unsupported operand"),
+        ("OURS:Failing', size: !!int '3", "model", "could not be made: ZeroDivisionError"),
+        ("OURS:Ranker", "model", "missing a required argument: 'width'"),
+        ("OURS:Ranker', widht: '3", "model.widht", "takes no argument 'widht'; did you mean 'width'"),
+        ("OURS:Ranker', features: '3", "model.features", "takes no argument 'features'"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_refused_with_the_reason(ours: str, model: str, field: str, words: str) -> None:
+    config = config_with(f"{{type: '{model.replace('OURS', ours)}'}}")
+    with pytest.raises(ConfigError, match=words.replace("OURS", ours)) as caught:
+        build_model(config, build_tables(config))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", ["ours:", ":Ranker", "our models:Ranker", "ours:Outer.Inner", "a/b:C"])
+def test_a_name_that_is_none_is_refused_by_the_configuration(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.type"):
+        config_with(f"{{type: '{name}'}}")
+
+
+def test_logits_of_another_shape_are_refused(ours: str, clicks: Path, tmp_path: Path) -> None:
+    config = config_with(f"{{type: '{ours}:Flat', width: 5}}")
+    with pytest.raises(ConfigError, match=r"Flat.logits gave \(256,\), expected one log-odds a row: \(256, 1\)"):
+        train(config, clicks, output=tmp_path / "run", progress=False)
+
+
+def test_a_value_that_json_has_not_is_refused(ours: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.day"):
+        config_with(f"{{type: '{ours}:Ranker', width: 5, day: 2026-01-01}}")
