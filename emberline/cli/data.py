@@ -81,6 +81,24 @@ def wide(directory: Path, rows: int, seed: int) -> None:
     _print(write_wide(directory, rows=rows, seed=seed))
 
 
+@command.command(name="criteo-like")
+@DIRECTORY
+@click.option("--rows", type=click.IntRange(1000), default=300_000, help="Rows in all; the last tenth is for testing.")
+@click.option("--seed", type=click.IntRange(0), default=1, help="The same seed gives the same files.")
+def criteo_like(directory: Path, rows: int, seed: int) -> None:
+    """Rows in the form of Criteo's display ads: label, I1 to I13, C1 to C26.
+
+    They are generated, with a planted signal, so that the best reachable AUC is known.
+
+    \b
+    Example:
+      emberline data criteo-like build/criteo-like
+    """
+    from trainer.datasets import write_criteo_like
+
+    _print(write_criteo_like(directory, rows=rows, seed=seed))
+
+
 def _print(report: DatasetReport) -> None:
     for part, rows in report.rows.items():
         click.echo(f"{report.directory / part}.parquet: {rows:,} rows")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import ConfigError
-from trainer.datasets import write_synthetic, write_wide
+from trainer.datasets import write_criteo_like, write_synthetic, write_wide
 from trainer.datasets.id_space import id_effect, spread_ids, zipf_ranks
 from trainer.datasets.parts import PartWriter
 from trainer.datasets.planted import PlantedAuc
@@ -87,6 +87,24 @@ def test_wide_has_forty_columns_of_the_promised_types(tmp_path: Path) -> None:
     words = table["word_15"].to_pylist()
     assert "" in words
     assert any(not word.isascii() for word in words)
+
+
+def test_criteo_like_has_the_columns_of_criteo_and_one_seed_gives_one_set(tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        write_criteo_like(tmp_path / name, rows=20_000, seed=seed)
+    table, again, other = (pq.read_table(tmp_path / name / "train.parquet") for name in "abc")
+    assert table.equals(again)
+    assert not table.equals(other)
+    assert table.column_names == ["label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27))]
+    assert {str(table.schema.field(f"I{n}").type) for n in range(1, 14)} == {"int64"}
+    assert table["I12"].null_count / table.num_rows == pytest.approx(0.76, abs=0.02)
+    assert table["I2"].null_count == 0
+    assert all(len(word) == 8 and int(word, 16) >= 0 for word in table["C3"].drop_null().to_pylist()[:100])
+    ids = table["C14"].value_counts()
+    assert len(ids) == 27
+    assert max(ids.field("counts").to_pylist()) > 10 * min(ids.field("counts").to_pylist())
+    best = json.loads((tmp_path / "a" / "dataset.json").read_text())["best_auc"]
+    assert best["test"] == pytest.approx(0.85, abs=0.02)
 
 
 @pytest.mark.parametrize(("rows", "ids", "field"), [(5, 5000, "rows"), (5000, 10, "ids")])
