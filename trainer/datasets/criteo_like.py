@@ -1,9 +1,8 @@
 """A generated data set in the form of Criteo's display ads: 13 counts with nulls, 26 columns of hex ids, and a label.
 
-Names, types, shares of nulls and numbers of ids are near those of the public Kaggle set; the rows are not. The signal is
-planted and mostly linear: each id, each count and each null adds to the log-odds; counts bend a little, and a few
-pairs of columns add more.
-Most of the best reachable AUC lies in ids that are too rare to be learnt from the rows of the default size.
+Names, types, shares of nulls and numbers of ids are near those of the public Kaggle set; the rows are generated. The
+signal is planted and mostly linear: each id, each count and each null adds to the log-odds, counts bend a little, and a
+few pairs of columns add more. Much of the best reachable AUC lies in ids that are too rare to be learnt.
 """
 
 from __future__ import annotations
