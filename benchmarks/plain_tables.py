@@ -70,7 +70,9 @@ def train_plain(config: TrainConfig, data: Path, *, same_rows: bool) -> tuple[Ev
     """
     rows = training_rows(config, data / "train.parquet", learns=True)
     config = config.with_column_types(rows.column_types)
-    test = DataRows.open(data / "test.parquet", Wanted(config.inputs, config.label))
+    test = DataRows.open(
+        data / "test.parquet", Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text)
+    )
     maker = BatchMaker(config.spec, config.label)
     training = config.training
     # Gradients come from torch itself; a choice keeps torch from warning that none was made.

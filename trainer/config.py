@@ -21,6 +21,7 @@ from storage.features.strict_model import StrictModel, did_you_mean
 from storage.paths import local_path
 from storage.specs import RowType, check_model_name
 from trainer.config_errors import parse_config
+from trainer.label_config import Label
 from trainer.lowering import CombinedFeature, Lowered, lower
 from trainer.model_config import ModelConfig
 from trainer.optimizer_config import OptimizerConfig
@@ -86,7 +87,7 @@ class TrainConfig(StrictModel):
     """The whole configuration file. Read it with `load_config`."""
 
     model_name: str
-    label: str
+    label: Label
     inputs: tuple[InputSpec, ...] = Field(min_length=1)
     features: tuple[Feature, ...] = Field(min_length=1)
     tables: tuple[AnyTableConfig, ...] = ()

@@ -56,7 +56,7 @@ def publisher_of(
         max_batch_size=options.max_batch_size,
         golden_requests=options.golden_requests,
         tolerance=options.tolerance,
-        metadata={"label": config.label, "model": config.model.type},
+        metadata={"label": config.model_dump(mode="json")["label"], "model": config.model.type},
         row_types=config.row_types,
         policy=policy,
         lineage=lineage,

@@ -134,7 +134,9 @@ def _open_rows(
         split = rows.rows - round(rows.rows * valid)
         rows, valid_rows = rows.range(0, split), rows.range(split, rows.rows)
     elif valid is not None:
-        valid_rows = DataRows.open(valid, Wanted(config.inputs, config.label))
+        valid_rows = DataRows.open(
+            valid, Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text)
+        )
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
@@ -157,7 +159,13 @@ def _started(
 def training_rows(config: TrainConfig, data: DataPath, *, learns: bool = False) -> DataRows:
     """Opens rows to train on, with the time column of the configuration. learns: as `Wanted` says."""
     column = config.training.time_column
-    wanted = Wanted(config.inputs, config.label, keep=() if column is None else (column,), learns=learns)
+    wanted = Wanted(
+        config.inputs,
+        config.label.column,
+        label_is_text=config.label.is_text,
+        keep=() if column is None else (column,),
+        learns=learns,
+    )
     try:
         rows = DataRows.open(data, wanted)
     except ConfigError as error:

@@ -59,7 +59,8 @@ class Trained:
 
     def evaluate(self, data: DataPath) -> Evaluation:
         """Returns labels and scores of Parquet rows."""
-        rows = DataRows.open(data, Wanted(self.config.inputs, self.config.label))
+        label = self.config.label
+        rows = DataRows.open(data, Wanted(self.config.inputs, label.column, label_is_text=label.is_text))
         return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
     def publish(

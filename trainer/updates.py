@@ -54,7 +54,11 @@ def update(
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
     rows = training_rows(config, data)
-    valid_rows = None if valid is None else DataRows.open(valid, Wanted(config.inputs, config.label))
+    valid_rows = (
+        None
+        if valid is None
+        else DataRows.open(valid, Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text))
+    )
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)

@@ -24,8 +24,10 @@ class Wanted:
 
     #: The inputs, each read from its column.
     inputs: Sequence[InputSpec]
-    #: A column of 0 and 1, or None.
+    #: The column of the label, or None.
     label: str | None = None
+    #: True when the label is a comparison with text.
+    label_is_text: bool = False
     #: Columns that are copied as they are.
     keep: Sequence[str] = ()
     #: The names of inputs that may have no column.
@@ -62,7 +64,7 @@ class ColumnCheck:
                     field=f"inputs.{entry.name}.column",
                 )
         if self.wanted.label is not None:
-            _check_label(path, self.wanted.label, there)
+            _check_label(path, self.wanted.label, there, is_text=self.wanted.label_is_text)
         for name in self.wanted.keep:
             if name not in there:
                 raise ConfigError(f"{path}: has no column {name!r}{did_you_mean(name, there)}", field="keep")
@@ -163,11 +165,19 @@ def _listing(there: Mapping[str, Any]) -> str:
     return "; the file has: " + ", ".join(f"{name} ({kind})" for name, kind in there.items())
 
 
-def _check_label(path: Path, label: str, there: Mapping[str, Any]) -> None:
+def _check_label(path: Path, label: str, there: Mapping[str, Any], *, is_text: bool) -> None:
     if label not in there:
-        raise ConfigError(f"{path}: there is no label column {label!r}{_listing(there)}", field="label")
+        near = did_you_mean(label, there).partition("; known")[0]
+        raise ConfigError(f"{path}: there is no label column {label!r}{near}{_listing(there)}", field="label")
     kind = there[label]
-    if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    if is_text:
+        fits, expected = pa.types.is_string(plain(kind)) or pa.types.is_large_string(plain(kind)), "text"
+    else:
+        fits = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        expected = "numbers or booleans"
+    if not fits:
+        remedy = "" if is_text else f"; {{column: {label}, equals: TEXT}} makes a label of text"
         raise ConfigError(
-            f"{path}: the label column {label!r} is {kind}, expected 0 and 1{_listing(there)}", field="label"
+            f"{path}: the label column {label!r} is {kind}, expected {expected}{remedy}{_listing(there)}",
+            field="label",
         )

@@ -122,5 +122,5 @@ class DataRows:
 def _by_column(wanted: Wanted) -> dict[str, InputSpec | None]:
     columns: dict[str, InputSpec | None] = dict.fromkeys(wanted.keep)
     if wanted.label is not None:
-        columns[wanted.label] = InputSpec(name="label", dtype="INT64")
+        columns[wanted.label] = InputSpec(name="label", dtype="BYTES" if wanted.label_is_text else "INT64")
     return columns | {entry.source: entry for entry in wanted.inputs}

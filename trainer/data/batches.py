@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
 from trainer.data.times import newest_seconds
+from trainer.label_config import LabelConfig
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class BatchMaker:
     time_column: the column with the time of each row, which batches have if it is there.
     """
 
-    def __init__(self, spec: FeatureSpec, label: str, time_column: str | None = None) -> None:
+    def __init__(self, spec: FeatureSpec, label: LabelConfig, time_column: str | None = None) -> None:
         self._spec = spec
         self._engine = FeatureEngine(spec)
         self._label = label
@@ -52,16 +52,14 @@ class BatchMaker:
 
     def labels(self, table: Any) -> Tensor:
         """Returns labels (B, 1) float32. Raises InvalidInput for a null or a value other than 0 and 1."""
-        column = table.column(self._label)
-        if column.null_count:
-            raise InvalidInput(f"the label column {self._label!r} holds nulls; leave such rows out", field=self._label)
-        if pa.types.is_boolean(column.type):
-            column = column.cast(pa.uint8())
-        values = np.asarray(column.to_numpy())
+        values = self._label.read(table)
         wrong = (values != 0) & (values != 1)
         if wrong.any():
+            column = self._label.column
             raise InvalidInput(
-                f"the label column {self._label!r} holds {values[wrong][0]!s}, expected 0 and 1", field=self._label
+                f"the label column {column!r} holds {values[wrong][0]!s}, expected 0 and 1; a comparison such as "
+                f"{{column: {column}, at_least: 4}} makes a label of other numbers",
+                field=column,
             )
         return torch.from_numpy(values.astype(np.float32)).unsqueeze(1)
 

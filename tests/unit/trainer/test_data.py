@@ -20,7 +20,8 @@ Make = Callable[..., TrainConfig]
 
 
 def opened(path: Path, config: TrainConfig) -> DataRows:
-    return DataRows.open(path, Wanted(config.inputs, config.label))
+    label = config.label
+    return DataRows.open(path, Wanted(config.inputs, label.column, label_is_text=label.is_text))
 
 
 def prices(tables: Iterator[pa.Table]) -> list[list[float]]:
@@ -99,11 +100,11 @@ def test_a_missing_label_a_text_label_and_a_label_of_two_are_refused(
     config = config_of()
     with pytest.raises(ConfigError, match="no label column 'clickd'"):
         DataRows.open(clicks, Wanted(config.inputs, "clickd"))
-    with pytest.raises(ConfigError, match="expected 0 and 1"):
+    with pytest.raises(ConfigError, match=r"is string, expected numbers or booleans; .*equals"):
         DataRows.open(clicks, Wanted(config.inputs, "item_code"))
     for values, words in [([0, 2], "holds 2"), ([0, None], "nulls")]:
         with pytest.raises(InvalidInput, match=words):
-            BatchMaker(config.spec, "clicked").labels(pa.table({"clicked": pa.array(values)}))
+            BatchMaker(config.spec, config.label).labels(pa.table({"clicked": pa.array(values)}))
 
 
 def test_no_files_and_no_parquet_are_refused(tmp_path: Path, config_of: Make) -> None:
