@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from storage.data import DataOptions
 from storage.errors import ConfigError
 from storage.features.dtypes import ColumnType
 from storage.features.feature import Feature, InputSpec
@@ -96,6 +97,8 @@ class TrainConfig(StrictModel):
     training: TrainingConfig = TrainingConfig()
     publish: PublishConfig = PublishConfig()
     tracking: TrackingConfig | None = None
+    #: How files of data are read.
+    data: DataOptions = DataOptions()
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainConfig:
@@ -124,6 +127,12 @@ class TrainConfig(StrictModel):
         if idle:
             raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
         lower(spec, self.tables)
+        label = self.label.column
+        read = {label, *(entry.source for entry in self.inputs), self.training.time_column or label}
+        for key in ("types", "missing_columns"):
+            for name in getattr(self.data, key):
+                if name not in read:
+                    raise ValueError(f"data.{key}: {name!r} is no column that is read{did_you_mean(name, read)}")
         return self
 
     @cached_property

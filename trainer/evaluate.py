@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream
+from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream, located
 from trainer.metrics import auc, log_loss
 from trainer.progress import Display
 
@@ -61,7 +61,7 @@ def evaluate(
         display.begin(what, stream.batches)
     labels: list[Array] = []
     scores: list[Array] = []
-    batches = (maker.batch(table) for table in stream.epoch(0))
+    batches = map(located(maker.batch, stream, 0), enumerate(stream.epoch(0)))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
         for batch in prefetched:
             labels.append(batch.labels.numpy().reshape(-1))
@@ -76,7 +76,8 @@ def evaluate(
 def predict_rows(model: nn.Module, rows: DataRows, maker: BatchMaker) -> Array:
     """Returns the scores of all rows, (N,) float32; no label is read."""
     scores: list[Array] = []
-    batches = (maker.inputs(table) for table in RowStream(rows, EVALUATION_ROWS).epoch(0))
+    stream = RowStream(rows, EVALUATION_ROWS)
+    batches = map(located(maker.inputs, stream, 0), enumerate(stream.epoch(0)))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
         scores += [model(inputs)["score"].numpy().reshape(-1) for inputs in prefetched]
     return np.concatenate(scores) if scores else np.empty(0, np.float32)

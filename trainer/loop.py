@@ -22,7 +22,7 @@ from torch.nn import functional
 from storage.errors import ConfigError, InvalidInput
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState
 from trainer.config import TrainConfig
-from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, mapped
+from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, located, mapped
 from trainer.embedding import EmbeddingTable, RowMemory, global_clip
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
@@ -243,9 +243,11 @@ class TrainingLoop:
             self._publish_if_due()  # it was due at the step that Ctrl-C interrupted
         began = time.monotonic()
         every = self.config.training.checkpoint_every_steps
+        numbered = enumerate(stream.epoch(epoch, skip_batches=start.batch), start.batch)
+        make = located(profile.working("features", self._maker.batch), stream, epoch)
         with (
-            Prefetcher(profile.timed("read", stream.epoch(epoch, skip_batches=start.batch))) as tables,
-            Prefetcher(mapped(profile.working("features", self._maker.batch), tables, self._feature_threads)) as made,
+            Prefetcher(profile.timed("read", numbered)) as tables,
+            Prefetcher(mapped(make, tables, self._feature_threads)) as made,
         ):
             step_began = time.perf_counter()
             for batch in self._with_rows(profile.timed("wait", made)):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from storage.data import SkippedFile
     from trainer.embedding import MemoryFigures
     from trainer.start_report import StartReport
     from trainer.step_profile import ProfileReport
@@ -69,6 +70,8 @@ class TrainReport:
     started: StartReport | None = None
     #: The work of the stages of the steps that this call trained; None when it trained none.
     profile: ProfileReport | None = None
+    #: Damaged files that were left out, where `data.on_damaged` is `skip`.
+    skipped: list[SkippedFile] = field(default_factory=list)
 
     @property
     def rows_per_second(self) -> float:
@@ -113,6 +116,8 @@ class UpdateReport:
     tables: list[TableReport] = field(default_factory=list)
     memory: MemoryFigures | None = None
     profile: ProfileReport | None = None
+    #: Damaged files that were left out, where `data.on_damaged` is `skip`.
+    skipped: list[SkippedFile] = field(default_factory=list)
 
     @property
     def rows_per_second(self) -> float:

@@ -1,19 +1,22 @@
-"""train(): makes a trained, and if wanted published, model from a configuration and Parquet files."""
+"""train(): makes a trained, and if wanted published, model from a configuration and data."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from storage.data import described
 from storage.errors import ConfigError
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, with_tracking
-from trainer.data import BatchMaker, DataPath, DataRows, Wanted, check_time_column
+from trainer.config_errors import parse_config
+from trainer.data import BatchMaker, BlockIndex, Data, DataRows, SkippedFile, Wanted, check_time_column
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -23,17 +26,17 @@ from trainer.report import TableReport, TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.settings import check_same_training
 from trainer.tracking import tracked
-from trainer.trained import read_start, sample_columns, save_config, save_sample, save_start
+from trainer.trained import labelled_rows, read_start, sample_columns, save_config, save_sample, save_start
 from trainer.warm_start import StartFrom, StartReport
 
 
 def train(
-    config: TrainConfig | Path | str,
-    data: DataPath,
+    config: TrainConfig | Mapping[str, Any] | Path | str,
+    data: Data,
     *,
     output: Path | str,
     repository: Path | str | None = None,
-    valid: float | DataPath | None = None,
+    valid: float | Data | None = None,
     limit: int | None = None,
     progress: bool = True,
     resume: bool = False,
@@ -45,7 +48,8 @@ def train(
 
     With publish.delta_every_* in the configuration it also publishes on the way: first a version, then deltas.
 
-    config: a TrainConfig or the path of its YAML. data: Parquet files, or folders of them, in the order of their names.
+    config: a TrainConfig, the path of its YAML, or its content as a dict. data: files of any format that is read
+    (docs/data.md), folders, URLs and patterns of them, in the order of their names; or a pyarrow Table or a DataFrame.
     valid: files to evaluate on, or a fraction: the last rows of `data`, which are then not trained on. limit: rows of
     `data` to use at most. output: a folder for checkpoints, report and configuration. resume: continues from the newest
     checkpoint in `output`, to the bit as if nothing had happened; config and data must be those of the first run
@@ -55,7 +59,9 @@ def train(
     configuration. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError,
     InvalidInput; with start_from also NotFound and CheckpointError.
     """
-    if not isinstance(config, TrainConfig):
+    if isinstance(config, Mapping):
+        config = parse_config(TrainConfig, config)
+    elif not isinstance(config, TrainConfig):
         config = load_config(config)
     config = with_tracking(with_dram_bytes(config, dram_bytes), track)
     output = local_path(output, "output")
@@ -76,7 +82,7 @@ def train(
         )
     if saved:
         config = config.with_column_types(read_commit(saved[-1]).state.column_types)
-    config, rows, valid_rows = _open_rows(config, data, valid, limit)
+    config, rows, valid_rows = _open_rows(config, data, valid, limit, block_index(output))
     # The caller's random numbers are not ours to change.
     with (
         CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
@@ -106,22 +112,23 @@ def train(
             policy = delta_policy(config)
             publisher = publisher_of(config, model, sample, repository, policy, lineage_of(state))
             loop.publish_with(publisher, policy)
-        asked = {"data": data, "valid": valid, "limit": limit, "rows": rows.rows}
+        held_out = valid if valid is None or isinstance(valid, int | float) else described(valid)
+        asked = {"data": described(data), "valid": held_out, "limit": limit, "rows": rows.rows}
         with tracked(config, output, loop.position.step, asked) as loop.track:
             loop.run()
         published = None if repository is None else _publish_the_end(loop, publisher, policy)
-        report = _report(config, loop, valid_rows, output, published, started)
+        report = _report(config, loop, valid_rows, output, published, started, skipped_of(rows, valid_rows))
     report.write(output / "report.json")
     return report
 
 
 def _open_rows(
-    config: TrainConfig, data: DataPath, valid: float | DataPath | None, limit: int | None
+    config: TrainConfig, data: Data, valid: float | Data | None, limit: int | None, index: BlockIndex
 ) -> tuple[TrainConfig, DataRows, DataRows | None]:
     """Opens the rows to train on and to evaluate on; returns them with the configuration that names their column
     types.
     """
-    rows = training_rows(config, data, learns=True)
+    rows = training_rows(config, data, index, learns=True)
     config = config.with_column_types(rows.column_types)
     if limit is not None:
         if limit < 1:
@@ -134,9 +141,7 @@ def _open_rows(
         split = rows.rows - round(rows.rows * valid)
         rows, valid_rows = rows.range(0, split), rows.range(split, rows.rows)
     elif valid is not None:
-        valid_rows = DataRows.open(
-            valid, Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text)
-        )
+        valid_rows = labelled_rows(config, valid, index)
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
@@ -156,7 +161,20 @@ def _started(
     return report
 
 
-def training_rows(config: TrainConfig, data: DataPath, *, learns: bool = False) -> DataRows:
+def skipped_of(*data: DataRows | None) -> list[SkippedFile]:
+    """Returns the damaged files that were left out, each once."""
+    found = {entry.path: entry for rows in data if rows is not None for entry in rows.skipped}
+    return list(found.values())
+
+
+def block_index(output: Path) -> BlockIndex:
+    """Returns where a run remembers how its files are cut into blocks."""
+    return BlockIndex(output / "data-index")
+
+
+def training_rows(
+    config: TrainConfig, data: Data, index: BlockIndex | None = None, *, learns: bool = False
+) -> DataRows:
     """Opens rows to train on, with the time column of the configuration. learns: as `Wanted` says."""
     column = config.training.time_column
     wanted = Wanted(
@@ -167,7 +185,7 @@ def training_rows(config: TrainConfig, data: DataPath, *, learns: bool = False) 
         learns=learns,
     )
     try:
-        rows = DataRows.open(data, wanted)
+        rows = DataRows.open(data, wanted, config.data, index)
     except ConfigError as error:
         if error.field != "keep":
             raise
@@ -233,6 +251,7 @@ def _report(
     output: Path,
     published: Path | None,
     started: StartReport | None,
+    skipped: list[SkippedFile],
 ) -> TrainReport:
     evaluated = [entry for entry in loop.history if entry.log_loss is not None]
     assert loop.checkpoint is not None
@@ -252,6 +271,7 @@ def _report(
         memory=None if loop.memory is None else loop.memory.figures(),
         started=started,
         profile=loop.profile(),
+        skipped=skipped,
     )
 
 

@@ -19,6 +19,8 @@ from trainer.config import TrainConfig
 _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes", "feature_threads")
 # Settings of a table that say which rows it has, and what their values mean.
 _OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")
+# Of `data`: another file that is left out makes other data, which is compared itself.
+_FREE_OF_DATA = {"read_threads", "on_damaged"}
 # Of each table.
 _FREE_OF_TABLES = ("admit_after", "eviction")
 _NAMED_AT_MOST = 5
@@ -29,10 +31,12 @@ Settings = dict[str, str]
 def settings_of(config: TrainConfig) -> Settings:
     """Returns the settings of a configuration, without those that a resumed run may change."""
     content = config.model_dump(
-        mode="json", exclude={"publish", "tracking", "model_name", "inputs", "features", "tables"}
+        mode="json", exclude={"publish", "tracking", "model_name", "inputs", "features", "tables", "data"}
     )
     for free in _FREE_ON_RESUME:
         content["training"].pop(free)
+    # Defaults are left out: runs that began before an option was there have none of it.
+    content["data"] = config.data.model_dump(mode="json", exclude_defaults=True, exclude=_FREE_OF_DATA)
     found = dict(_leaves(content))
     for entry in config.inputs:
         found[f"inputs.{entry.name}"] = _digest(entry.model_dump(mode="json", exclude={"column_type"}))
@@ -51,8 +55,9 @@ def check_same_training(trained: Settings, config: TrainConfig, folder: Path) ->
     if changes:
         raise ChangedConfig(
             f"{folder}: was trained with another configuration: {_listed(changes)}. On resume only "
-            f"{', '.join((*_FREE_ON_RESUME, *_FREE_OF_TABLES))} and publish may change; give the configuration that "
-            "the run began with, or start a new run in another folder from this one (start_from, --from)",
+            f"{', '.join((*_FREE_ON_RESUME, *_FREE_OF_TABLES))}, data.read_threads and publish may change; give the "
+            "configuration that the run began with, or start a new run in another folder from this one (start_from, "
+            "--from)",
             field="resume",
         )
 

@@ -21,7 +21,7 @@ from storage.features.python_rows import column_rows
 from storage.paths import local_path
 from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, with_row_types
-from trainer.data import BatchMaker, DataPath, DataRows, Wanted
+from trainer.data import BatchMaker, BlockIndex, Data, DataRows, Wanted
 from trainer.embedding import EmbeddingTable
 from trainer.evaluate import Evaluation, evaluate, predict_rows
 from trainer.models import RankingModel, build_model, build_tables
@@ -52,15 +52,14 @@ class Trained:
     #: The commit of a run that it was loaded from, None when it was put together from parts.
     checkpoint: Path | None = None
 
-    def predict(self, data: DataPath) -> np.ndarray[Any, Any]:
-        """Returns the scores of Parquet rows, (N,) float32, in the order of files and rows. Labels are not read."""
-        rows = DataRows.open(data, Wanted(self.config.inputs))
+    def predict(self, data: Data) -> np.ndarray[Any, Any]:
+        """Returns the scores of rows, (N,) float32, in the order of files and rows. Labels are not read."""
+        rows = DataRows.open(data, Wanted(self.config.inputs), self.config.data)
         return predict_rows(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
-    def evaluate(self, data: DataPath) -> Evaluation:
-        """Returns labels and scores of Parquet rows."""
-        label = self.config.label
-        rows = DataRows.open(data, Wanted(self.config.inputs, label.column, label_is_text=label.is_text))
+    def evaluate(self, data: Data) -> Evaluation:
+        """Returns labels and scores of rows."""
+        rows = labelled_rows(self.config, data)
         return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.label))
 
     def publish(
@@ -103,6 +102,12 @@ class Trained:
             folder = publisher.write()
             self.checkpoint = log.save(state.published(publisher.lineage.to_json_value()), self.tables).folder
         return folder
+
+
+def labelled_rows(config: TrainConfig, data: Data, index: BlockIndex | None = None) -> DataRows:
+    """Opens rows to evaluate on: the inputs and the label."""
+    wanted = Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text)
+    return DataRows.open(data, wanted, config.data, index)
 
 
 def load_trained(output: Path | str) -> Trained:

@@ -11,7 +11,7 @@ from storage.errors import ConfigError, NotFound
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
 from trainer.config import PublishConfig, TrainConfig
-from trainer.data import BatchMaker, DataPath, DataRows, Wanted
+from trainer.data import BatchMaker, Data, DataRows
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -19,17 +19,25 @@ from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage
 from trainer.report import UpdateReport, finite_or_none
 from trainer.row_memory import row_memory, with_dram_bytes
-from trainer.run import table_reports, threads, training_rows
+from trainer.run import block_index, skipped_of, table_reports, threads, training_rows
 from trainer.settings import check_same_training
-from trainer.trained import SAMPLE_ROWS, read_run, read_sample, sample_columns, save_sample, with_newer_rows
+from trainer.trained import (
+    SAMPLE_ROWS,
+    labelled_rows,
+    read_run,
+    read_sample,
+    sample_columns,
+    save_sample,
+    with_newer_rows,
+)
 
 
 def update(
     output: Path | str,
-    data: DataPath,
+    data: Data,
     *,
     repository: Path | str,
-    valid: DataPath | None = None,
+    valid: Data | None = None,
     publish: PublishConfig | None = None,
     progress: bool = True,
     resume: bool = False,
@@ -38,27 +46,24 @@ def update(
 ) -> UpdateReport:
     """Trains one pass over newer rows, from the newest commit of a run, and publishes deltas of what changed.
 
-    output: the folder that `train` wrote. data: Parquet files, or folders of them, in the order of their names and
-    rows. repository: where the run was published; an unpublished run begins with a version. Deltas follow the policy of
-    the configuration, or of `publish`, and one comes at the end. valid: files to evaluate on, before and after. resume:
-    continues the update that a crash or Ctrl-C cut short; without one it begins one, so that the same call can be
-    repeated until it returns. A snapshot that the crash left half published is published first. from_snapshot: id or
-    VERSION.SEQUENCE; training goes back to the commit that it was made from, and the next delta continues it. What came
-    after that snapshot is no part of the model any more. dram_bytes: DRAM of the tables, instead of training.dram_bytes
-    in the configuration; rows beyond it lie on SSD. Raises NotFound for a run or snapshot that is not there,
-    ConfigError for an update that cannot begin, InvalidInput.
+    output: the folder that `train` wrote. data: files, folders, URLs or patterns of them, in the order of their names
+    and rows, or a table in memory. repository: where the run was published; an unpublished run begins with a version.
+    Deltas follow the policy of the configuration, or of `publish`, and one comes at the end. valid: files to evaluate
+    on, before and after. resume: continues the update that a crash or Ctrl-C cut short; without one it begins one, so
+    that the same call can be repeated until it returns. A snapshot that the crash left half published is published
+    first. from_snapshot: id or VERSION.SEQUENCE; training goes back to the commit that it was made from, and the next
+    delta continues it. What came after that snapshot is no part of the model any more. dram_bytes: DRAM of the tables,
+    instead of training.dram_bytes in the configuration; rows beyond it lie on SSD. Raises NotFound for a run or
+    snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
     """
     output = local_path(output, "output")
     repository = local_path(repository, "repository")
     config = with_dram_bytes(read_run(output)[0], dram_bytes)
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
-    rows = training_rows(config, data)
-    valid_rows = (
-        None
-        if valid is None
-        else DataRows.open(valid, Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text))
-    )
+    index = block_index(output)
+    rows = training_rows(config, data, index)
+    valid_rows = None if valid is None else labelled_rows(config, valid, index)
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
@@ -111,6 +116,7 @@ def update(
         tables=tables_after,
         memory=memory_after,
         profile=loop.profile(),
+        skipped=skipped_of(rows, valid_rows),
     )
     report.write(output / "update.json")
     return report

@@ -1,4 +1,4 @@
-"""The common parts of all subcommands: local paths, options that may be given once, suggestions for wrong names."""
+"""The common parts of all subcommands: paths, options that may be given once, suggestions for wrong names."""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ class LocalPath(click.Path):
         except ConfigError as error:
             self.fail(str(error).partition(": ")[2], param, ctx)
         return super().convert(value, param, ctx)
+
+
+class DataArgument(click.ParamType[Path | str]):
+    """Data as the reader takes it: a path that is there, a pattern of paths, or a URL."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Converts to a path, or leaves a pattern or URL as it is. Fails as click does."""
+        text = str(value)
+        if "://" in text or any(sign in text for sign in "*?["):
+            return text
+        return click.Path(exists=True, path_type=Path).convert(value, param, ctx)
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:

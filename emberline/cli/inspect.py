@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -130,26 +130,30 @@ def command(
 
 
 def _show(console: Console, path: Path, hottest: int, *, verify: bool, quiet: bool) -> None:
+    from storage.data import SUFFIXES
+
     if _is_delta(path):
         _delta(console, path, hottest, verify=verify)
     elif (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):
         _version(console, path, hottest, verify=verify)
     elif path.is_dir() and path.name == "deltas" and (path.parent / MANIFEST).is_file():
         _version(console, path.parent, hottest, verify=verify)
-    elif path.suffix == ".parquet" or (path.is_dir() and _holds_parquet(path)):
-        _parquet(console, path)
+    elif path.suffix.lower() in SUFFIXES or (path.is_dir() and _holds_data(path)):
+        _data(console, path)
     elif (path / "checkpoints").is_dir() or (path / "state.json").is_file():
         show_run(console, path, verify, quiet)
     elif path.is_dir():
         _repository(console, path, verify=verify)
     else:
         raise NotFound(
-            f"{path}: expected a run, a repository, a model, a version's or a delta's folder, or Parquet data"
+            f"{path}: expected a run, a repository, a model, a version's or a delta's folder, or data such as Parquet"
         )
 
 
-def _holds_parquet(folder: Path) -> bool:
-    return any(folder.glob("*.parquet")) or any(entry.is_dir() for entry in folder.glob("*=*"))
+def _holds_data(folder: Path) -> bool:
+    from storage.data import SUFFIXES
+
+    return any(entry.suffix.lower() in SUFFIXES or ("=" in entry.name and entry.is_dir()) for entry in folder.iterdir())
 
 
 def _is_delta(path: Path) -> bool:
@@ -311,28 +315,16 @@ def _repository(console: Console, path: Path, *, verify: bool) -> None:
     console.print(models)
 
 
-def _parquet(console: Console, path: Path) -> None:
-    import pyarrow.lib
-    import pyarrow.parquet
+def _data(console: Console, path: Path) -> None:
+    from storage.data import DataRows
 
-    from storage.data import find_files
-
-    files = find_files(path)
-    first: dict[str, Any] = {}
-    rows, at = 0, files[0].path
-    try:
-        schema = pyarrow.parquet.read_schema(at)
-        for entry in files:
-            at = entry.path
-            with pyarrow.parquet.ParquetFile(at) as file:
-                if not first and file.metadata.num_rows:
-                    first = next(file.iter_batches(batch_size=1)).to_pylist()[0]
-                    first = dict(entry.partition) | first
-                rows += file.metadata.num_rows
-    except (pyarrow.lib.ArrowException, OSError) as error:
-        raise CheckpointError(f"{at}: not readable as Parquet: {error}") from None
-    columns = _table(f"{path}: {rows:,} rows", "column", "type", "first row")
-    kinds = {field.name: str(field.type) for field in schema}
-    for name, kind in ({key: "partition" for key, _ in files[0].partition} | kinds).items():
+    rows = DataRows.open(path, None)
+    first = rows.range(0, 1).read().to_pylist()[0] if rows.rows else {}
+    columns = _table(f"{path}: {rows.rows:,} rows", "column", "type", "first row")
+    partitions = [key for key, _ in rows.blocks[0].file.partition] if rows.blocks else []
+    kinds = {field.name: str(field.type) for field in rows.schema}
+    for name in sorted(kinds, key=lambda name: name not in partitions):
+        own = rows.blocks[0].own.names if rows.blocks else [name]
+        kind = kinds[name] if name in own else "partition"
         columns.add_row(name, kind, str(first.get(name))[:60] if first else "")
     console.print(columns)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
 from storage.errors import ChangedConfig, ConfigError
-from storage.paths import local_path
 
 if TYPE_CHECKING:
     from trainer import StartFrom, TrainReport
@@ -31,12 +30,12 @@ Examples:
 @click.argument("config", type=LocalPath(exists=True, dir_okay=False))
 @click.option(
     "--data",
-    type=LocalPath(exists=True),
+    type=DataArgument(),
     multiple=True,
     required=True,
-    help="Parquet file or folder of them; may be given several times.",
+    help="File of rows (Parquet, CSV, TSV, ORC, Arrow, libsvm), folder, pattern or URL; may be given several times.",
 )
-@click.option("--valid", help="Parquet file to evaluate on, or a fraction: the last rows of --data, held out.")
+@click.option("--valid", help="File or folder to evaluate on, or a fraction: the last rows of --data, held out.")
 @click.option(
     "--output",
     type=LocalPath(file_okay=False),
@@ -84,7 +83,7 @@ Examples:
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     config: Path,
-    data: tuple[Path, ...],
+    data: tuple[Path | str, ...],
     valid: str | None,
     output: Path,
     repository: Path | None,
@@ -172,16 +171,19 @@ def _command_from(output: Path, context: click.Context) -> str:
     return shlex.join([*words, "--output", str(new), "--from", str(output)])
 
 
-def _validation(given: str | None) -> float | Path | None:
+def _validation(given: str | None) -> float | Path | str | None:
     if given is None:
         return None
     try:
         return float(given)
     except ValueError:
         pass
-    path = local_path(given, "--valid")
-    if not path.exists():
-        raise click.BadParameter(f"{given!r} is neither a file nor a fraction between 0 and 1", param_hint="--valid")
+    try:
+        path: Path | str = DataArgument().convert(given, None, None)
+    except click.BadParameter:
+        raise click.BadParameter(
+            f"{given!r} is neither a file nor a fraction between 0 and 1", param_hint="--valid"
+        ) from None
     return path
 
 
@@ -189,6 +191,8 @@ def _print(report: TrainReport) -> None:
     click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
     if report.auc is not None and report.log_loss is not None:
         click.echo(f"validation: AUC {report.auc:.4f}, log-loss {report.log_loss:.4f} on {report.valid_rows:,} rows")
+    for file in report.skipped:
+        click.echo(f"left out as damaged: {file.reason}")
     for table in report.tables:
         click.echo(
             f"table {table.name}: {table.rows:,} rows of {table.dim}, {table.waiting:,} ids not seen often enough, "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, DataArgument, LocalPath
 
 if TYPE_CHECKING:
     from trainer import UpdateReport
@@ -27,10 +27,10 @@ Examples:
 @click.argument("run", type=LocalPath(exists=True, file_okay=False))
 @click.option(
     "--data",
-    type=LocalPath(exists=True),
+    type=DataArgument(),
     multiple=True,
     required=True,
-    help="Parquet file or folder of newer rows; may be given several times.",
+    help="File, folder, pattern or URL of newer rows; may be given several times.",
 )
 @click.option(
     "--repository",
@@ -38,7 +38,7 @@ Examples:
     required=True,
     help="Model repository that RUN was published into.",
 )
-@click.option("--valid", type=LocalPath(exists=True), help="Parquet file to evaluate on, before and after.")
+@click.option("--valid", type=DataArgument(), help="File or folder to evaluate on, before and after.")
 @click.option("--every-steps", type=click.IntRange(1), help="Publish a delta after so many steps.")
 @click.option("--every-rows", type=click.IntRange(1), help="Publish a delta after so many rows.")
 @click.option("--every-seconds", type=click.FloatRange(0, min_open=True), help="Publish a delta after so many seconds.")
@@ -52,9 +52,9 @@ Examples:
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     run: Path,
-    data: tuple[Path, ...],
+    data: tuple[Path | str, ...],
     repository: Path,
-    valid: Path | None,
+    valid: Path | str | None,
     every_steps: int | None,
     every_rows: int | None,
     every_seconds: float | None,
@@ -108,6 +108,8 @@ def _print(report: UpdateReport) -> None:
             f"validation: AUC {_figure(report.auc_before)} -> {_figure(report.auc_after)}, "
             f"log-loss {report.log_loss_before:.4f} -> {report.log_loss_after:.4f} on {report.valid_rows:,} rows"
         )
+    for file in report.skipped:
+        click.echo(f"left out as damaged: {file.reason}")
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
     for folder in report.published:

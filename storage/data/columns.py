@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from storage.data.formats import text_type
 from storage.errors import ConfigError, InvalidInput
 from storage.features import InputSpec
 from storage.features.arrow import column_from_arrow
@@ -44,43 +45,68 @@ class ColumnCheck:
     #: The Arrow types of the columns that come from the folders' names.
     partitions: dict[str, Any]
     #: The common Arrow type of each column, and the first file that has it.
-    found: dict[str, tuple[Any, Path]] = field(default_factory=dict)
+    found: dict[str, tuple[Any, str]] = field(default_factory=dict)
     #: The types of the inputs whose spec did not give it.
     column_types: dict[str, ColumnType] = field(default_factory=dict)
-    _first: Path | None = None
+    #: Values of columns that files may lack, by column.
+    missing: Mapping[str, Any] = field(default_factory=dict)
+    _first: str | None = None
 
-    def add(self, path: Path, schema: Any) -> None:
+    def add(self, path: str, schema: Any) -> None:
         """Checks a file's Arrow schema. Raises a ConfigError with the file, the column, what was expected and found."""
         there = {name: kind for name, kind in self.partitions.items() if name not in schema.names}
         there |= {entry.name: entry.type for entry in schema}
         for entry in self.wanted.inputs:
             if entry.source in there:
                 self._check_input(path, entry, there)
-            elif entry.name not in self.wanted.optional:
+            elif entry.name not in self.wanted.optional and entry.source not in self.missing:
                 near = did_you_mean(entry.source, there).partition("; known")[0]
                 raise ConfigError(
                     f"{path}: input {entry.name!r} wants the column {entry.source!r}, which is not there"
                     f"{near}{_listing(there)}",
                     field=f"inputs.{entry.name}.column",
                 )
-        if self.wanted.label is not None:
-            _check_label(path, self.wanted.label, there, is_text=self.wanted.label_is_text)
+        label = self.wanted.label
+        if label is not None and (label in there or label not in self.missing):
+            _check_label(path, label, there, is_text=self.wanted.label_is_text)
         for name in self.wanted.keep:
-            if name not in there:
+            if name not in there and name not in self.missing:
                 raise ConfigError(f"{path}: has no column {name!r}{did_you_mean(name, there)}", field="keep")
         names = [*(entry.source for entry in self.wanted.inputs), *self.wanted.keep]
         names += [] if self.wanted.label is None else [self.wanted.label]
         for name in dict.fromkeys(names):
             if schema.names.count(name) > 1:
                 raise ConfigError(f"{path}: the column {name!r} is there twice; expected one", field="data")
-            self._merge(path, name, there.get(name))
+            if name in there or name not in self.missing:
+                self._merge(path, name, there.get(name))
         self._first = self._first or path
 
-    def schema(self) -> Any:
-        """Returns the columns that are read, with the types that those of all files are converted to."""
+    def finish(self) -> Any:
+        """Returns the columns that are read, with the types that those of all files are converted to, as a schema.
+
+        Raises a ConfigError for a value of `missing` that does not fit its column.
+        """
+        for name, hint in self.hints().items():
+            if name in self.missing and name not in self.found:
+                value = self.missing[name]
+                kind = hint if hint is not None else pa.scalar(value).type
+                for entry in self.wanted.inputs:
+                    if entry.source == name:
+                        self._check_input("data.missing_columns", entry, {name: kind})
+                self.found[name] = (kind, "data.missing_columns")
+        for name, value in self.missing.items():
+            if name in self.found:
+                _check_value(name, value, self.found[name][0])
         return pa.schema([pa.field(name, kind) for name, (kind, _) in self.found.items()])
 
-    def _check_input(self, path: Path, entry: InputSpec, there: Mapping[str, Any]) -> None:
+    def hints(self) -> dict[str, Any]:
+        """Returns the types that text is read as, by column; None for those that are inferred."""
+        types: dict[str, Any] = dict.fromkeys(self.wanted.keep)
+        if self.wanted.label is not None:
+            types[self.wanted.label] = pa.string() if self.wanted.label_is_text else None
+        return types | {entry.source: text_type(entry) for entry in self.wanted.inputs}
+
+    def _check_input(self, path: str, entry: InputSpec, there: Mapping[str, Any]) -> None:
         kind = there[entry.source]
         if self._first is not None and self.found.get(entry.source, (None,))[0] == kind:
             return  # the type is the same as in earlier files
@@ -108,21 +134,23 @@ class ColumnCheck:
                 field=f"inputs.{entry.name}.column_type",
             )
 
-    def _merge(self, path: Path, name: str, kind: Any) -> None:
+    def _merge(self, path: str, name: str, kind: Any) -> None:
         """Finds one type of a column for all files. kind: the type that `path` has, None without the column."""
         before = self.found.get(name)
         if before is None and self._first is None and kind is not None:
             self.found[name] = (kind, path)
-        elif (before is None) != (kind is None):
+        elif name not in self.missing and (before is None) != (kind is None):
             has, lacks = (path, self._first) if before is None else (before[1], path)
             raise ConfigError(
                 f"{lacks}: has no column {name!r}, which {has} has; expected the same columns in every file",
                 field="data",
             )
+        elif before is None and kind is not None:
+            self.found[name] = (kind, path)  # other files have the value of `missing`
         elif before is not None and kind != before[0]:
             self.found[name] = (self._common(path, name, kind, *before), before[1])
 
-    def _common(self, path: Path, name: str, kind: Any, before: Any, first: Path) -> Any:
+    def _common(self, path: str, name: str, kind: Any, before: Any, first: str) -> Any:
         if all(map(_is_date_or_timestamp, (kind, before))):
             return pa.timestamp("us")
         try:
@@ -133,6 +161,21 @@ class ColumnCheck:
                 f"{path}: the column {name!r} holds {kind}; expected {before}, as in {first}. Convert one of them",
                 field="data",
             ) from None
+
+
+def filled(value: Any, kind: Any, rows: int) -> Any:
+    """Returns a column of one value, for files that do not have it."""
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+def _check_value(name: str, value: Any, kind: Any) -> None:
+    try:
+        pa.scalar(value, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        raise ConfigError(
+            f"data.missing_columns.{name}: {value!r} is no {kind}, as the column is",
+            field=f"data.missing_columns.{name}",
+        ) from None
 
 
 def in_type(array: Any, kind: Any, column: str) -> Any:
@@ -162,10 +205,13 @@ def _is_date_or_timestamp(kind: Any) -> bool:
 
 
 def _listing(there: Mapping[str, Any]) -> str:
+    name = next(iter(there), "")
+    if len(there) == 1 and re.search(r"[,;|\t]", name):
+        return f"; the file has one column, {name!r}; is there another delimiter? Set data.delimiter"
     return "; the file has: " + ", ".join(f"{name} ({kind})" for name, kind in there.items())
 
 
-def _check_label(path: Path, label: str, there: Mapping[str, Any], *, is_text: bool) -> None:
+def _check_label(path: str, label: str, there: Mapping[str, Any], *, is_text: bool) -> None:
     if label not in there:
         near = did_you_mean(label, there).partition("; known")[0]
         raise ConfigError(f"{path}: there is no label column {label!r}{near}{_listing(there)}", field="label")

@@ -1,6 +1,6 @@
 """Finds the files that a path means, in a fixed order, and the values that Hive partitions give to their rows.
 
-A folder means the Parquet files in it and in its partitions, which are folders called KEY=VALUE, in the order of their
+A folder means the files of data in it and in its partitions, which are folders called KEY=VALUE, in the order of their
 paths. A path into a partition has the values of the partitions that it leads through. Hidden files and markers (a name
 that begins with `.` or `_`, or ends in `.crc`) are left out, which is logged. Any other file raises an error that names
 it, so that no row is left out silently.
@@ -12,133 +12,176 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+from pyarrow import fs
+
+from storage.data.options import DataOptions, FormatName
+from storage.data.places import Place, is_marker, places
 from storage.errors import ConfigError
-from storage.paths import local_path
 
 DataPath = Path | str | Sequence[Path | str]
 
 logger = logging.getLogger("emberline.data")
 
-_SUFFIXES = frozenset({".parquet", ".parq", ".pq"})
-_MAGIC = b"PAR1"
+#: The format of files by the extension of their names.
+SUFFIXES: dict[str, FormatName] = {
+    **dict.fromkeys((".parquet", ".parq", ".pq"), "parquet"),
+    **dict.fromkeys((".csv",), "csv"),
+    **dict.fromkeys((".tsv", ".tab"), "tsv"),
+    **dict.fromkeys((".orc",), "orc"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
+    **dict.fromkeys((".libsvm", ".svm", ".svmlight"), "libsvm"),
+}
+_MAGIC: dict[bytes, FormatName] = {b"PAR1": "parquet", b"ORC": "orc", b"ARROW1": "arrow"}
+_TEXT = ("csv", "tsv", "libsvm")
+FORMAT_TITLES = {"parquet": "Parquet", "csv": "CSV", "tsv": "TSV", "orc": "ORC", "arrow": "Arrow", "libsvm": "libsvm"}
+_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".xz", ".zip"})
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 # Tables whose log says which of the files are valid: read as plain files, they would give rows that were deleted.
 _TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 _NAMED_AT_MOST = 5
+_Partition = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file."""
+    """A file of rows, or a table in memory."""
 
-    path: Path
+    place: Place
+    format: FormatName | str
+    size: int
+    #: When the file was changed last, in nanoseconds since 1970; None where that is not known.
+    changed_ns: int | None = None
     #: The key and the value of each KEY=VALUE folder above it, from the top; None is null.
-    partition: tuple[tuple[str, str | None], ...] = ()
+    partition: _Partition = ()
+    #: The rows of a table in memory, which has no file.
+    table: Any = field(default=None, compare=False)
+
+    @property
+    def path(self) -> str:
+        """The path or URL, for people."""
+        return self.place.shown
 
     @property
     def name(self) -> str:
         """The path of the file below the folder that was given."""
         return "/".join(
-            [*(f"{key}={_NULL if value is None else value}" for key, value in self.partition), self.path.name]
+            [*(f"{key}={_NULL if value is None else value}" for key, value in self.partition), self.place.name]
         )
 
 
 @dataclass
 class _Folder:
-    """The contents of a folder: its Parquet files, the names of others by their kind, and what is left out."""
+    """The contents of a folder: its files of rows, the names of others by their kind, and what is left out."""
 
-    root: Path
+    root: Place
+    options: DataOptions
     files: list[DataFile] = field(default_factory=list)
     others: dict[str, list[str]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
 
-    def walk(self, folder: Path, partition: tuple[tuple[str, str | None], ...]) -> None:
-        for path in sorted(folder.iterdir()):
-            name = str(path.relative_to(self.root))
-            if path.name in _TABLE_LOGS:
+    def walk(self, folder: Place, partition: _Partition) -> None:
+        for place, info in folder.children():
+            name = place.inner[len(self.root.inner.rstrip("/")) + 1 :]
+            if place.name in _TABLE_LOGS:
                 raise ConfigError(
-                    f"{self.root}: is a {_TABLE_LOGS[path.name]} table ({name}), whose files may hold rows that were "
-                    "deleted; export it as plain Parquet",
+                    f"{self.root.shown}: is a {_TABLE_LOGS[place.name]} table ({name}), whose files may hold rows that "
+                    "were deleted; export it as plain Parquet",
                     field="data",
                 )
-            if path.name.startswith((".", "_")) or path.suffix == ".crc":
+            if is_marker(place.name):
                 self.ignored.append(name)
-            elif path.is_dir():
-                self.walk(path, (*partition, self._partition_of(path, partition)))
-            elif _is_parquet(path):
-                self.files.append(DataFile(path, partition))
+            elif info.type == fs.FileType.Directory:
+                self.walk(place, (*partition, self._partition_of(place, partition)))
+            elif found := _format_of(place, info, self.options):
+                self.files.append(_data_file(place, info, found, partition))
             else:
-                self.others.setdefault(_kind(path), []).append(name)
+                self.others.setdefault(_kind(place), []).append(name)
 
-    def _partition_of(self, path: Path, above: tuple[tuple[str, str | None], ...]) -> tuple[str, str | None]:
-        found = _partition(path.name)
+    def _partition_of(self, place: Place, above: _Partition) -> tuple[str, str | None]:
+        found = _partition(place.name)
         if found is None:
             raise ConfigError(
-                f"{path}: a folder inside of the data, which is no partition; expected KEY=VALUE, as in "
+                f"{place.shown}: a folder inside of the data, which is no partition; expected KEY=VALUE, as in "
                 "date=2026-01-01. Give the folder that is meant by its own path, or move this one away",
                 field="data",
             )
         if found[0] in dict(above):
-            raise ConfigError(f"{path}: the partition {found[0]!r} is given twice in this path", field="data")
+            raise ConfigError(f"{place.shown}: the partition {found[0]!r} is given twice in this path", field="data")
         return found
 
     def check(self) -> None:
-        """Raises ConfigError when the folder is not one data set of Parquet files; else logs what is left out."""
+        """Raises ConfigError when the folder is not one data set of one format; else logs what is left out."""
         if self.others:
             kind, names = next(iter(sorted(self.others.items())))
             if self.files:
-                raise ConfigError(
-                    f"{self.root}: holds {len(self.files)} Parquet files ({self.files[0].name}, ...) and "
-                    f"{len(names)} of the kind {kind} ({_listed(names)}); expected one kind. Convert these to "
-                    "Parquet, or move them away",
-                    field="data",
-                )
-            raise ConfigError(f"{self.root}: holds {_listed(names)}; {_refusal(kind)}", field="data")
+                raise self._mixture(names, kind)
+            raise ConfigError(f"{self.root.shown}: holds {_listed(names)}; {_refusal(kind)}", field="data")
         if not self.files:
             raise ConfigError(
-                f"{self.root}: the folder holds no *.parquet file"
+                f"{self.root.shown}: the folder holds no *.parquet file, and none of {_known()}"
                 + (f"; left out as hidden or markers: {_listed(self.ignored)}" if self.ignored else ""),
                 field="data",
             )
         first = self.files[0]
+        strange = [file for file in self.files if file.format != first.format]
+        if strange:
+            same = [file.name for file in strange if file.format == strange[0].format]
+            raise self._mixture(same, FORMAT_TITLES[strange[0].format], len(self.files) - len(strange))
         for file in self.files:
             if [key for key, _ in file.partition] != [key for key, _ in first.partition]:
                 raise ConfigError(
-                    f"{self.root}: {first.name} and {file.name} do not lie in partitions of the same keys; expected "
-                    "every file below the same KEY= folders",
+                    f"{self.root.shown}: {first.name} and {file.name} do not lie in partitions of the same keys; "
+                    "expected every file below the same KEY= folders",
                     field="data",
                 )
         if self.ignored:
-            logger.warning("%s: left out as hidden or markers: %s", self.root, _listed(self.ignored))
+            logger.warning("%s: left out as hidden or markers: %s", self.root.shown, _listed(self.ignored))
+
+    def _mixture(self, names: Sequence[str], kind: str, count: int | None = None) -> ConfigError:
+        first = self.files[0]
+        return ConfigError(
+            f"{self.root.shown}: holds {len(self.files) if count is None else count} "
+            f"{FORMAT_TITLES[first.format]} files ({first.name}, ...) and {len(names)} of the kind {kind} "
+            f"({_listed(names)}); expected one kind. Convert these (emberline data convert), or move them away",
+            field="data",
+        )
 
 
-def find_files(data: DataPath) -> list[DataFile]:
-    """Returns the Parquet files that one path or several mean, in order. Raises ConfigError naming any other file."""
+def find_files(data: DataPath, options: DataOptions | None = None) -> list[DataFile]:
+    """Returns the files that paths, URLs and patterns mean, in order. Raises ConfigError naming any other file."""
+    options = options or DataOptions()
     found: list[DataFile] = []
     for entry in [data] if isinstance(data, Path | str) else data:
-        path = local_path(entry, "data")
-        if path.is_dir():
-            folder = _Folder(path)
-            folder.walk(path, _partitions_of(path))
-            folder.check()
-            found += folder.files
-        elif not path.is_file():
-            raise ConfigError(f"{path}: there is no such file or folder", field="data")
-        elif _is_parquet(path):
-            found.append(DataFile(path, _partitions_of(path.parent)))
-        else:
-            raise ConfigError(f"{path}: {_refusal(_kind(path))}", field="data")
+        for place in places(entry):
+            info = place.info()
+            if info.type == fs.FileType.Directory:
+                folder = _Folder(place, options)
+                folder.walk(place, _partitions_of(_absolute(place)))
+                folder.check()
+                found += folder.files
+            elif info.type != fs.FileType.File:
+                raise ConfigError(f"{place.shown}: there is no such file or folder", field="data")
+            elif known := _format_of(place, info, options):
+                found.append(_data_file(place, info, known, _partitions_of(_absolute(place)[:-1])))
+            else:
+                raise ConfigError(f"{place.shown}: {_refusal(_kind(place))}", field="data")
     if not found:
-        raise ConfigError("no data was given; name Parquet files or a folder of them", field="data")
+        raise ConfigError("no data was given; name files of rows, or a folder of them", field="data")
     return found
 
 
-def _partitions_of(folder: Path) -> tuple[tuple[str, str | None], ...]:
+def _absolute(place: Place) -> tuple[str, ...]:
+    return tuple(place.inner.strip("/").split("/")) if place.is_remote else Path(place.inner).absolute().parts
+
+
+def _partitions_of(parts: Sequence[str]) -> _Partition:
     """Returns the partitions at the end of a path, such as one day of a data set."""
     found: list[tuple[str, str | None]] = []
-    for part in reversed(folder.absolute().parts):
+    for part in reversed(parts):
         partition = _partition(part)
         if partition is None:
             break
@@ -154,25 +197,44 @@ def _partition(name: str) -> tuple[str, str | None] | None:
     return unquote(key), None if value == _NULL else unquote(value)
 
 
-def _is_parquet(path: Path) -> bool:
-    if path.suffix.lower() in _SUFFIXES:
-        return True
-    with path.open("rb") as file:  # Hive writes files without a suffix
-        return file.read(len(_MAGIC)) == _MAGIC
+def _data_file(place: Place, info: Any, format_name: FormatName, partition: _Partition) -> DataFile:
+    if info.size == 0:
+        raise ConfigError(f"{place.shown}: is empty (0 bytes); write it again, or remove it", field="data")
+    return DataFile(place, format_name, info.size, info.mtime_ns, partition)
 
 
-def _kind(path: Path) -> str:
-    return path.suffix[1:].upper() or "without a suffix"
+def _format_of(place: Place, info: Any, options: DataOptions) -> FormatName | None:
+    """Returns the format of a file, by its extension, its first bytes or the configuration; None when it is unknown."""
+    known = SUFFIXES.get(place.suffix)
+    if known is not None and (options.format is None or known not in _TEXT or options.format not in _TEXT):
+        return known
+    if known is None and info.size and place.suffix not in _COMPRESSED:
+        try:
+            with place.open() as file:
+                start = file.read(max(map(len, _MAGIC)))
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigError(f"{place.shown}: cannot be read: {error}", field="data") from error
+        for magic, name in _MAGIC.items():  # Hive writes files without a suffix
+            if start.startswith(magic):
+                return name
+    if place.suffix in _COMPRESSED or (options.format is not None and options.format not in _TEXT):
+        return None
+    return options.format
+
+
+def _kind(place: Place) -> str:
+    return place.suffix[1:].upper() or "without a suffix"
+
+
+def _known() -> str:
+    return ", ".join(f"*{suffix}" for suffix in SUFFIXES)
 
 
 def _refusal(kind: str) -> str:
-    text = f"expected Parquet, got a file of the kind {kind}"
-    if kind == "CSV":
-        text += (
-            '; convert it once: python -c "import pyarrow.csv as c, pyarrow.parquet as p; '
-            "p.write_table(c.read_csv('x.csv'), 'x.parquet')\""
-        )
-    return text
+    text = f"expected {', '.join(FORMAT_TITLES.values())}, got a file of the kind {kind}"
+    if f".{kind.lower()}" in _COMPRESSED:
+        return f"{text}; text is cut into blocks that are read in any order, so unpack it first"
+    return f"{text}; name its format if it is text (data.format: csv, tsv or libsvm), or convert it"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,122 +1,214 @@
-"""Reads Parquet files as one long sequence of rows, a row group at a time and only the columns that are needed."""
+"""Reads files of rows as one long sequence, a block of rows at a time and only the columns that are needed."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from storage.data.columns import ColumnCheck, Wanted, in_type
-from storage.data.files import DataFile, DataPath, find_files
+from storage.data.columns import ColumnCheck, Wanted, filled, in_type
+from storage.data.files import FORMAT_TITLES, DataFile
+from storage.data.formats import FORMATS, Block
+from storage.data.index import BlockIndex
+from storage.data.options import DataOptions
 from storage.data.partitions import partition_array, partition_types
+from storage.data.sources import Data, data_files
 from storage.errors import ConfigError, InvalidInput
 from storage.features import InputSpec
 from storage.features.dtypes import ColumnType
 
 
 @dataclass(frozen=True)
-class RowGroup:
-    """Rows of one row group of a file."""
+class RowBlock:
+    """Rows of one block of a file."""
 
     file: DataFile
-    #: The number of the row group in the file.
-    index: int
-    #: The rows of the group that come before those of the data.
+    block: Block
+    #: The rows of the block that come before those of the data.
     skip: int
-    #: The rows of the group that belong to the data.
+    #: The rows of the block that belong to the data.
     rows: int
+    #: The columns of the file that are read, with their types in it.
+    own: Any
+    options: DataOptions
 
     def read(self, schema: Any) -> Any:
         """Reads the rows as a pyarrow Table with the columns and types of `schema`.
 
-        Raises an InvalidInput that names the file.
+        Raises an InvalidInput that names the file, and the line of text or the block.
         """
+        file_format = FORMATS[self.file.format]
         try:
-            with pq.ParquetFile(self.file.path) as file:
-                own = [name for name in schema.names if name in file.schema_arrow.names]
-                table = file.read_row_group(self.index, columns=own, use_threads=False)
+            table = file_format.read(self.file, self.options, self.block, self.own)
+            if table.num_rows != self.block.rows:
+                raise InvalidInput(f"has {table.num_rows} rows, expected {self.block.rows}; it was changed")
             table = table.slice(self.skip, self.rows)
-            columns = [
-                in_type(table.column(entry.name), entry.type, entry.name)
-                if entry.name in own
-                else pa.chunked_array([partition_array(self.file, entry.name, entry.type, self.rows)])
-                for entry in schema
-            ]
+            columns = [self._column(table, entry) for entry in schema]
         except (OSError, pa.ArrowException, InvalidInput) as error:
-            raise InvalidInput(
-                f"{self.file.path}: row group {self.index} cannot be read: {error}", field="data"
-            ) from error
+            block = file_format.place_of(self.file, self.options, self.block, -1)
+            where = "" if _names_its_place(error) else f"{block} cannot be read: "
+            raise InvalidInput(f"{self.file.path}: {where}{error}", field="data") from error
         return pa.table(columns, schema=schema)
+
+    def place_of(self, row: int) -> str:
+        """Returns the file and the row or line of a row of this block, counted from 0, for people."""
+        place = FORMATS[self.file.format].place_of(self.file, self.options, self.block, self.skip + row)
+        return f"{self.file.path}: {place}"
+
+    def _column(self, table: Any, entry: Any) -> Any:
+        if entry.name in self.own.names:
+            return in_type(table.column(entry.name), entry.type, entry.name)
+        if entry.name in dict(self.file.partition):
+            return pa.chunked_array([partition_array(self.file, entry.name, entry.type, self.rows)])
+        return pa.chunked_array([filled(self.options.missing_columns[entry.name], entry.type, self.rows)])
+
+
+@dataclass(frozen=True)
+class SkippedFile:
+    """A damaged file that was left out."""
+
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class DataRows:
     """The rows of some files, in the order of their paths."""
 
-    groups: tuple[RowGroup, ...]
+    blocks: tuple[RowBlock, ...]
     #: The pyarrow schema of the columns that are read.
     schema: Any
     fingerprint: str
     #: The column types of the inputs whose spec did not give it, by input.
     column_types: Mapping[str, ColumnType] = field(default_factory=dict)
+    #: Damaged files, where they are left out and are no error.
+    skipped: tuple[SkippedFile, ...] = ()
+    options: DataOptions = field(default_factory=DataOptions)
 
     @classmethod
-    def open(cls, data: DataPath, wanted: Wanted) -> DataRows:
+    def open(
+        cls, data: Data, wanted: Wanted | None, options: DataOptions | None = None, index: BlockIndex | None = None
+    ) -> DataRows:
         """Finds the files (a folder means those in it and in its Hive partitions) and checks their columns.
 
-        Raises ConfigError for data that is not Parquet, and for a column that is missing, has a type that cannot feed
-        its input, has another type than in training, or has types in several files that do not go together.
+        data: paths, URLs, patterns, or a table in memory. wanted: None for every column. index: where blocks are
+        remembered. Raises ConfigError for a file of an unknown format, and for a column that is missing, has a type
+        that cannot feed its input, has another type than in training, or has types in several files that do not go
+        together.
         """
-        files = find_files(data)
-        check = ColumnCheck(wanted, partition_types(files, _by_column(wanted)))
-        groups: list[RowGroup] = []
+        options = options or DataOptions()
+        files = data_files(data, options)
+        everything = wanted is None
+        wanted = _every_column(files, options, index) if wanted is None else wanted
+        check = ColumnCheck(wanted, partition_types(files, _by_column(wanted)), missing=options.missing_columns)
+        blocks: list[RowBlock] = []
+        skipped: list[SkippedFile] = []
         digest = hashlib.sha256()
         for entry in files:
             try:
-                size = entry.path.stat().st_size
-                if size == 0:
-                    raise ConfigError(f"{entry.path}: is empty (0 bytes); write it again, or remove it", field="data")
-                with pq.ParquetFile(entry.path) as file:
-                    schema = file.schema_arrow
-                    sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
-            except (OSError, pa.ArrowException) as error:
-                raise ConfigError(f"{entry.path}: not a readable Parquet file: {error}", field="data") from error
+                schema, found = _content(entry, options, check.hints(), index)
+            except ConfigError as error:
+                if options.on_damaged == "fail":
+                    raise
+                skipped.append(SkippedFile(entry.path, str(error)))
+                continue
+            own = pa.schema([schema.field(name) for name in check.hints() if schema.names.count(name) == 1])
+            parts = [RowBlock(entry, block, 0, block.rows, own, options) for block in found if block.rows]
+            if options.on_damaged == "skip" and (reason := _damage(parts)):
+                skipped.append(SkippedFile(entry.path, reason))
+                continue
             check.add(entry.path, schema)
-            groups += [RowGroup(entry, index, 0, rows) for index, rows in enumerate(sizes) if rows]
-            digest.update(f"{entry.name}:{size}:{sizes};".encode())
-        return cls(tuple(groups), check.schema(), digest.hexdigest(), check.column_types)
+            if everything and (more := sorted(set(schema.names) - set(wanted.keep))):
+                raise ConfigError(
+                    f"{entry.path}: has the column {more[0]!r}, which {files[0].path} has not; expected the same "
+                    "columns in every file",
+                    field="data",
+                )
+            blocks += parts
+            digest.update(f"{entry.name}:{entry.size}:{[block.rows for block in found]};".encode())
+        if files and len(skipped) == len(files):
+            raise ConfigError(f"every file is damaged; the first: {skipped[0].reason}", field="data")
+        return cls(tuple(blocks), check.finish(), digest.hexdigest(), check.column_types, tuple(skipped), options)
 
     @property
     def rows(self) -> int:
         """The number of rows."""
-        return sum(group.rows for group in self.groups)
+        return sum(block.rows for block in self.blocks)
 
     def range(self, start: int, stop: int) -> DataRows:
         """Returns the rows from `start` to before `stop`; bounds outside of the data are cut."""
-        kept: list[RowGroup] = []
+        kept: list[RowBlock] = []
         at = 0
-        for group in self.groups:
-            first, last = max(start - at, 0), min(stop - at, group.rows)
+        for block in self.blocks:
+            first, last = max(start - at, 0), min(stop - at, block.rows)
             if first < last:
-                kept.append(replace(group, skip=group.skip + first, rows=last - first))
-            at += group.rows
+                kept.append(replace(block, skip=block.skip + first, rows=last - first))
+            at += block.rows
         fingerprint = hashlib.sha256(f"{self.fingerprint}[{start}:{stop}]".encode()).hexdigest()
-        return replace(self, groups=tuple(kept), fingerprint=fingerprint)
+        return replace(self, blocks=tuple(kept), fingerprint=fingerprint)
+
+    def place_of(self, row: int) -> str:
+        """Returns the file, and the row or line in it, of a row of the data, for people."""
+        for block in self.blocks:
+            if row < block.rows:
+                return block.place_of(row)
+            row -= block.rows
+        return "the end of the data"
 
     def read(self) -> Any:
         """Reads all rows as one pyarrow Table; use it for small parts only."""
-        if not self.groups:
+        if not self.blocks:
             raise InvalidInput("the data has no rows", field="data")
-        return pa.concat_tables([group.read(self.schema) for group in self.groups])
+        return pa.concat_tables([block.read(self.schema) for block in self.blocks])
 
     def batches(self, batch_rows: int) -> Iterator[Any]:
-        """Yields the rows in order as pyarrow RecordBatches of at most `batch_rows`, with one row group in memory."""
-        for group in self.groups:
-            yield from group.read(self.schema).combine_chunks().to_batches(max_chunksize=batch_rows)
+        """Yields the rows in order as pyarrow RecordBatches of at most `batch_rows`, with one block in memory."""
+        for block in self.blocks:
+            yield from block.read(self.schema).combine_chunks().to_batches(max_chunksize=batch_rows)
+
+
+def _content(
+    file: DataFile, options: DataOptions, hints: dict[str, Any] | None, index: BlockIndex | None
+) -> tuple[Any, Sequence[Block]]:
+    known = None if index is None else index.find(file, options)
+    try:
+        content = FORMATS[file.format].content(file, options, hints, known)
+    except (OSError, pa.ArrowException, InvalidInput) as error:
+        title = FORMAT_TITLES.get(file.format, "table")
+        raise ConfigError(f"{file.path}: not a readable {title} file: {error}", field="data") from error
+    if known is None and index is not None:
+        index.insert(file, options, content.blocks)
+    return content.schema, content.blocks
+
+
+def _every_column(files: Sequence[DataFile], options: DataOptions, index: BlockIndex | None) -> Wanted:
+    """Returns the columns of the first file that can be read, and those of its partitions."""
+    for file in files:
+        try:
+            names = _content(file, options, None, index)[0].names
+        except ConfigError:
+            if options.on_damaged == "fail":
+                raise
+            continue
+        return Wanted((), keep=(*names, *(key for key, _ in file.partition if key not in names)))
+    return Wanted(())
+
+
+def _damage(blocks: Sequence[RowBlock]) -> str:
+    """Reads the columns of a file that are wanted, and returns why it cannot be; "" when it can."""
+    try:
+        for block in blocks:
+            block.read(block.own)
+    except InvalidInput as error:
+        return str(error)
+    return ""
+
+
+def _names_its_place(error: Exception) -> bool:
+    return isinstance(error, InvalidInput) and str(error).startswith("line")
 
 
 def _by_column(wanted: Wanted) -> dict[str, InputSpec | None]:

@@ -83,7 +83,6 @@ def test_programs_beside_the_command_refuse_it_too(arguments: list[str], tmp_pat
         lambda: Publisher(MODULE, SAMPLE, URL, name="m"),
         lambda: emberline.train(CONFIG, __file__, output="run", repository=URL),
         lambda: emberline.train(CONFIG, __file__, output=URL),
-        lambda: emberline.train(CONFIG, [URL], output="run"),
         lambda: emberline.train(URL, __file__, output="run"),
         lambda: emberline.update(URL, __file__, repository="models"),
         lambda: emberline.update("run", __file__, repository=URL),

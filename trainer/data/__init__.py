@@ -1,9 +1,10 @@
-"""Reads Parquet files into batches of features and labels."""
+"""Reads rows of data into batches of features and labels."""
 
 from __future__ import annotations
 
-from storage.data import DataPath, DataRows, Wanted
+from storage.data import BlockIndex, Data, DataPath, DataRows, SkippedFile, Wanted
 from trainer.data.batches import Batch, BatchMaker, to_inputs
+from trainer.data.located import located
 from trainer.data.prefetch import Prefetcher, mapped
 from trainer.data.stream import RowStream
 from trainer.data.times import check_time_column
@@ -11,12 +12,16 @@ from trainer.data.times import check_time_column
 __all__ = [
     "Batch",
     "BatchMaker",
+    "BlockIndex",
+    "Data",
     "DataPath",
     "DataRows",
     "Prefetcher",
     "RowStream",
+    "SkippedFile",
     "Wanted",
     "check_time_column",
+    "located",
     "mapped",
     "to_inputs",
 ]

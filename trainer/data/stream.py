@@ -6,19 +6,21 @@ The order depends on the seed, the epoch and the files alone, so that a run resu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from storage.data import DataRows, RowGroup
+from storage.data import DataRows, RowBlock
+from trainer.data.prefetch import mapped
 
 
 class RowStream:
     """Batches of rows, epoch by epoch.
 
-    shuffle_rows: row groups are gathered in random order until they hold this many rows, and the rows of such a window
-    are shuffled together; None keeps the order of the files. At most one window (or one row group, if that is larger)
+    shuffle_rows: blocks are gathered in random order until they hold this many rows, and the rows of such a window
+    are shuffled together; None keeps the order of the files. At most one window (or one block, if that is larger)
     is in memory. The last batch of an epoch may be smaller.
     """
 
@@ -37,20 +39,15 @@ class RowStream:
         """Yields pyarrow Tables of batch_size rows. skip_batches: number of batches that are left out, and mostly not
         read.
         """
-        skip = skip_batches * self._batch_size
         left: Any = None
-        for number, window in enumerate(self._windows(epoch)):
-            rows = sum(group.rows for group in window)
-            if skip >= rows:
-                skip -= rows
-                continue
-            table = pa.concat_tables([group.read(self._rows.schema) for group in window])
+        skipped = skip_batches * self._batch_size
+        for before, number, table in self._tables(epoch, skipped):
+            skip = max(0, skipped - before)
             if self._shuffle_rows is not None:
-                order = np.random.default_rng([self._seed, epoch, 1 + number]).permutation(rows)
+                order = self._order(epoch, number, table.num_rows)
                 table = table.combine_chunks().take(pa.array(order[skip:]))
             else:
                 table = table.slice(skip)
-            skip = 0
             if left is not None and left.num_rows:
                 table = pa.concat_tables([left, table])
             whole = table.num_rows - table.num_rows % self._batch_size
@@ -60,17 +57,55 @@ class RowStream:
         if left is not None and left.num_rows:
             yield left
 
-    def _windows(self, epoch: int) -> Iterator[list[RowGroup]]:
-        groups = list(self._rows.groups)
+    def place_of(self, epoch: int, batch: int, row: int) -> str:
+        """Returns the file, and the row or line in it, of a row of a batch of an epoch, for people."""
+        at = batch * self._batch_size + row
+        for number, window in enumerate(self._windows(epoch)):
+            rows = sum(block.rows for block in window)
+            if at >= rows:
+                at -= rows
+                continue
+            if self._shuffle_rows is not None:
+                at = int(self._order(epoch, number, rows)[at])
+            for block in window:
+                if at < block.rows:
+                    return block.place_of(at)
+                at -= block.rows
+        return "the end of the data"
+
+    def _tables(self, epoch: int, skip: int) -> Iterator[tuple[int, int, Any]]:
+        """Yields the windows that end after `skip` rows: how many rows come before, their number, and their rows."""
+
+        def blocks() -> Iterator[tuple[int, int, RowBlock]]:
+            before = 0
+            for number, window in enumerate(self._windows(epoch)):
+                rows = sum(block.rows for block in window)
+                if before + rows > skip:
+                    yield from ((before, number, block) for block in window)
+                before += rows
+
+        def read(entry: tuple[int, int, RowBlock]) -> tuple[int, int, Any]:
+            before, number, block = entry
+            return before, number, block.read(self._rows.schema)
+
+        parts = mapped(read, blocks(), self._rows.options.read_threads)
+        for (before, number), tables in groupby(parts, key=lambda part: part[:2]):
+            yield before, number, pa.concat_tables([table for _, _, table in tables])
+
+    def _order(self, epoch: int, number: int, rows: int) -> np.ndarray[Any, Any]:
+        return np.random.default_rng([self._seed, epoch, 1 + number]).permutation(rows)
+
+    def _windows(self, epoch: int) -> Iterator[list[RowBlock]]:
+        blocks = list(self._rows.blocks)
         if self._shuffle_rows is None:
-            yield from ([group] for group in groups)
+            yield from ([block] for block in blocks)
             return
-        order = np.random.default_rng([self._seed, epoch, 0]).permutation(len(groups))
-        window: list[RowGroup] = []
+        order = np.random.default_rng([self._seed, epoch, 0]).permutation(len(blocks))
+        window: list[RowBlock] = []
         rows = 0
         for index in order.tolist():
-            window.append(groups[index])
-            rows += groups[index].rows
+            window.append(blocks[index])
+            rows += blocks[index].rows
             if rows >= self._shuffle_rows:
                 yield window
                 window, rows = [], 0

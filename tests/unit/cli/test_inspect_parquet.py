@@ -22,6 +22,6 @@ def test_a_partitioned_folder_is_shown_with_its_partitions(tmp_path: Path) -> No
     assert "4 rows" in done.output
     assert ["date", "partition", "2026-01-01"] in lines
     assert ["user", "int64", "8"] in lines
-    (tmp_path / "date=2026-01-01" / "b.csv").touch()
-    with pytest.raises(ConfigError, match="of the kind CSV"):
+    (tmp_path / "date=2026-01-01" / "b.csv").write_text("user\n1\n")
+    with pytest.raises(ConfigError, match=r"1 CSV files \(date=2026-01-01/b.csv, ...\) and 2 of the kind Parquet"):
         CliRunner().invoke(command, [str(tmp_path)], catch_exceptions=False)

@@ -23,7 +23,6 @@ def walk(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[tupl
             yield from walk(found, (*names, name))
 
 
-CONFIG = Path(__file__).parents[3] / "trainer/configs/movielens.yaml"
 ALL = list(walk(command))
 PATHS = [(names, param) for names, each in ALL for param in each.params if isinstance(param.type, click.Path)]
 SINGLE = [
@@ -77,7 +76,6 @@ def test_every_path_refuses_a_url_by_its_scheme(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["train", str(CONFIG), "--data", __file__, "--output", "run", "--valid", "s3://x/y"],
         ["plan", "s3://x/y"],
     ],
     ids=lambda arguments: arguments[0],

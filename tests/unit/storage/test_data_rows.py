@@ -90,13 +90,16 @@ def test_files_without_a_suffix_are_known_by_their_content(tmp_path: Path) -> No
     assert read(tmp_path, USER) == {"user": [1, 2]}
 
 
-def test_csv_and_a_mixture_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "b.csv").write_text("user\n2\n")
-    for path in (tmp_path, tmp_path / "b.csv"):
-        with pytest.raises(ConfigError, match=r"b.csv.*expected Parquet, got a file of the kind CSV.*pyarrow.csv"):
+def test_other_files_and_a_mixture_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text("{}")
+    for path in (tmp_path, tmp_path / "b.json"):
+        with pytest.raises(ConfigError, match=r"b.json.*expected Parquet, CSV, .*got a file of the kind JSON"):
             find_files(path)
     write(tmp_path / "a.parquet", user=[1])
-    with pytest.raises(ConfigError, match=r"1 Parquet files \(a.parquet, ...\) and 1 of the kind CSV \(b.csv\)"):
+    with pytest.raises(ConfigError, match=r"1 Parquet files \(a.parquet, ...\) and 1 of the kind JSON \(b.json\)"):
+        find_files(tmp_path)
+    (tmp_path / "b.json").rename(tmp_path / "c.csv")
+    with pytest.raises(ConfigError, match=r"1 Parquet files \(a.parquet, ...\) and 1 of the kind CSV \(c.csv\)"):
         find_files(tmp_path)
 
 
