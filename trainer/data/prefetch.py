@@ -12,7 +12,6 @@ from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_POLL_S = 0.1
 
 
 class _End:
@@ -25,12 +24,14 @@ class _End:
 class Prefetcher(Generic[_Item]):
     """Iterates `items` in a background thread, at most `depth` ahead. What the thread raises is raised in the reader.
 
-    Use it as a context manager: leaving it stops the thread, wherever it is.
+    An item is begun only when there is room for it, so with a depth of 1 there are never more than two of them: one
+    that the reader works on, and the next. Use it as a context manager: leaving it stops the thread, wherever it is.
     """
 
     def __init__(self, items: Iterable[_Item], depth: int = 4) -> None:
         self._items = items
-        self._queue: queue.Queue[_Item | _End] = queue.Queue(maxsize=depth)
+        self._queue: queue.SimpleQueue[_Item | _End] = queue.SimpleQueue()
+        self._room = threading.Semaphore(depth)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._fill, name="prefetch", daemon=True)
 
@@ -42,35 +43,35 @@ class Prefetcher(Generic[_Item]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
+        self._room.release()
         self._thread.join()
 
     def __iter__(self) -> Iterator[_Item]:
         while True:
             item = self._queue.get()
+            self._room.release()
             if isinstance(item, _End):
                 if item.error is not None:
                     raise item.error
                 return
             yield item
+            del item  # so that its memory is free before the next one is begun
 
     def _fill(self) -> None:
         end = _End(None)
         try:
-            for item in self._items:
-                if not self._put(item):
-                    return
+            items = iter(self._items)
+            while self._has_room():
+                self._queue.put(next(items))
+        except StopIteration:
+            pass
         except BaseException as error:  # raised in the reader
             end = _End(error)
-        self._put(end)
+        self._queue.put(end)
 
-    def _put(self, item: _Item | _End) -> bool:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(item, timeout=_POLL_S)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def _has_room(self) -> bool:
+        self._room.acquire()
+        return not self._stopped.is_set()
 
 
 def mapped(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> Iterator[_Result]:
