@@ -18,7 +18,7 @@ from trainer.models import build_model, build_tables
 from trainer.optimizers import dense_optimizer, sparse_optimizer
 from trainer.run import threads, train, training_rows
 
-ROWS, QUICK_ROWS = 400_000, 60_000
+ROWS, QUICK_ROWS = 1_000_000, 60_000
 BATCH = 2048
 #: A whole step may take 1.15 times as long as the slowest stage alone.
 OF_SLOWEST = 1 / 1.15

@@ -243,11 +243,11 @@ class TrainingLoop:
             self._publish_if_due()  # it was due at the step that Ctrl-C interrupted
         began = time.monotonic()
         every = self.config.training.checkpoint_every_steps
-        numbered = enumerate(stream.epoch(epoch, skip_batches=start.batch), start.batch)
+        windows = stream.windows(epoch, skip_batches=start.batch)
         make = located(profile.working("features", self._maker.batch), stream, epoch)
         with (
-            Prefetcher(profile.timed("read", numbered)) as tables,
-            Prefetcher(mapped(make, tables, self._feature_threads)) as made,
+            Prefetcher(profile.timed("read", windows), depth=1) as read,
+            Prefetcher(mapped(make, enumerate(stream.cut(read), start.batch), self._feature_threads)) as made,
         ):
             step_began = time.perf_counter()
             for batch in self._with_rows(profile.timed("wait", made)):

@@ -5,7 +5,8 @@ The order depends on the seed, the epoch and the files alone, so that a run resu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -16,12 +17,32 @@ from storage.data import DataRows, RowBlock
 from trainer.data.prefetch import mapped
 
 
+@dataclass(frozen=True)
+class Window:
+    """Rows among which the order is random, or rows in the order of their file."""
+
+    table: Any
+    #: The rows of `table` in the order in which they are seen, (N,); None for the order of the table.
+    order: np.ndarray[Any, Any] | None
+
+    @property
+    def rows(self) -> int:
+        """The number N of rows."""
+        return self.table.num_rows if self.order is None else len(self.order)
+
+    def part(self, start: int, count: int) -> Any:
+        """Returns at most `count` rows from `start` on, a pyarrow Table."""
+        if self.order is None:
+            return self.table.slice(start, count)
+        return self.table.take(pa.array(self.order[start : start + count]))
+
+
 class RowStream:
     """Batches of rows, epoch by epoch.
 
     shuffle_rows: blocks are gathered in random order until they hold this many rows, and the rows of such a window
-    are shuffled together; None keeps the order of the files. At most one window (or one block, if that is larger)
-    is in memory. The last batch of an epoch may be smaller.
+    are shuffled together; None keeps the order of the files. A window that is read ahead is in memory beside the one
+    that is cut. The last batch of an epoch may be smaller.
     """
 
     def __init__(self, rows: DataRows, batch_size: int, *, shuffle_rows: int | None = None, seed: int = 0) -> None:
@@ -39,22 +60,36 @@ class RowStream:
         """Yields pyarrow Tables of batch_size rows. skip_batches: number of batches that are left out, and mostly not
         read.
         """
-        left: Any = None
+        return self.cut(self.windows(epoch, skip_batches=skip_batches))
+
+    def windows(self, epoch: int, *, skip_batches: int = 0) -> Iterator[Window]:
+        """Reads the windows of an epoch, without the rows of the first batches: a stage of its own before `cut`."""
         skipped = skip_batches * self._batch_size
         for before, number, table in self._tables(epoch, skipped):
             skip = max(0, skipped - before)
-            if self._shuffle_rows is not None:
-                order = self._order(epoch, number, table.num_rows)
-                table = table.combine_chunks().take(pa.array(order[skip:]))
+            if self._shuffle_rows is None:
+                yield Window(table.slice(skip), None)
             else:
-                table = table.slice(skip)
-            if left is not None and left.num_rows:
-                table = pa.concat_tables([left, table])
-            whole = table.num_rows - table.num_rows % self._batch_size
-            for start in range(0, whole, self._batch_size):
-                yield table.slice(start, self._batch_size)
-            left = table.slice(whole)
-        if left is not None and left.num_rows:
+                yield Window(table.combine_chunks(), self._order(epoch, number, table.num_rows)[skip:])
+
+    def cut(self, windows: Iterable[Window]) -> Iterator[Any]:
+        """Yields pyarrow Tables of batch_size rows: those of the windows, one after the other."""
+        left: Any = None
+        for window in windows:
+            start = 0
+            if left is not None:
+                part = window.part(0, self._batch_size - left.num_rows)
+                left, start = pa.concat_tables([left, part]), part.num_rows
+                if left.num_rows < self._batch_size:
+                    continue
+                yield left
+                left = None
+            while start + self._batch_size <= window.rows:
+                yield window.part(start, self._batch_size)
+                start += self._batch_size
+            if start < window.rows:
+                left = window.part(start, self._batch_size)
+        if left is not None:
             yield left
 
     def place_of(self, epoch: int, batch: int, row: int) -> str:
