@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.traffic import Array
-from storage.data import Wanted
 from storage.features.spec import FeatureSpec
 from trainer.config import TrainConfig
 from trainer.data import BatchMaker, DataRows, RowStream
@@ -24,7 +23,8 @@ from trainer.embedding import Embedded
 from trainer.evaluate import Evaluation, evaluate
 from trainer.models import RankingModel, build_model, build_tables
 from trainer.optimizers import dense_optimizer
-from trainer.run import threads, training_rows
+from trainer.row_sources import evaluation_rows, training_rows
+from trainer.run import threads
 
 _APART = 1_000_000
 
@@ -70,10 +70,8 @@ def train_plain(config: TrainConfig, data: Path, *, same_rows: bool) -> tuple[Ev
     """
     rows = training_rows(config, data / "train.parquet", learns=True)
     config = config.with_column_types(rows.column_types)
-    test = DataRows.open(
-        data / "test.parquet", Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text)
-    )
-    maker = BatchMaker(config.spec, config.label)
+    test = evaluation_rows(config, data / "test.parquet")
+    maker = BatchMaker(config.spec, config.targets)
     training = config.training
     # Gradients come from torch itself; a choice keeps torch from warning that none was made.
     unchecked = torch.sparse.check_sparse_tensor_invariants(enable=False)  # type: ignore[no-untyped-call]

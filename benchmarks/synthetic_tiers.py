@@ -66,7 +66,8 @@ def measure(work: Path, rows: int, ids: int) -> dict[str, Any]:
     version = open_version(report.published)
     budget = tenth_of(version)
     small = small_model(work / "models", config.model_name, report.published, dram_bytes=budget)
-    labels = pq.read_table(test, columns=[config.label])[config.label].to_numpy()[:SCORED_ROWS]
+    label = config.targets.tasks[0].label.column
+    labels = pq.read_table(test, columns=[label])[label].to_numpy()[:SCORED_ROWS]
     with ServerProcess(work / "models", work / "store", work / "server.log") as server:
         requests = requests_of(server.url, config.model_name, test, SCORED_ROWS)
         scores = {

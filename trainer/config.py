@@ -27,6 +27,7 @@ from trainer.lowering import CombinedFeature, Lowered, lower
 from trainer.model_config import ModelConfig
 from trainer.optimizer_config import OptimizerConfig
 from trainer.table_config import AnyTableConfig, TablePart
+from trainer.task_config import Targets, TaskConfig, check_tasks
 from trainer.tracking_config import TrackingConfig
 
 
@@ -88,7 +89,11 @@ class TrainConfig(StrictModel):
     """The whole configuration file. Read it with `load_config`."""
 
     model_name: str
-    label: Label
+    #: The column of 0 and 1 of a model with one binary task; with other tasks, they are listed instead.
+    label: Label | None = None
+    tasks: tuple[TaskConfig, ...] = Field(default=(), max_length=256)
+    #: The column by which rows count more or less.
+    sample_weight: str | None = None
     inputs: tuple[InputSpec, ...] = Field(min_length=1)
     features: tuple[Feature, ...] = Field(min_length=1)
     tables: tuple[AnyTableConfig, ...] = ()
@@ -127,13 +132,19 @@ class TrainConfig(StrictModel):
         if idle:
             raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
         lower(spec, self.tables)
-        label = self.label.column
-        read = {label, *(entry.source for entry in self.inputs), self.training.time_column or label}
+        check_tasks(self.label, self.tasks)
+        read = {entry.source for entry in self.inputs} | {self.training.time_column or self.inputs[0].source}
+        read |= {*self.targets.numbers, *self.targets.texts, *self.targets.groups}
         for key in ("types", "missing_columns"):
             for name in getattr(self.data, key):
                 if name not in read:
                     raise ValueError(f"data.{key}: {name!r} is no column that is read{did_you_mean(name, read)}")
         return self
+
+    @cached_property
+    def targets(self) -> Targets:
+        """The tasks that the model learns, from `label` or `tasks`."""
+        return Targets.of(self.label, self.tasks, self.sample_weight)
 
     @cached_property
     def _lowered(self) -> Lowered:

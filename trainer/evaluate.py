@@ -1,19 +1,27 @@
-"""Scores of a model over Parquet rows. Nothing here changes a model or a table."""
+"""Scores of a model over Parquet rows. Nothing here changes a model or a table.
+
+N rows, C classes of a task, T tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream, located
-from trainer.metrics import auc, log_loss
+from trainer.data.targets import group_numbers
+from trainer.metrics import auc, log_loss, measure
 from trainer.progress import Display
+from trainer.report import Metrics, finite_or_none
+from trainer.task_config import TaskConfig
 
 EVALUATION_ROWS = 4096
 
@@ -21,23 +29,61 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Labels and scores of some rows, in their order."""
+class TaskEvaluation:
+    """Labels and scores of one task for some rows, in their order."""
 
+    task: TaskConfig
     #: The labels, (N,) float32.
     labels: Array
-    #: The scores, (N,) float32.
+    #: The scores, (N,) float32, or (N, C) for a task of C classes.
     scores: Array
+    #: The number of each row's group, (N,) int64; None for a task without groups.
+    groups: Array | None = None
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The metrics that the task asks for, by name; nan where these rows do not allow one."""
+        return measure(self.task, self.labels, self.scores, self.groups)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Labels and scores of some rows, by task."""
+
+    tasks: Mapping[str, TaskEvaluation]
+
+    @property
+    def first(self) -> TaskEvaluation:
+        """The only task, or the first of several."""
+        return next(iter(self.tasks.values()))
+
+    @property
+    def labels(self) -> Array:
+        """The labels of the first task, (N,) float32."""
+        return self.first.labels
+
+    @property
+    def scores(self) -> Array:
+        """The scores of the first task, (N,) float32, or (N, C)."""
+        return self.first.scores
 
     @property
     def auc(self) -> float:
-        """Area under the ROC curve; nan with one class only."""
+        """Area under the ROC curve of the first task, which is binary; nan with one class only."""
         return auc(self.labels, self.scores)
 
     @property
     def log_loss(self) -> float:
-        """Mean log-loss in nats."""
+        """Mean log-loss in nats of the first task, which is binary."""
         return log_loss(self.labels, self.scores)
+
+    @property
+    def metrics(self) -> Metrics:
+        """All metrics, by task and name; None where these rows do not allow one."""
+        return {
+            name: {metric: finite_or_none(value) for metric, value in task.metrics.items()}
+            for name, task in self.tasks.items()
+        }
 
 
 @contextmanager
@@ -56,28 +102,52 @@ def evaluate(
     model: nn.Module, rows: DataRows, maker: BatchMaker, display: Display | None = None, *, what: str = "evaluating"
 ) -> Evaluation:
     """Returns the scores of all rows beside their labels."""
+    targets = maker.targets
     stream = RowStream(rows, EVALUATION_ROWS)
     if display:
         display.begin(what, stream.batches)
-    labels: list[Array] = []
-    scores: list[Array] = []
+    labels = [np.empty((0, len(targets.tasks)), np.float32)]
+    scores: dict[str, list[Array]] = {task.name: [_no_rows(task)] for task in targets.tasks}
+    groups: dict[str, list[Any]] = {column: [] for column in targets.groups}
     batches = map(located(maker.batch, stream, 0), enumerate(stream.epoch(0)))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
         for batch in prefetched:
-            labels.append(batch.labels.numpy().reshape(-1))
-            scores.append(model(batch.inputs)["score"].numpy().reshape(-1))
+            labels.append(batch.labels.numpy())
+            outputs = model(batch.inputs)
+            for task in targets.tasks:
+                scores[task.name].append(_scores(task, outputs[task.name]))
+            for column, values in batch.groups.items():
+                groups[column] += values.chunks
             if display:
                 display.advance()
-    if not scores:
-        return Evaluation(np.empty(0, np.float32), np.empty(0, np.float32))
-    return Evaluation(np.concatenate(labels), np.concatenate(scores))
+    truth = np.concatenate(labels)
+    numbers = {column: group_numbers(pa.chunked_array(chunks)) for column, chunks in groups.items() if chunks}
+    return Evaluation(
+        {
+            task.name: TaskEvaluation(
+                task, truth[:, place], np.concatenate(scores[task.name]), numbers.get(task.group or "")
+            )
+            for place, task in enumerate(targets.tasks)
+        }
+    )
 
 
-def predict_rows(model: nn.Module, rows: DataRows, maker: BatchMaker) -> Array:
-    """Returns the scores of all rows, (N,) float32; no label is read."""
-    scores: list[Array] = []
+def predict_rows(model: nn.Module, rows: DataRows, maker: BatchMaker) -> dict[str, Array]:
+    """Returns all outputs of the model by name, (N,) or (N, C) float32; no label is read."""
+    found: dict[str, list[Array]] = {}
     stream = RowStream(rows, EVALUATION_ROWS)
     batches = map(located(maker.inputs, stream, 0), enumerate(stream.epoch(0)))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
-        scores += [model(inputs)["score"].numpy().reshape(-1) for inputs in prefetched]
-    return np.concatenate(scores) if scores else np.empty(0, np.float32)
+        for inputs in prefetched:
+            for name, values in model(inputs).items():
+                found.setdefault(name, []).append(values.numpy())
+    joined = {name: np.concatenate(parts) for name, parts in found.items()}
+    return {name: values.reshape(-1) if values.shape[1:] == (1,) else values for name, values in joined.items()}
+
+
+def _scores(task: TaskConfig, output: Tensor) -> Array:
+    return output.numpy() if task.classes else output.numpy().reshape(-1)
+
+
+def _no_rows(task: TaskConfig) -> Array:
+    return np.empty((0, task.classes) if task.classes else 0, np.float32)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from storage.errors import ConfigError, InvalidInput
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState
@@ -26,12 +25,13 @@ from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, loc
 from trainer.embedding import EmbeddingTable, RowMemory, global_clip
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
+from trainer.losses import batch_loss
 from trainer.models import RankingModel
 from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
-from trainer.report import EpochReport, finite_or_none
+from trainer.report import EpochReport, first_figure, metrics_text
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
 from trainer.step_profile import ProfileReport, StepProfile, time_lookups
@@ -72,11 +72,12 @@ class TrainingLoop:
         self._valid = valid
         self._log = log
         self._display = display
+        display.tasks = config.targets.tasks
         self.memory = memory
         #: Gets the figures of steps and epochs.
         self.track = Track()
         self._settings = settings_of(config)
-        self._maker = BatchMaker(config.spec, config.label, config.training.time_column)
+        self._maker = BatchMaker(config.spec, config.targets, config.training.time_column)
         self._feature_threads = config.training.feature_threads
         self._profile = StepProfile({"features": self._feature_threads})
         time_lookups(model, self._profile)
@@ -292,13 +293,14 @@ class TrainingLoop:
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
         logits = self.model.logits(batch.inputs)
-        if logits.shape != batch.labels.shape:
+        wanted = (batch.rows, self.config.targets.width)
+        if logits.shape != wanted:
             raise ConfigError(
-                f"model: {self.config.model.type}.logits gave {tuple(logits.shape)}, expected one log-odds a row: "
-                f"{tuple(batch.labels.shape)}",
+                f"model: {self.config.model.type}.logits gave {tuple(logits.shape)}, expected {wanted}: a value a row "
+                "for each head (features.heads)",
                 field="model.type",
             )
-        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels)
+        loss = batch_loss(logits, batch, self.config.targets)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise self._not_finite(batch, value)
@@ -336,7 +338,8 @@ class TrainingLoop:
         due = epoch == training.epochs or (training.eval_every > 0 and epoch % training.eval_every == 0)
         result = self.evaluate() if due else None
         if result is not None:
-            figures = EpochReport(epoch, loss, finite_or_none(result.auc), result.log_loss)
+            metrics = result.metrics
+            figures = EpochReport(epoch, loss, first_figure(metrics, "auc"), first_figure(metrics, "log_loss"), metrics)
         self.history.append(figures)
         self._display.say(_line(figures))
         self.track.epoch(self.position.step, figures, self._profile, self.tables)
@@ -374,7 +377,6 @@ class TrainingLoop:
 
 def _line(figures: EpochReport) -> str:
     parts = [f"epoch {figures.epoch}", f"loss {figures.loss:.5f}"]
-    if figures.log_loss is not None:
-        parts.append(f"valid log-loss {figures.log_loss:.5f}")
-        parts.append(f"valid auc {figures.auc:.5f}" if figures.auc is not None else "valid auc: one class only")
+    if figures.metrics:
+        parts.append(f"valid: {metrics_text(figures.metrics)}")
     return "  ".join(parts)

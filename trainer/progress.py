@@ -1,10 +1,10 @@
-"""The progress bar of a run: rows a second, loss and AUC of the last rows."""
+"""The progress bar of a run: rows a second, loss, and how well the tasks did on the last rows."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from trainer.metrics import auc
+from trainer.metrics import recent_text
+from trainer.task_config import TaskConfig
 
 _WINDOW_ROWS = 32_768
 _REFRESH_S = 1.0
@@ -40,6 +41,8 @@ class Display:
         self._figures = ""
         # Returns the text behind the figures of a step; called when they are shown.
         self.note: Callable[[], str] = str
+        # The tasks whose figures a step shows.
+        self.tasks: Sequence[TaskConfig] = ()
         self._since = self._shown = time.monotonic()
 
     def __enter__(self) -> Display:
@@ -66,11 +69,11 @@ class Display:
         self._since = self._shown = time.monotonic()
 
     def step(self, loss: float, labels: Tensor, logits: Tensor) -> None:
-        """Counts one training step: its loss, labels and logits, (B, 1) each."""
+        """Counts one training step: its loss, the labels (B, T) of the tasks, and the values (B, K) of their heads."""
         if not self._visible:
             return
         self._loss = loss if self._loss != self._loss else 0.98 * self._loss + 0.02 * loss
-        self._recent.append((labels.numpy().reshape(-1), logits.detach().numpy().reshape(-1)))
+        self._recent.append((labels.numpy(), logits.detach().numpy()))
         self._rows += len(labels)
         self._recent_rows += len(labels)
         while self._recent_rows > _WINDOW_ROWS and len(self._recent) > 1:
@@ -78,11 +81,20 @@ class Display:
         now = time.monotonic()
         if now - self._shown >= _REFRESH_S:
             self._shown = now
-            recent = auc(*(np.concatenate(parts) for parts in zip(*self._recent, strict=True)))
+            recent = self._recent_text(*(np.concatenate(parts) for parts in zip(*self._recent, strict=True)))
             speed = self._rows / (now - self._since)
-            self._figures = f"{speed:,.0f} rows/s  loss {self._loss:.4f}  auc {recent:.4f}{self.note()}"
+            self._figures = f"{speed:,.0f} rows/s  loss {self._loss:.4f}{recent}{self.note()}"
         for task in self._progress.task_ids:
             self._progress.update(task, advance=1, figures=self._figures)
+
+    def _recent_text(self, labels: np.ndarray, logits: np.ndarray) -> str:
+        texts, at = [], 0
+        for place, task in enumerate(self.tasks):
+            text = recent_text(task, labels[:, place], logits[:, at : at + task.width])
+            at += task.width
+            if text:
+                texts.append(f"  {task.name} {text}" if len(self.tasks) > 1 else f"  {text}")
+        return "".join(texts)
 
     def advance(self) -> None:
         """Counts one step of something without a loss."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from storage.features import Column
 from trainer.checkpoint import TrainingState
@@ -10,6 +11,9 @@ from trainer.config import TrainConfig
 from trainer.models import RankingModel
 from trainer.publishing import DeltaPolicy, Lineage, Publisher
 from trainer.row_tables import TableConfig
+
+# What a published version says of a task.
+_DESCRIBED = {"name", "label", "loss", "classes"}
 
 
 def delta_policy(config: TrainConfig) -> DeltaPolicy:
@@ -56,12 +60,18 @@ def publisher_of(
         max_batch_size=options.max_batch_size,
         golden_requests=options.golden_requests,
         tolerance=options.tolerance,
-        metadata={"label": config.model_dump(mode="json")["label"], "model": config.model.type},
+        metadata={**_learned(config), "model": config.model.type},
         row_types=config.row_types,
         policy=policy,
         lineage=lineage,
         progress=progress,
     )
+
+
+def _learned(config: TrainConfig) -> dict[str, Any]:
+    if config.label is not None:
+        return {"label": config.label.model_dump(mode="json")}
+    return {"tasks": [task.model_dump(mode="json", include=_DESCRIBED, exclude_none=True) for task in config.tasks]}
 
 
 def lineage_of(state: TrainingState | None) -> Lineage | None:

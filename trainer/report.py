@@ -15,17 +15,27 @@ if TYPE_CHECKING:
     from trainer.step_profile import ProfileReport
 
 
+#: Metrics on the validation rows by task and name; None where the rows do not allow one.
+Metrics = dict[str, dict[str, float | None]]
+
+
+# Names of metrics in text, where they are not those of the configuration.
+_SHOWN = {name: name.upper() for name in ("auc", "gauc", "mae", "mrr", "ndcg", "rmse")} | {"log_loss": "log-loss"}
+
+
 @dataclass(frozen=True)
 class EpochReport:
     """Figures of one epoch."""
 
     epoch: int
-    #: Mean training loss in nats.
+    #: Mean training loss, in nats where the task is binary; that of all tasks by their weights.
     loss: float
-    #: AUC on the validation rows, None when it was not taken.
+    #: AUC of the first task on the validation rows, None when it was not taken.
     auc: float | None = None
     #: Log-loss on the validation rows in nats, None when it was not taken.
     log_loss: float | None = None
+    #: All metrics that the tasks ask for; empty when they were not taken.
+    metrics: Metrics = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class TrainReport:
     """
 
     model_name: str
-    #: AUC of the last evaluation, None without validation rows.
+    #: AUC of the first task in the last evaluation, None without validation rows.
     auc: float | None
     #: Log-loss of the last evaluation, None without validation rows.
     log_loss: float | None
@@ -72,6 +82,8 @@ class TrainReport:
     profile: ProfileReport | None = None
     #: Damaged files that were left out, where `data.on_damaged` is `skip`.
     skipped: list[SkippedFile] = field(default_factory=list)
+    #: All metrics of the last evaluation; empty without validation rows.
+    metrics: Metrics = field(default_factory=dict)
 
     @property
     def rows_per_second(self) -> float:
@@ -118,6 +130,9 @@ class UpdateReport:
     profile: ProfileReport | None = None
     #: Damaged files that were left out, where `data.on_damaged` is `skip`.
     skipped: list[SkippedFile] = field(default_factory=list)
+    #: All metrics on the validation rows, before the pass and after it; empty without such rows.
+    metrics_before: Metrics = field(default_factory=dict)
+    metrics_after: Metrics = field(default_factory=dict)
 
     @property
     def rows_per_second(self) -> float:
@@ -135,6 +150,43 @@ class UpdateReport:
     def write(self, path: Path) -> None:
         """Writes the report as JSON."""
         path.write_text(json.dumps(self.to_json_value(), indent=1) + "\n", encoding="utf-8")
+
+
+def first_figure(metrics: Metrics, name: str) -> float | None:
+    """Returns a metric of the first task; None where it was not taken, or the rows did not allow it."""
+    return next(iter(metrics.values()), {}).get(name)
+
+
+def metrics_text(metrics: Metrics) -> str:
+    """Returns all metrics in one line; the task is named where there are several."""
+    return ", ".join(
+        f"{_of_task(task, metrics)}{_shown(name)} {figure_text(value)}"
+        for task, values in metrics.items()
+        for name, value in values.items()
+    )
+
+
+def change_text(before: Metrics, after: Metrics) -> str:
+    """Returns all metrics in one line, as they were and as they are."""
+    return ", ".join(
+        f"{_of_task(task, after)}{_shown(name)} {figure_text(before.get(task, {}).get(name))} -> {figure_text(value)}"
+        for task, values in after.items()
+        for name, value in values.items()
+    )
+
+
+def figure_text(value: float | None) -> str:
+    """Returns a metric as text; a dash for one that the rows did not allow."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _shown(name: str) -> str:
+    kind, at, depth = name.partition("@")
+    return f"{_SHOWN.get(kind, kind.replace('_', ' '))}{at}{depth}"
+
+
+def _of_task(task: str, metrics: Metrics) -> str:
+    return f"{task} " if len(metrics) > 1 else ""
 
 
 def finite_or_none(value: float) -> float | None:

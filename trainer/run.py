@@ -16,7 +16,7 @@ from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, with_tracking
 from trainer.config_errors import parse_config
-from trainer.data import BatchMaker, BlockIndex, Data, DataRows, SkippedFile, Wanted, check_time_column
+from trainer.data import BatchMaker, BlockIndex, Data, DataRows, SkippedFile
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -24,9 +24,10 @@ from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import DeltaPolicy, Publisher
 from trainer.report import TableReport, TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
+from trainer.row_sources import evaluation_rows, training_rows
 from trainer.settings import check_same_training
 from trainer.tracking import tracked
-from trainer.trained import labelled_rows, read_start, sample_columns, save_config, save_sample, save_start
+from trainer.trained import read_start, sample_columns, save_config, save_sample, save_start
 from trainer.warm_start import StartFrom, StartReport
 
 
@@ -106,7 +107,7 @@ def train(
             display.say(started.text())
         save_config(output, config)
         # Saved before the first publish, so that a snapshot left pending by a crash is made of the same rows.
-        sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.label))
+        sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.targets))
         save_sample(output, sample)
         if repository is not None:
             policy = delta_policy(config)
@@ -141,7 +142,7 @@ def _open_rows(
         split = rows.rows - round(rows.rows * valid)
         rows, valid_rows = rows.range(0, split), rows.range(split, rows.rows)
     elif valid is not None:
-        valid_rows = labelled_rows(config, valid, index)
+        valid_rows = evaluation_rows(config, valid, index)
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
@@ -170,29 +171,6 @@ def skipped_of(*data: DataRows | None) -> list[SkippedFile]:
 def block_index(output: Path) -> BlockIndex:
     """Returns where a run remembers how its files are cut into blocks."""
     return BlockIndex(output / "data-index")
-
-
-def training_rows(
-    config: TrainConfig, data: Data, index: BlockIndex | None = None, *, learns: bool = False
-) -> DataRows:
-    """Opens rows to train on, with the time column of the configuration. learns: as `Wanted` says."""
-    column = config.training.time_column
-    wanted = Wanted(
-        config.inputs,
-        config.label.column,
-        label_is_text=config.label.is_text,
-        keep=() if column is None else (column,),
-        learns=learns,
-    )
-    try:
-        rows = DataRows.open(data, wanted, config.data, index)
-    except ConfigError as error:
-        if error.field != "keep":
-            raise
-        raise ConfigError(f"training.time_column: {error}", field="training.time_column") from None
-    if column is not None:
-        check_time_column(rows.schema, column)
-    return rows
 
 
 def _publish_the_end(loop: TrainingLoop, publisher: Publisher, policy: DeltaPolicy) -> Path:
@@ -253,7 +231,7 @@ def _report(
     started: StartReport | None,
     skipped: list[SkippedFile],
 ) -> TrainReport:
-    evaluated = [entry for entry in loop.history if entry.log_loss is not None]
+    evaluated = [entry for entry in loop.history if entry.metrics]
     assert loop.checkpoint is not None
     return TrainReport(
         model_name=config.model_name,
@@ -272,6 +250,7 @@ def _report(
         started=started,
         profile=loop.profile(),
         skipped=skipped,
+        metrics=evaluated[-1].metrics if evaluated else {},
     )
 
 

@@ -21,8 +21,14 @@ _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes
 _OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")
 # Of `data`: another file that is left out makes other data, which is compared itself.
 _FREE_OF_DATA = {"read_threads", "on_damaged"}
+# Settings that have keys of their own.
+_IN_PARTS = ("inputs", "features", "tables", "label", "tasks", "sample_weight")
+# Settings of a task that say what its head computes.
+_OF_HEADS = ("place", "loss", "classes")
 # Of each table.
 _FREE_OF_TABLES = ("admit_after", "eviction")
+# The setting that stands for a new or removed entry of a section.
+_STANDS_FOR = {"tables": ".kind", "tasks": ".place"}
 _NAMED_AT_MOST = 5
 
 Settings = dict[str, str]
@@ -30,14 +36,20 @@ Settings = dict[str, str]
 
 def settings_of(config: TrainConfig) -> Settings:
     """Returns the settings of a configuration, without those that a resumed run may change."""
-    content = config.model_dump(
-        mode="json", exclude={"publish", "tracking", "model_name", "inputs", "features", "tables", "data"}
-    )
+    content = config.model_dump(mode="json", exclude={"publish", "tracking", "model_name", "data", *_IN_PARTS})
     for free in _FREE_ON_RESUME:
         content["training"].pop(free)
     # Defaults are left out: runs that began before an option was there have none of it.
     content["data"] = config.data.model_dump(mode="json", exclude_defaults=True, exclude=_FREE_OF_DATA)
     found = dict(_leaves(content))
+    if config.label is not None:
+        found |= _leaves({"label": config.label.model_dump(mode="json")})
+    if config.sample_weight is not None:
+        found["sample_weight"] = config.sample_weight
+    for place, task in enumerate(config.tasks):
+        found[f"tasks.{task.name}.place"] = str(place)
+        for key, value in task.model_dump(mode="json", exclude={"name", "metrics"}).items():
+            found[f"tasks.{task.name}.{key}"] = str(value)
     for entry in config.inputs:
         found[f"inputs.{entry.name}"] = _digest(entry.model_dump(mode="json", exclude={"column_type"}))
     for feature in config.features:
@@ -77,6 +89,8 @@ def check_same_model(trained: Settings, config: TrainConfig, folder: Path) -> No
 
 def _is_of_the_model(key: str) -> bool:
     section, *rest = key.split(".")
+    if section == "tasks":
+        return rest[-1] in _OF_HEADS
     return section in ("features", "model") or (section == "tables" and rest[-1] in _OF_ROWS)
 
 
@@ -96,9 +110,10 @@ def _differences(before: Settings, after: Settings) -> list[str]:
         if old == new:
             continue
         if old is None or new is None:
-            # One of its settings stands for a table or a feature that is new or gone.
-            if section != "definitions" and (section != "tables" or key.endswith(".kind")):
-                name = key.removesuffix(".kind") if section == "tables" else key
+            # One of its settings stands for a table, a task or a feature that is new or gone.
+            kept = _STANDS_FOR.get(section, "")
+            if section != "definitions" and key.endswith(kept):
+                name = key.removesuffix(kept)
                 changes.append(f"{name} was {'added' if old is None else 'removed'}")
         elif section in ("inputs", "definitions"):
             changes.append(f"{key.replace('definitions.', 'features.', 1)} was changed")

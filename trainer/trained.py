@@ -21,7 +21,7 @@ from storage.features.python_rows import column_rows
 from storage.paths import local_path
 from trainer.checkpoint import CommitLog, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, with_row_types
-from trainer.data import BatchMaker, BlockIndex, Data, DataRows, Wanted
+from trainer.data import BatchMaker, Data, DataRows, Wanted
 from trainer.embedding import EmbeddingTable
 from trainer.evaluate import Evaluation, evaluate, predict_rows
 from trainer.models import RankingModel, build_model, build_tables
@@ -29,6 +29,7 @@ from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import WantedKind
 from trainer.publishing.golden import as_sent
 from trainer.row_memory import memory_of
+from trainer.row_sources import evaluation_rows
 from trainer.settings import check_same_model
 from trainer.start_report import StartReport
 
@@ -53,14 +54,21 @@ class Trained:
     checkpoint: Path | None = None
 
     def predict(self, data: Data) -> np.ndarray[Any, Any]:
-        """Returns the scores of rows, (N,) float32, in the order of files and rows. Labels are not read."""
+        """Returns the scores of rows, (N,) float32, in the order of files and rows. Labels are not read.
+
+        Of a model with several tasks, they are those of the first one; those of a task of C classes are (N, C).
+        """
+        return self.outputs(data)[self.config.targets.tasks[0].name]
+
+    def outputs(self, data: Data) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns all outputs for rows by name, that of its task: (N,) float32, or (N, C) for C classes."""
         rows = DataRows.open(data, Wanted(self.config.inputs), self.config.data)
-        return predict_rows(self.model, rows, BatchMaker(self.config.spec, self.config.label))
+        return predict_rows(self.model, rows, BatchMaker(self.config.spec, self.config.targets))
 
     def evaluate(self, data: Data) -> Evaluation:
-        """Returns labels and scores of rows."""
-        rows = labelled_rows(self.config, data)
-        return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.label))
+        """Returns labels and scores of rows, and the metrics of the tasks."""
+        rows = evaluation_rows(self.config, data)
+        return evaluate(self.model, rows, BatchMaker(self.config.spec, self.config.targets))
 
     def publish(
         self,
@@ -102,12 +110,6 @@ class Trained:
             folder = publisher.write()
             self.checkpoint = log.save(state.published(publisher.lineage.to_json_value()), self.tables).folder
         return folder
-
-
-def labelled_rows(config: TrainConfig, data: Data, index: BlockIndex | None = None) -> DataRows:
-    """Opens rows to evaluate on: the inputs and the label."""
-    wanted = Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text)
-    return DataRows.open(data, wanted, config.data, index)
 
 
 def load_trained(output: Path | str) -> Trained:

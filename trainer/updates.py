@@ -17,13 +17,13 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage
-from trainer.report import UpdateReport, finite_or_none
+from trainer.report import UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
-from trainer.run import block_index, skipped_of, table_reports, threads, training_rows
+from trainer.row_sources import evaluation_rows, training_rows
+from trainer.run import block_index, skipped_of, table_reports, threads
 from trainer.settings import check_same_training
 from trainer.trained import (
     SAMPLE_ROWS,
-    labelled_rows,
     read_run,
     read_sample,
     sample_columns,
@@ -63,7 +63,7 @@ def update(
         config = config.model_copy(update={"publish": publish})
     index = block_index(output)
     rows = training_rows(config, data, index)
-    valid_rows = None if valid is None else labelled_rows(config, valid, index)
+    valid_rows = None if valid is None else evaluation_rows(config, valid, index)
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
@@ -93,9 +93,10 @@ def update(
         if not pass_of.done or loop.published:
             # The sample is renewed only now, with rows that could be trained on and so can be scored. Ids expire, so an
             # old sample would reach too few.
-            newer = sample_columns(rows, BatchMaker(config.spec, config.label), SAMPLE_ROWS // 2)
+            newer = sample_columns(rows, BatchMaker(config.spec, config.targets), SAMPLE_ROWS // 2)
             save_sample(output, with_newer_rows(sample, newer, config.spec))
         after = loop.evaluate()
+        metrics_after = {} if after is None else after.metrics
         loop.settle()
         tables_after, memory_after = table_reports(loop), None if memory is None else memory.figures()
     assert loop.checkpoint is not None
@@ -107,9 +108,9 @@ def update(
         seconds=loop.position.seconds - pass_of.start_seconds,
         valid_rows=0 if valid_rows is None else valid_rows.rows,
         auc_before=pass_of.auc_before,
-        auc_after=None if after is None else finite_or_none(after.auc),
+        auc_after=first_figure(metrics_after, "auc"),
         log_loss_before=pass_of.log_loss_before,
-        log_loss_after=None if after is None else after.log_loss,
+        log_loss_after=first_figure(metrics_after, "log_loss"),
         output=output,
         checkpoint=loop.checkpoint,
         published=loop.published,
@@ -117,6 +118,8 @@ def update(
         memory=memory_after,
         profile=loop.profile(),
         skipped=skipped_of(rows, valid_rows),
+        metrics_before=pass_of.metrics_before,
+        metrics_after=metrics_after,
     )
     report.write(output / "update.json")
     return report
@@ -176,6 +179,7 @@ class _Start:
     def begun(self, loop: TrainingLoop) -> UpdateState:
         """The new pass, at its first row."""
         before = loop.evaluate()
+        metrics = {} if before is None else before.metrics
         position = loop.position = replace(loop.position, batch=0, loss_sum=0.0)
         return UpdateState(
             number=self._number,
@@ -184,8 +188,9 @@ class _Start:
             start_step=position.step,
             start_rows=position.rows,
             start_seconds=position.seconds,
-            auc_before=None if before is None else finite_or_none(before.auc),
-            log_loss_before=None if before is None else before.log_loss,
+            auc_before=first_figure(metrics, "auc"),
+            log_loss_before=first_figure(metrics, "log_loss"),
+            metrics_before=metrics,
         )
 
 

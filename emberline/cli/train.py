@@ -188,9 +188,11 @@ def _validation(given: str | None) -> float | Path | str | None:
 
 
 def _print(report: TrainReport) -> None:
+    from trainer.report import metrics_text
+
     click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
-    if report.auc is not None and report.log_loss is not None:
-        click.echo(f"validation: AUC {report.auc:.4f}, log-loss {report.log_loss:.4f} on {report.valid_rows:,} rows")
+    if report.metrics:
+        click.echo(f"validation: {metrics_text(report.metrics)} on {report.valid_rows:,} rows")
     for file in report.skipped:
         click.echo(f"left out as damaged: {file.reason}")
     for table in report.tables:

@@ -102,19 +102,15 @@ def command(
 
 
 def _print(report: UpdateReport) -> None:
+    from trainer.report import change_text
+
     click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
-    if report.log_loss_before is not None and report.log_loss_after is not None:
-        click.echo(
-            f"validation: AUC {_figure(report.auc_before)} -> {_figure(report.auc_after)}, "
-            f"log-loss {report.log_loss_before:.4f} -> {report.log_loss_after:.4f} on {report.valid_rows:,} rows"
-        )
+    if report.metrics_after:
+        change = change_text(report.metrics_before, report.metrics_after)
+        click.echo(f"validation: {change} on {report.valid_rows:,} rows")
     for file in report.skipped:
         click.echo(f"left out as damaged: {file.reason}")
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
     for folder in report.published:
         click.echo(f"published {folder}")
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"

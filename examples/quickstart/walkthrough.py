@@ -108,10 +108,8 @@ def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
 
 def _judge(trained: Trained, parts: dict[str, Path]) -> tuple[list[Comparison], np.ndarray[Any, Any]]:
     config = trained.config
-    baselines = [
-        logistic_regression(parts, config.spec, config.label.column, LISTS),
-        mean_rate(parts, "item", config.label.column),
-    ]
+    label = config.targets.tasks[0].label.column
+    baselines = [logistic_regression(parts, config.spec, label, LISTS), mean_rate(parts, "item", label)]
     found = trained.evaluate(parts["test"])
     before = pq.read_table(parts["test"], columns=["rated_before"])["rated_before"].to_numpy()
     subsets = {

@@ -25,12 +25,14 @@ class Wanted:
 
     #: The inputs, each read from its column.
     inputs: Sequence[InputSpec]
-    #: The column of the label, or None.
-    label: str | None = None
-    #: True when the label is a comparison with text.
-    label_is_text: bool = False
+    #: Columns of numbers that are read too, such as labels, and the field of the configuration that names each.
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    #: The same of columns of text.
+    texts: Mapping[str, str] = field(default_factory=dict)
     #: Columns that are copied as they are.
     keep: Sequence[str] = ()
+    #: The field of the configuration that names a column of `keep`, where it is not `keep`.
+    fields: Mapping[str, str] = field(default_factory=dict)
     #: The names of inputs that may have no column.
     optional: Collection[str] = ()
     #: True when inputs of unknown type take the type of this data, as at the start of a training.
@@ -66,14 +68,17 @@ class ColumnCheck:
                     f"{near}{_listing(there)}",
                     field=f"inputs.{entry.name}.column",
                 )
-        label = self.wanted.label
-        if label is not None and (label in there or label not in self.missing):
-            _check_label(path, label, there, is_text=self.wanted.label_is_text)
+        for is_text, labels in ((False, self.wanted.numbers), (True, self.wanted.texts)):
+            for name, what in labels.items():
+                if name in there or name not in self.missing:
+                    _check_label(path, name, what, there, is_text=is_text)
         for name in self.wanted.keep:
             if name not in there and name not in self.missing:
-                raise ConfigError(f"{path}: has no column {name!r}{did_you_mean(name, there)}", field="keep")
+                what = self.wanted.fields.get(name, "keep")
+                said = f"{what}: {path}" if name in self.wanted.fields else path
+                raise ConfigError(f"{said}: has no column {name!r}{did_you_mean(name, there)}", field=what)
         names = [*(entry.source for entry in self.wanted.inputs), *self.wanted.keep]
-        names += [] if self.wanted.label is None else [self.wanted.label]
+        names += [*self.wanted.numbers, *self.wanted.texts]
         for name in dict.fromkeys(names):
             if schema.names.count(name) > 1:
                 raise ConfigError(f"{path}: the column {name!r} is there twice; expected one", field="data")
@@ -102,8 +107,8 @@ class ColumnCheck:
     def hints(self) -> dict[str, Any]:
         """Returns the types that text is read as, by column; None for those that are inferred."""
         types: dict[str, Any] = dict.fromkeys(self.wanted.keep)
-        if self.wanted.label is not None:
-            types[self.wanted.label] = pa.string() if self.wanted.label_is_text else None
+        types |= dict.fromkeys(self.wanted.numbers)
+        types |= dict.fromkeys(self.wanted.texts, pa.string())
         return types | {entry.source: text_type(entry) for entry in self.wanted.inputs}
 
     def _check_input(self, path: str, entry: InputSpec, there: Mapping[str, Any]) -> None:
@@ -211,19 +216,22 @@ def _listing(there: Mapping[str, Any]) -> str:
     return "; the file has: " + ", ".join(f"{name} ({kind})" for name, kind in there.items())
 
 
-def _check_label(path: str, label: str, there: Mapping[str, Any], *, is_text: bool) -> None:
-    if label not in there:
-        near = did_you_mean(label, there).partition("; known")[0]
-        raise ConfigError(f"{path}: there is no label column {label!r}{near}{_listing(there)}", field="label")
-    kind = there[label]
+def _check_label(path: str, column: str, what: str, there: Mapping[str, Any], *, is_text: bool) -> None:
+    name = "sample weight" if what == "sample_weight" else "label"
+    where = path if what == name else f"{what}: {path}"
+    if column not in there:
+        near = did_you_mean(column, there).partition("; known")[0]
+        raise ConfigError(f"{where}: there is no {name} column {column!r}{near}{_listing(there)}", field=what)
+    kind = there[column]
     if is_text:
         fits, expected = pa.types.is_string(plain(kind)) or pa.types.is_large_string(plain(kind)), "text"
     else:
         fits = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
         expected = "numbers or booleans"
     if not fits:
-        remedy = "" if is_text else f"; {{column: {label}, equals: TEXT}} makes a label of text"
+        remedy = (
+            f"; {{column: {column}, equals: TEXT}} makes a label of text" if name == "label" and not is_text else ""
+        )
         raise ConfigError(
-            f"{path}: the label column {label!r} is {kind}, expected {expected}{remedy}{_listing(there)}",
-            field="label",
+            f"{where}: the {name} column {column!r} is {kind}, expected {expected}{remedy}{_listing(there)}", field=what
         )

@@ -213,6 +213,6 @@ def _names_its_place(error: Exception) -> bool:
 
 def _by_column(wanted: Wanted) -> dict[str, InputSpec | None]:
     columns: dict[str, InputSpec | None] = dict.fromkeys(wanted.keep)
-    if wanted.label is not None:
-        columns[wanted.label] = InputSpec(name="label", dtype="BYTES" if wanted.label_is_text else "INT64")
+    columns |= {name: InputSpec(name="label", dtype="FP64") for name in wanted.numbers}
+    columns |= {name: InputSpec(name="label", dtype="BYTES") for name in wanted.texts}
     return columns | {entry.source: entry for entry in wanted.inputs}

@@ -43,17 +43,45 @@ def ask_all(url: str, grpc: str, model: str, requests: Sequence[Sequence[Tensor]
         yield transport, np.concatenate([ask(model, tensors) for tensors in requests])
 
 
+def ask_every_output(
+    url: str, grpc: str, model: str, requests: Sequence[Sequence[Tensor]], names: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Sends all requests by each transport in turn; yields its name and the outputs of all rows, (N, ...) each.
+
+    Asserts that an answer to a request that names no output has those of `names`, in this order.
+    """
+    transports: dict[str, Callable[[str, Sequence[Tensor]], dict[str, Array]]] = {
+        "HTTP JSON": lambda name, tensors: json_outputs(url, name, tensors),
+        "HTTP binary": lambda name, tensors: binary_outputs(url, name, tensors, names),
+        "gRPC": lambda name, tensors: grpc_outputs(grpc, name, tensors),
+    }
+    for transport, ask in transports.items():
+        answers = [ask(model, tensors) for tensors in requests]
+        assert all(list(answer) == list(names) for answer in answers), (transport, list(answers[0]))
+        yield transport, {name: np.concatenate([answer[name] for answer in answers]) for name in names}
+
+
 def ask_json(url: str, model: str, tensors: Sequence[Tensor]) -> Array:
     """Returns scores (B,) by JSON."""
+    return _flat(json_outputs(url, model, tensors)["score"])
+
+
+def json_outputs(url: str, model: str, tensors: Sequence[Tensor]) -> dict[str, Array]:
+    """Returns all outputs by JSON, in the order of the answer."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v2/models/{model}/infer", json_body(tensors), headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-        outputs = {entry["name"]: entry["data"] for entry in json.loads(answer.read())["outputs"]}
-    return np.array(outputs["score"])
+        outputs = json.loads(answer.read())["outputs"]
+    return {entry["name"]: np.array(entry["data"]).reshape(entry["shape"]) for entry in outputs}
 
 
 def ask_binary(url: str, model: str, tensors: Sequence[Tensor]) -> Array:
     """Returns scores (B,) by tritonclient over HTTP, binary both ways."""
+    return _flat(binary_outputs(url, model, tensors, ["score"])["score"])
+
+
+def binary_outputs(url: str, model: str, tensors: Sequence[Tensor], names: Sequence[str]) -> dict[str, Array]:
+    """Returns the outputs that are named by tritonclient over HTTP, binary both ways."""
     inputs = []
     for tensor in tensors:
         given = tritonclient.http.InferInput(tensor.name, list(tensor.values.shape), tensor.dtype)
@@ -61,21 +89,28 @@ def ask_binary(url: str, model: str, tensors: Sequence[Tensor]) -> Array:
         inputs.append(given)
     client = tritonclient.http.InferenceServerClient(url.removeprefix("http://"), network_timeout=TIMEOUT_S)
     try:
-        wanted = [tritonclient.http.InferRequestedOutput("score", binary_data=True)]
-        return _flat(client.infer(model, inputs, outputs=wanted).as_numpy("score"))
+        wanted = [tritonclient.http.InferRequestedOutput(name, binary_data=True) for name in names]
+        answer = client.infer(model, inputs, outputs=wanted)
+        return {name: np.asarray(answer.as_numpy(name)) for name in names}
     finally:
         client.close()
 
 
 def ask_grpc(address: str, model: str, tensors: Sequence[Tensor]) -> Array:
     """Returns scores (B,) by tritonclient over gRPC."""
+    return _flat(grpc_outputs(address, model, tensors)["score"])
+
+
+def grpc_outputs(address: str, model: str, tensors: Sequence[Tensor]) -> dict[str, Array]:
+    """Returns all outputs by tritonclient over gRPC, in the order of the answer."""
     inputs = []
     for tensor in tensors:
         given = tritonclient.grpc.InferInput(tensor.name, list(tensor.values.shape), tensor.dtype)
         given.set_data_from_numpy(tensor.values)
         inputs.append(given)
     with tritonclient.grpc.InferenceServerClient(address) as client:
-        return _flat(client.infer(model, inputs, client_timeout=TIMEOUT_S).as_numpy("score"))
+        answer = client.infer(model, inputs, client_timeout=TIMEOUT_S)
+        return {entry.name: np.asarray(answer.as_numpy(entry.name)) for entry in answer.get_response().outputs}
 
 
 def _flat(scores: Any) -> Array:

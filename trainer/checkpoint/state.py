@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from storage.features.dtypes import ColumnType
@@ -48,6 +48,8 @@ class UpdateState:
     auc_before: float | None = None
     #: Log-loss on the validation rows before the pass.
     log_loss_before: float | None = None
+    #: All metrics on the validation rows before the pass, by task and name.
+    metrics_before: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from storage.errors import InvalidInput
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
+from trainer.data.targets import read_groups, read_labels, read_weights
 from trainer.data.times import newest_seconds
-from trainer.label_config import LabelConfig
+from trainer.task_config import Targets
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,17 @@ class Batch:
 
     #: Inputs of the model (see trainer.models.base).
     inputs: dict[str, Tensor]
-    #: The labels, (B, 1) float32, 0 or 1.
+    #: The labels of T tasks, (B, T) float32.
     labels: Tensor
     rows: int
     #: The raw columns, by input.
     columns: dict[str, Column]
     #: The newest time in the time column, in seconds; None without one.
     seconds: float | None = None
+    #: How much each row counts, (B, 1) float32; None: all alike.
+    weights: Tensor | None = None
+    #: The columns that make groups, as pyarrow ChunkedArrays (B,).
+    groups: Mapping[str, Any] = field(default_factory=dict)
 
 
 class BatchMaker:
@@ -36,10 +40,11 @@ class BatchMaker:
     time_column: the column with the time of each row, which batches have if it is there.
     """
 
-    def __init__(self, spec: FeatureSpec, label: LabelConfig, time_column: str | None = None) -> None:
+    def __init__(self, spec: FeatureSpec, targets: Targets, time_column: str | None = None) -> None:
         self._spec = spec
         self._engine = FeatureEngine(spec)
-        self._label = label
+        #: What batches are learned from.
+        self.targets = targets
         self._time_column = time_column
 
     def columns(self, table: Any) -> dict[str, Column]:
@@ -50,27 +55,15 @@ class BatchMaker:
         """Returns the model's inputs for these rows. Raises InvalidInput naming the input at fault."""
         return to_inputs(self._engine.run(self.columns(table), table.num_rows))
 
-    def labels(self, table: Any) -> Tensor:
-        """Returns labels (B, 1) float32. Raises InvalidInput for a null or a value other than 0 and 1."""
-        values = self._label.read(table)
-        wrong = (values != 0) & (values != 1)
-        if wrong.any():
-            column = self._label.column
-            raise InvalidInput(
-                f"the label column {column!r} holds {values[wrong][0]!s}, expected 0 and 1; a comparison such as "
-                f"{{column: {column}, at_least: 4}} makes a label of other numbers",
-                field=column,
-            )
-        return torch.from_numpy(values.astype(np.float32)).unsqueeze(1)
-
     def batch(self, table: Any) -> Batch:
-        """Features and labels of these rows."""
+        """Features and labels of these rows. Raises InvalidInput naming the input, or the label, at fault."""
         columns = self.columns(table)
         inputs = to_inputs(self._engine.run(columns, table.num_rows))
         seconds = None
         if self._time_column is not None and self._time_column in table.column_names:
             seconds = newest_seconds(table.column(self._time_column))
-        return Batch(inputs, self.labels(table), table.num_rows, columns, seconds)
+        labels, weights = read_labels(table, self.targets), read_weights(table, self.targets)
+        return Batch(inputs, labels, table.num_rows, columns, seconds, weights, read_groups(table, self.targets))
 
 
 def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
-"""The base of all models of the zoo: their inputs, their output, and the layers that they share.
+"""The base of all models of the zoo: their inputs, their outputs, and the layers that they share.
 
 A model's inputs are a dict: each dense group by its name, (B, W) float32; and for each ids feature F its bags,
 `F.values` (N,) int64 and `F.offsets` (B + 1,) int64, with pooling weighted `F.weights` (N,) float32. Shape letters: B
-batch, W columns, N ids, D dim, L length.
+batch, W columns, N ids, D dim, L length, K values of all heads, C classes of a task.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from storage.features.spec import FeatureSpec
 from trainer.embedding import Combination, Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
 from trainer.lowering import CombinedFeature
 from trainer.models import blocks
+from trainer.task_config import TaskConfig
 
 Inputs = Mapping[str, Tensor]
 
 
 class RankingModel(nn.Module, ABC):
-    """A model with one output, the probability of the label, over the features of a configuration."""
+    """A model with an output for each task: the probability of its label, those of its classes, or a number."""
 
     def __init__(self, features: FeatureEmbeddings) -> None:
         super().__init__()
@@ -31,10 +32,15 @@ class RankingModel(nn.Module, ABC):
 
     @abstractmethod
     def logits(self, inputs: Inputs) -> Tensor:
-        """The log-odds, (B, 1)."""
+        """The values of the heads of all tasks, side by side, (B, K): log-odds of a binary task, for one."""
 
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
-        return {"score": torch.sigmoid(self.logits(inputs))}
+        """Returns the output of each task by its name, (B, 1), or (B, C) for C classes."""
+        logits, tasks = self.logits(inputs), self.features.tasks
+        if len(tasks) == 1:
+            return {tasks[0].name: _output(tasks[0], logits)}
+        heads = torch.split(logits, [task.width for task in tasks], dim=1)
+        return {task.name: _output(task, head) for task, head in zip(tasks, heads, strict=True)}
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
@@ -50,7 +56,8 @@ class RankingModel(nn.Module, ABC):
 class FeatureEmbeddings(nn.Module):
     """The lookups of all ids features of a spec, in one call, and its dense groups side by side.
 
-    combined: features whose rows are made of those of several features of the spec; a model sees them as one.
+    combined: features whose rows are made of those of several features of the spec; a model sees them as one. tasks:
+    what is predicted from them; without any, it is one binary label.
     """
 
     def __init__(
@@ -58,8 +65,12 @@ class FeatureEmbeddings(nn.Module):
         spec: FeatureSpec,
         tables: Mapping[str, EmbeddingTable],
         combined: Sequence[CombinedFeature] = (),
+        tasks: Sequence[TaskConfig] = (TaskConfig(label="label"),),
     ) -> None:
         super().__init__()
+        self.tasks = tuple(tasks)
+        #: Values that a model gives for each row: those of the heads of all tasks, K.
+        self.heads = sum(task.width for task in tasks)
         layers: dict[str, EmbeddingBag | Embedding] = {}
         for feature in spec.ids_features:
             table = tables[feature.table]
@@ -153,6 +164,16 @@ class CombinedFeatures(nn.Module):
 
 def _key(table: str) -> str:
     return f"of_{table}"
+
+
+def _output(task: TaskConfig, logits: Tensor) -> Tensor:
+    match task.loss:
+        case "binary_cross_entropy":
+            return torch.sigmoid(logits)
+        case "softmax_cross_entropy":
+            return torch.softmax(logits, dim=1)
+        case _:
+            return logits
 
 
 def mlp(width: int, hidden: Sequence[int], *, dropout: float = 0.0, out: int | None = None) -> nn.Sequential:

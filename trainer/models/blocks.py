@@ -41,6 +41,8 @@ class InputLayout:
     #: Values of a row by ids feature.
     dims: Mapping[str, int]
     names: Names = str
+    #: The heads of the tasks, as the last axis of a model has them.
+    heads: Blocks = (("score", 1),)
 
     @property
     def pooled(self) -> tuple[str, ...]:

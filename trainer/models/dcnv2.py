@@ -29,7 +29,7 @@ class DcnV2(RankingModel):
         # Stacked, the MLP reads what the cross layers made; in parallel, one layer reads both results.
         hidden = () if is_parallel else config.hidden
         joined = width + config.hidden[-1] if is_parallel else width
-        self.top = mlp(joined, hidden, dropout=config.dropout, out=1)
+        self.top = mlp(joined, hidden, dropout=config.dropout, out=features.heads)
 
     def logits(self, inputs: Inputs) -> Tensor:
         first = torch.cat([*self.features(inputs).parts(), *self.features.dense(inputs)], dim=1)
@@ -61,7 +61,7 @@ class DcnV2(RankingModel):
         return {
             **found,
             **blocks.mlp_layouts("deep", weights, both, deep),
-            **blocks.mlp_layouts("top", weights, (*both, *deep), (("score", 1),)),
+            **blocks.mlp_layouts("top", weights, (*both, *deep), inputs.heads),
         }
 
 

@@ -18,7 +18,9 @@ from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
 
 
 class DeepFm(RankingModel):
-    """All tables have one dim D >= 2. Dense features are one more field, made by a linear layer."""
+    """All tables have one dim D >= 2. Dense features are one more field, made by a linear layer. Several tasks share
+    all but the MLP's last layer, the bias and a factor.
+    """
 
     def __init__(self, features: FeatureEmbeddings, config: DeepFmConfig) -> None:
         super().__init__(features)
@@ -27,8 +29,11 @@ class DeepFm(RankingModel):
             raise ConfigError("deepfm needs dim 2 or more: one first-order weight and the factors", field="tables")
         width = features.dense_width
         self.dense_field = nn.Linear(width, dim) if width else None
-        self.bias = nn.Parameter(torch.zeros(1))
-        self.deep = mlp(len(features.pooled_names) * (dim - 1) + width, config.hidden, dropout=config.dropout, out=1)
+        self.bias = nn.Parameter(torch.zeros(features.heads))
+        # Several heads share the factorisation machine, each by a factor of its own.
+        self.fm_share = nn.Parameter(torch.ones(features.heads)) if features.heads > 1 else None
+        joined = len(features.pooled_names) * (dim - 1) + width
+        self.deep = mlp(joined, config.hidden, dropout=config.dropout, out=features.heads)
 
     def logits(self, inputs: Inputs) -> Tensor:
         pooled = self.features(inputs).parts()
@@ -43,7 +48,10 @@ class DeepFm(RankingModel):
         # sum over pairs of <v_i, v_j> = (|sum v|^2 - sum |v|^2) / 2
         total = factors.sum(dim=1)
         pairs = 0.5 * (total * total - (factors * factors).sum(dim=1)).sum(dim=1, keepdim=True)
-        result: Tensor = self.bias + first_order + pairs + self.deep(torch.cat(deep, dim=1))
+        if self.fm_share is None:
+            result: Tensor = self.bias + first_order + pairs + self.deep(torch.cat(deep, dim=1))
+        else:
+            result = self.bias + (first_order + pairs) * self.fm_share + self.deep(torch.cat(deep, dim=1))
         return result
 
     @staticmethod
@@ -51,10 +59,10 @@ class DeepFm(RankingModel):
         fields = tuple((f"field {inputs.names(name)}", inputs.dims[name] - 1) for name in inputs.pooled)
         dense = inputs.dense()
         field: blocks.Blocks = (("values", inputs.dims[inputs.pooled[0]]),)
-        score: blocks.Blocks = (("score", 1),)
         return {
-            "bias": blocks.WeightLayout("bias", (score,)),
+            "bias": blocks.WeightLayout("bias", (inputs.heads,)),
+            "fm_share": blocks.WeightLayout("fm_share", (inputs.heads,)),
             "dense_field.weight": blocks.WeightLayout("dense_field.weight", (field, dense)),
             "dense_field.bias": blocks.WeightLayout("dense_field.bias", (field,)),
-            **blocks.mlp_layouts("deep", weights, (*fields, *dense), score),
+            **blocks.mlp_layouts("deep", weights, (*fields, *dense), inputs.heads),
         }

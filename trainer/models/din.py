@@ -45,7 +45,7 @@ class Din(RankingModel):
         length = features.lengths[config.sequence]
         self.register_buffer("positions", torch.arange(length), persistent=False)
         self.attention = mlp(4 * dim, config.attention, out=1)
-        self.top = mlp(features.width + 2 * dim, config.hidden, dropout=config.dropout, out=1)
+        self.top = mlp(features.width + 2 * dim, config.hidden, dropout=config.dropout, out=features.heads)
 
     def logits(self, inputs: Inputs) -> Tensor:
         embedded = self.features(inputs)
@@ -68,10 +68,9 @@ class Din(RankingModel):
         pooled = tuple((f"field {inputs.names(name)}", inputs.dims[name]) for name in inputs.pooled)
         attention = tuple((part, dim) for part in ("query", "rows", "query - rows", "query * rows"))
         top = (*pooled, ("interest", dim), ("interest * target", dim), *inputs.dense())
-        score: blocks.Blocks = (("score", 1),)
         return {
-            **blocks.mlp_layouts("attention", weights, attention, score),
-            **blocks.mlp_layouts("top", weights, top, score),
+            **blocks.mlp_layouts("attention", weights, attention, (("score", 1),)),
+            **blocks.mlp_layouts("top", weights, top, inputs.heads),
         }
 
 

@@ -27,7 +27,7 @@ class Dlrm(RankingModel):
         vectors = len(features.pooled_names) + has_dense
         self.pairs = PairProducts(vectors)
         # The first vector is an input too: it is the dense one, or else gives a model of a single feature any input.
-        self.top = mlp(dim + vectors * (vectors - 1) // 2, config.top, dropout=config.dropout, out=1)
+        self.top = mlp(dim + vectors * (vectors - 1) // 2, config.top, dropout=config.dropout, out=features.heads)
 
     def logits(self, inputs: Inputs) -> Tensor:
         embedded = self.features(inputs)
@@ -48,5 +48,5 @@ class Dlrm(RankingModel):
         top = ((f"vector {vectors[0]}", dim), *blocks.pair_blocks(vectors))
         return {
             **blocks.mlp_layouts("bottom", weights, dense, (("values", dim),)),
-            **blocks.mlp_layouts("top", weights, top, (("score", 1),)),
+            **blocks.mlp_layouts("top", weights, top, inputs.heads),
         }

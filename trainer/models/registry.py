@@ -48,7 +48,7 @@ def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> Ra
 
     Dense weights are drawn from torch's generator: seed it before. Raises ConfigError when the features do not suit it.
     """
-    features = FeatureEmbeddings(config.spec, tables, config.combined)
+    features = FeatureEmbeddings(config.spec, tables, config.combined, config.targets.tasks)
     if isinstance(config.model, OwnModelConfig):
         return own_model(config.model, features)
     made: Any = MODELS[config.model.type]

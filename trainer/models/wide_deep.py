@@ -25,14 +25,17 @@ class WideDeep(RankingModel):
         features.expect_pooled("wide_deep", same_dim=False)
         dense = features.dense_width
         width = sum(features.dims[name] - 1 for name in features.pooled_names) + dense
-        self.bias = nn.Parameter(torch.zeros(1))
-        self.wide_dense = nn.Linear(dense, 1, bias=False) if dense else None
-        self.deep = mlp(width, config.hidden, dropout=config.dropout, out=1) if width else None
+        self.bias = nn.Parameter(torch.zeros(features.heads))
+        # Several heads share the linear weights of the rows, each by a factor of its own.
+        self.wide_share = nn.Parameter(torch.ones(features.heads)) if features.heads > 1 else None
+        self.wide_dense = nn.Linear(dense, features.heads, bias=False) if dense else None
+        self.deep = mlp(width, config.hidden, dropout=config.dropout, out=features.heads) if width else None
 
     def logits(self, inputs: Inputs) -> Tensor:
         pooled = self.features(inputs).parts()
         dense = self.features.dense(inputs)
-        result: Tensor = self.bias + torch.cat([field[:, :1] for field in pooled], dim=1).sum(dim=1, keepdim=True)
+        wide = torch.cat([field[:, :1] for field in pooled], dim=1).sum(dim=1, keepdim=True)
+        result: Tensor = self.bias + (wide if self.wide_share is None else wide * self.wide_share)
         if self.wide_dense is not None:
             result = result + self.wide_dense(torch.cat(dense, dim=1))
         if self.deep is not None:
@@ -43,9 +46,10 @@ class WideDeep(RankingModel):
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
         fields = tuple((f"field {inputs.names(name)}", inputs.dims[name] - 1) for name in inputs.pooled)
-        score: blocks.Blocks = (("score", 1),)
+        heads = inputs.heads
         return {
-            "bias": blocks.WeightLayout("bias", (score,)),
-            "wide_dense.weight": blocks.WeightLayout("wide_dense.weight", (score, inputs.dense())),
-            **blocks.mlp_layouts("deep", weights, (*fields, *inputs.dense()), score),
+            "bias": blocks.WeightLayout("bias", (heads,)),
+            "wide_share": blocks.WeightLayout("wide_share", (heads,)),
+            "wide_dense.weight": blocks.WeightLayout("wide_dense.weight", (heads, inputs.dense())),
+            **blocks.mlp_layouts("deep", weights, (*fields, *inputs.dense()), heads),
         }

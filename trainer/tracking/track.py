@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,9 @@ class Track:
         if self._tracker is None:
             return
         values = {"epoch": float(figures.epoch), "epoch/loss": figures.loss}
-        content = asdict(figures)
-        measured = {name: content[name] for name in content if name not in ("epoch", "loss")}
-        values |= {f"valid/{name}": value for name, value in numbers(measured)}
+        measured = figures.metrics
+        several: Any = measured if len(measured) > 1 else next(iter(measured.values()), {})
+        values |= {f"valid/{name}": value for name, value in numbers(several)}
         report = profile.report()
         for stage in () if report is None else report.stages:
             values[f"seconds/{stage.name}"] = stage.seconds - self._stages.get(stage.name, 0.0)

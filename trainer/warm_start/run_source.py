@@ -88,7 +88,7 @@ def _network(config: TrainConfig, weights: Mapping[str, Array]) -> tuple[list[st
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, build_tables(config))
     shapes = {name: value.shape for name, value in weights.items()}
-    layouts = model.layouts(InputLayout(config.spec, model.features.dims), shapes)
+    layouts = model.layouts(InputLayout(config.spec, model.features.dims, heads=config.targets.heads), shapes)
     return [name for name, _ in model.named_parameters()], layouts
 
 

@@ -64,7 +64,7 @@ def start_config(
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     takings: dict[str, Taking] = {}
     if source.model == config.model.type and source.layouts:
-        inputs = InputLayout(spec, model.features.dims, names.feature)
+        inputs = InputLayout(spec, model.features.dims, names.feature, config.targets.heads)
         takings = find_by_layout(source, shapes, model.layouts(inputs, shapes))
     elif given.partial or (source.model == config.model.type and isinstance(config.model, OwnModelConfig)):
         takings = find_by_name(source, shapes, {name: names.weight(name) for name in shapes}, partial=given.partial)

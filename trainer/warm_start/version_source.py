@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +33,7 @@ def read_version_source(snapshot: AsOf, title: str) -> Source:
         if name.startswith(_PREFIX) and value.is_floating_point()
     }
     dims = {table.name: table.dim for table in version.tables}
+    heads = [(output.name, math.prod(output.shape[1:])) for output in version.manifest.graph.outputs]
     model = str(version.manifest.metadata.get("model", ""))
     return Source(
         title=title,
@@ -39,7 +41,7 @@ def read_version_source(snapshot: AsOf, title: str) -> Source:
         tables={name: _table(snapshot, name, dim) for name, dim in dims.items()},
         model=model,
         spec=version.spec,
-        layouts=_layouts(model, version.spec, dims, weights),
+        layouts=_layouts(model, version.spec, dims, weights, heads),
     )
 
 
@@ -82,13 +84,19 @@ def _table(snapshot: AsOf, name: str, dim: int) -> SourceTable:
 
 
 def _layouts(
-    model: str, spec: FeatureSpec, dims: Mapping[str, int], weights: Mapping[str, Array]
+    model: str,
+    spec: FeatureSpec,
+    dims: Mapping[str, int],
+    weights: Mapping[str, Array],
+    heads: Iterable[tuple[str, int]],
 ) -> dict[str, WeightLayout]:
     if model not in MODELS:
         return {}
     shapes = {name: value.shape for name, value in weights.items()}
     try:
-        inputs = InputLayout(spec, {feature.name: dims[feature.table] for feature in spec.ids_features})
+        inputs = InputLayout(
+            spec, {feature.name: dims[feature.table] for feature in spec.ids_features}, heads=tuple(heads)
+        )
         return MODELS[model].layouts(inputs, shapes)
     except (KeyError, IndexError, ValueError):
         return {}  # the name of the type is metadata, which any publisher may write beside another module

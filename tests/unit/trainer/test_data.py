@@ -20,8 +20,7 @@ Make = Callable[..., TrainConfig]
 
 
 def opened(path: Path, config: TrainConfig) -> DataRows:
-    label = config.label
-    return DataRows.open(path, Wanted(config.inputs, label.column, label_is_text=label.is_text))
+    return DataRows.open(path, Wanted(config.inputs, config.targets.numbers))
 
 
 def prices(tables: Iterator[pa.Table]) -> list[list[float]]:
@@ -94,17 +93,15 @@ def test_a_column_of_the_wrong_type_is_named_with_its_type(clicks: Path, config_
     assert caught.value.field == "inputs.user.dtype"
 
 
-def test_a_missing_label_a_text_label_and_a_label_of_two_are_refused(
-    clicks: Path, config_of: Make, tmp_path: Path
-) -> None:
+def test_a_missing_label_and_a_text_label_are_refused(clicks: Path, config_of: Make) -> None:
     config = config_of()
-    with pytest.raises(ConfigError, match="no label column 'clickd'"):
-        DataRows.open(clicks, Wanted(config.inputs, "clickd"))
-    with pytest.raises(ConfigError, match=r"is string, expected numbers or booleans; .*equals"):
-        DataRows.open(clicks, Wanted(config.inputs, "item_code"))
-    for values, words in [([0, 2], "holds 2"), ([0, None], "nulls")]:
-        with pytest.raises(InvalidInput, match=words):
-            BatchMaker(config.spec, config.label).labels(pa.table({"clicked": pa.array(values)}))
+    with pytest.raises(ConfigError, match="no label column 'clickd'; did you mean 'clicked'"):
+        DataRows.open(clicks, Wanted(config.inputs, {"clickd": "label"}))
+    with pytest.raises(ConfigError, match="'item_code' is string, expected numbers or booleans"):
+        DataRows.open(clicks, Wanted(config.inputs, {"item_code": "label"}))
+    with pytest.raises(ConfigError, match=r"^tasks\.1\.label: .* no label column 'clickd'") as caught:
+        DataRows.open(clicks, Wanted(config.inputs, {"clicked": "tasks.0.label", "clickd": "tasks.1.label"}))
+    assert caught.value.field == "tasks.1.label"
 
 
 def test_no_files_and_no_parquet_are_refused(tmp_path: Path, config_of: Make) -> None:
@@ -119,7 +116,7 @@ def test_no_files_and_no_parquet_are_refused(tmp_path: Path, config_of: Make) ->
 
 def test_a_batch_holds_what_the_engine_gives(clicks: Path, config_of: Make) -> None:
     config = config_of()
-    maker = BatchMaker(config.spec, config.label)
+    maker = BatchMaker(config.spec, config.targets)
     table = opened(clicks, config).range(0, 50).read()
     batch = maker.batch(table)
     assert batch.labels.shape == (50, 1)

@@ -17,7 +17,7 @@ from storage.errors import ConfigError, InvalidInput
 from trainer import TrainConfig, train
 from trainer.config import parse_text
 from trainer.config_errors import parse_config
-from trainer.data import BatchMaker
+from trainer.data.targets import read_labels
 
 Make = Callable[..., TrainConfig]
 STARS = [1, 2, 3, 4, 5, 4]
@@ -28,7 +28,7 @@ def with_label(config: TrainConfig, label: Any) -> TrainConfig:
 
 
 def labels(config: TrainConfig, column: Any) -> list[float]:
-    read: list[float] = BatchMaker(config.spec, config.label).labels(pa.table({"stars": column})).ravel().tolist()
+    read: list[float] = read_labels(pa.table({"stars": column}), config.targets).ravel().tolist()
     return read
 
 
@@ -103,7 +103,7 @@ def test_the_type_of_the_column_is_checked_before_training(clicks: Path, config_
         ({"column": "item_cod", "equals": "yes"}, "no label column 'item_cod'; did you mean 'item_code'"),
     ):
         config = with_label(config_of(), label)
-        wanted = Wanted(config.inputs, config.label.column, label_is_text=config.label.is_text)
+        wanted = Wanted(config.inputs, config.targets.numbers, config.targets.texts)
         with pytest.raises(ConfigError, match=words) as refused:
             DataRows.open(clicks, wanted)
         assert refused.value.field == "label"

@@ -39,8 +39,8 @@ def test_a_model_gives_one_probability_a_row(
     config = config_of(model)
     tables = build_tables(config)
     built = build_model(config, tables)
-    data = DataRows.open(clicks, Wanted(config.inputs, config.label.column)).range(0, rows).read()
-    score = built(BatchMaker(config.spec, config.label).inputs(data))["score"]
+    data = DataRows.open(clicks, Wanted(config.inputs, config.targets.numbers)).range(0, rows).read()
+    score = built(BatchMaker(config.spec, config.targets).inputs(data))["score"]
     assert score.shape == (rows, 1)
     assert bool(((score > 0) & (score < 1)).all())
     assert tables["users"].size() > 0

@@ -139,7 +139,7 @@ def test_a_name_that_is_none_is_refused_by_the_configuration(name: str) -> None:
 
 def test_logits_of_another_shape_are_refused(ours: str, clicks: Path, tmp_path: Path) -> None:
     config = config_with(f"{{type: '{ours}:Flat', width: 5}}")
-    with pytest.raises(ConfigError, match=r"Flat.logits gave \(256,\), expected one log-odds a row: \(256, 1\)"):
+    with pytest.raises(ConfigError, match=r"Flat.logits gave \(256,\), expected \(256, 1\): a value a row"):
         train(config, clicks, output=tmp_path / "run", progress=False)
 
 

@@ -1,0 +1,33 @@
+"""Opens the rows that a configuration trains and is evaluated on, with the columns that each needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trainer.config import TrainConfig
+from trainer.data import BlockIndex, Data, DataRows, Wanted, check_time_column
+
+
+def training_rows(
+    config: TrainConfig, data: Data, index: BlockIndex | None = None, *, learns: bool = False
+) -> DataRows:
+    """Opens rows to train on, with labels, weights, groups and times. learns: as `Wanted` says."""
+    column = config.training.time_column
+    fields = dict(config.targets.groups)
+    if column is not None:
+        fields[column] = "training.time_column"
+    rows = DataRows.open(data, replace(_learned(config, fields), learns=learns), config.data, index)
+    if column is not None:
+        check_time_column(rows.schema, column)
+    return rows
+
+
+def evaluation_rows(config: TrainConfig, data: Data, index: BlockIndex | None = None) -> DataRows:
+    """Opens rows to evaluate on: as those to train on, without times."""
+    return DataRows.open(data, _learned(config, config.targets.groups), config.data, index)
+
+
+def _learned(config: TrainConfig, kept: Mapping[str, str]) -> Wanted:
+    targets = config.targets
+    return Wanted(config.inputs, targets.numbers, targets.texts, keep=tuple(kept), fields=kept)
