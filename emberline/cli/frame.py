@@ -22,6 +22,7 @@ from storage.errors import EmberlineError
 COMMANDS = {
     "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic or wide."),
     "train": ("emberline.cli.train", "Train a model from a YAML config and Parquet files."),
+    "sweep": ("emberline.cli.sweep", "Train a model with many values of its settings, and find the best."),
     "update": ("emberline.cli.update", "Go on training a run over newer rows, and publish what changes."),
     "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
@@ -117,7 +118,8 @@ def run_command(what: click.Command, arguments: list[str], name: str) -> None:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort) as stop:
-        text = str(stop)
+        # click replaces a KeyboardInterrupt, which says what was saved, by an Abort without a text.
+        text = str(stop) or str(stop.__cause__ or "")
         fail(text or "interrupted", 130)
     except BrokenPipeError:
         # The reader of our output went away (`emberline inspect ... | head`): not an error.
