@@ -47,7 +47,7 @@ class SweepPlan:
 
     @property
     def base(self) -> dict[str, Any]:
-        """What the configuration sets, without defaults: those depend on types that a trial may change."""
+        """Returns what the configuration sets, without defaults, which depend on types that a trial may change."""
         return self.config.model_dump(mode="json", exclude_unset=True)
 
     def described(self) -> dict[str, Any]:
