@@ -6,7 +6,7 @@ Nothing in the trainer knows a data set; columns, transforms, tables, label, mod
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -31,6 +31,36 @@ from trainer.task_config import Targets, TaskConfig, check_tasks
 from trainer.tracking_config import TrackingConfig
 
 
+class EarlyStoppingConfig(StrictModel):
+    """Ends a training after `patience` evaluations without a better one, and keeps the model of the best."""
+
+    #: None for the first task.
+    task: str | None = None
+    #: One that the task measures; None for its log_loss, or else its first one.
+    metric: str | None = None
+    patience: int = Field(default=2, ge=1)
+    #: A better one differs by more than this.
+    min_delta: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+
+
+def watched_metric(config: EarlyStoppingConfig, tasks: Sequence[TaskConfig]) -> tuple[str, str]:
+    """Returns the task and the metric that early stopping goes by. Raises ValueError when they are not measured."""
+    where = "training.early_stopping"
+    by_name = {task.name: task for task in tasks}
+    task = tasks[0] if config.task is None else by_name.get(config.task)
+    if task is None:
+        raise ValueError(f"{where}.task: there is no task {config.task!r}{did_you_mean(str(config.task), by_name)}")
+    usual = "log_loss" if "log_loss" in task.measured else next(iter(task.measured), "")
+    metric = config.metric or usual
+    if metric not in task.measured:
+        raise ValueError(
+            f"{where}.metric: the task {task.name!r} does not measure {metric!r}{did_you_mean(metric, task.measured)}"
+        )
+    if metric == "calibration":
+        raise ValueError(f"{where}.metric: calibration is best at 1; choose calibration_error, or another metric")
+    return task.name, metric
+
+
 class TrainingConfig(StrictModel):
     """Length and order of training."""
 
@@ -53,6 +83,14 @@ class TrainingConfig(StrictModel):
     time_column: str | None = None
     #: DRAM of all tables together, rows beyond it lie on SSD; None keeps every row in memory.
     dram_bytes: int | None = Field(default=None, ge=1)
+    #: None trains all epochs and keeps the last model.
+    early_stopping: EarlyStoppingConfig | None = None
+
+    @model_validator(mode="after")
+    def _is_evaluated(self) -> TrainingConfig:
+        if self.early_stopping is not None and self.eval_every == 0:
+            raise ValueError("early_stopping needs evaluations on the way; give eval_every 1 or more")
+        return self
 
 
 class PublishConfig(StrictModel):
@@ -133,6 +171,8 @@ class TrainConfig(StrictModel):
             raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
         lower(spec, self.tables)
         check_tasks(self.label, self.tasks)
+        if self.training.early_stopping is not None:
+            watched_metric(self.training.early_stopping, self.targets.tasks)
         read = {entry.source for entry in self.inputs} | {self.training.time_column or self.inputs[0].source}
         read |= {*self.targets.numbers, *self.targets.texts, *self.targets.groups}
         for key in ("types", "missing_columns"):

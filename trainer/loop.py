@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from storage.errors import ConfigError, InvalidInput
-from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState
+from storage.errors import CheckpointError, ConfigError, InvalidInput
+from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState, load_checkpoint
 from trainer.config import TrainConfig
 from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, located, mapped
 from trainer.embedding import EmbeddingTable, RowMemory, global_clip
@@ -35,6 +35,7 @@ from trainer.report import EpochReport, first_figure, metrics_text
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
 from trainer.step_profile import ProfileReport, StepProfile, time_lookups
+from trainer.stopping import Verdict, judge
 from trainer.tracking import Track
 from trainer.warm_start import StartFrom, StartReport, start_config
 
@@ -66,6 +67,7 @@ class TrainingLoop:
         self._schedule = Schedule(config.optimizer.schedule, self.dense_optimizer, self.sparse_optimizer)
         self.position = Position()
         self.history: list[EpochReport] = []
+        self.stopped = False
         self.update: UpdateState | None = None
         self.published: list[Path] = []
         self._rows = rows
@@ -96,6 +98,10 @@ class TrainingLoop:
         """Continues where `state` ended; weights, rows and optimizer are in place already."""
         self.position = state.position
         self.history = [EpochReport(**entry) for entry in state.history]
+        self.stopped = state.stopped
+        if self.stopped and not self.verdict.is_over and self.config.training.epochs > len(self.history) > 0:
+            # Epochs were added: the best one is trained on, through those that came after it.
+            self.history, self.stopped = self.history[: self.position.epoch], False
         self.update = state.update
         self._publishing = state.publishing
 
@@ -116,12 +122,33 @@ class TrainingLoop:
         """Trains the remaining epochs. Raises KeyboardInterrupt after Ctrl-C, when the commit is written."""
         training = self.config.training
         with noticed_interrupts(self._stop):
-            while self.position.epoch < training.epochs:
+            while self.position.epoch < training.epochs and not (self.stopped or self.verdict.is_over):
                 epoch = self.position.epoch
                 self._pass(self._stream(), epoch, f"epoch {epoch + 1}/{training.epochs}")
                 self._finish_epoch()
         if self.checkpoint is None:
             self.save()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of early stopping on the epochs so far."""
+        return judge(self.config, self.history)
+
+    @property
+    def is_behind_best(self) -> bool:
+        """True if an earlier epoch than the last one trained has the model to keep."""
+        return not self.stopped and self.verdict.best_epoch not in (0, self.position.epoch)
+
+    def go_back(self, last: TrainingState) -> None:
+        """Becomes the end of a run, at its best epoch. last: the state after its last epoch. This loop is new."""
+        commit = self._log.at_epoch(last.best_epoch)
+        if commit is None:
+            raise CheckpointError(f"the commit of epoch {last.best_epoch}, the best one, is not there any more")
+        state = load_checkpoint(commit.folder, self.model, self.tables, self.dense_optimizer)
+        self._log.go_on_from(commit)
+        self.restore(replace(state, history=last.history, publishing=last.publishing, stopped=True))
+        self.save()
+        self._display.say(f"keeping the model of epoch {self.position.epoch}, the best one")
 
     def run_update(self, update: UpdateState) -> None:
         """Trains one pass over the rows in their order; `update` holds where it began. Interrupted as `run` is."""
@@ -146,18 +173,8 @@ class TrainingLoop:
 
     def save(self, snapshots: tuple[str, ...] = ()) -> Path:
         """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""
-        publisher = self._publisher
         self.track.flush()
-        state = TrainingState(
-            position=self.position,
-            settings=self._settings,
-            column_types=self.config.column_types,
-            data_fingerprint=self._rows.fingerprint,
-            history=[asdict(entry) for entry in self.history],
-            update=self.update,
-            publishing=self._publishing if publisher is None else publisher.lineage.to_json_value(),
-            snapshots=snapshots,
-        )
+        state = self.state(snapshots)
         base = self._log.base
         moved = base is None or base.state.position.step != self.position.step
         commit = self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None)
@@ -166,6 +183,22 @@ class TrainingLoop:
             for name, table in self.tables.items():
                 table.forget_removed(commit.tables[name].stamp)
         return commit.folder
+
+    def state(self, snapshots: tuple[str, ...] = ()) -> TrainingState:
+        """Returns what a commit holds beside weights and rows."""
+        publisher = self._publisher
+        return TrainingState(
+            position=self.position,
+            settings=self._settings,
+            column_types=self.config.column_types,
+            data_fingerprint=self._rows.fingerprint,
+            history=[asdict(entry) for entry in self.history],
+            update=self.update,
+            publishing=self._publishing if publisher is None else publisher.lineage.to_json_value(),
+            snapshots=snapshots,
+            best_epoch=self.verdict.best_epoch,
+            stopped=self.stopped,
+        )
 
     def publish(self, kind: WantedKind = "auto") -> Path:
         """Publishes the state as it is now and returns the folder of the version or delta."""

@@ -39,10 +39,12 @@ class Schedule:
 
     def __init__(self, config: ScheduleConfig, *optimizers: torch.optim.Optimizer) -> None:
         self._config = config
-        self._groups = [(group, float(group["lr"])) for each in optimizers for group in each.param_groups]
+        # Not the groups themselves: torch makes new ones when a state is loaded.
+        self._rates = [(each, [float(group["lr"]) for group in each.param_groups]) for each in optimizers]
 
     def set(self, step: int) -> None:
         """step: how many steps were made before."""
         factor = self._config.factor(step)
-        for group, lr in self._groups:
-            group["lr"] = lr * factor
+        for optimizer, rates in self._rates:
+            for group, lr in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = lr * factor

@@ -57,7 +57,8 @@ class TableReport:
 class TrainReport:
     """Figures of a finished run.
 
-    rows and seconds count training steps over the whole run, also before a resume; evaluation is not in seconds.
+    rows and seconds count training steps over the whole run, also before a resume; evaluation is not in seconds. With
+    early stopping, steps, rows, seconds and metrics are those of the epoch whose model was kept.
     """
 
     model_name: str
@@ -84,6 +85,8 @@ class TrainReport:
     skipped: list[SkippedFile] = field(default_factory=list)
     #: All metrics of the last evaluation; empty without validation rows.
     metrics: Metrics = field(default_factory=dict)
+    #: The epoch whose model was kept, with early stopping.
+    best_epoch: int | None = None
 
     @property
     def rows_per_second(self) -> float:

@@ -17,12 +17,13 @@ from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, lo
 from trainer.config import TrainConfig, load_config, with_tracking
 from trainer.config_errors import parse_config
 from trainer.data import BatchMaker, BlockIndex, Data, DataRows, SkippedFile
+from trainer.embedding import RowMemory
+from trainer.ending import RunEnd
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
-from trainer.publication import delta_policy, lineage_of, publisher_of
-from trainer.publishing import DeltaPolicy, Publisher
-from trainer.report import TableReport, TrainReport
+from trainer.publication import lineage_of
+from trainer.report import TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, training_rows
 from trainer.settings import check_same_training
@@ -47,7 +48,8 @@ def train(
 ) -> TrainReport:
     """Trains a model and returns its figures; with a repository, publishes it there when done.
 
-    With publish.delta_every_* in the configuration it also publishes on the way: first a version, then deltas.
+    With publish.delta_every_* in the configuration it also publishes on the way: first a version, then deltas; with
+    training.early_stopping only the best model, at the end.
 
     config: a TrainConfig, the path of its YAML, or its content as a dict. data: files of any format that is read
     (docs/data.md), folders, URLs and patterns of them, in the order of their names; or a pyarrow Table or a DataFrame.
@@ -90,35 +92,40 @@ def train(
         torch.random.fork_rng(devices=[]),
         threads(config.training.threads),
         Display(visible=progress) as display,
-        row_memory(config, output) as memory,
     ):
         torch.manual_seed(config.training.seed)
-        tables = build_tables(config, memory)
-        model = build_model(config, tables)
-        loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display, memory)
-        state: TrainingState | None = None
-        if log.newest is not None:
-            _check_same_run(log.newest, config, rows)
-            _check_nothing_is_pending(log.newest, repository)
-            state = load_checkpoint(log.newest.folder, model, tables, loop.dense_optimizer)
-            loop.restore(state)
-        started = _started(loop, output, start_from, new=state is None)
-        if started is not None and state is None:
-            display.say(started.text())
-        save_config(output, config)
-        # Saved before the first publish, so that a snapshot left pending by a crash is made of the same rows.
-        sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.targets))
-        save_sample(output, sample)
-        if repository is not None:
-            policy = delta_policy(config)
-            publisher = publisher_of(config, model, sample, repository, policy, lineage_of(state))
-            loop.publish_with(publisher, policy)
-        held_out = valid if valid is None or isinstance(valid, int | float) else described(valid)
-        asked = {"data": described(data), "valid": held_out, "limit": limit, "rows": rows.rows}
-        with tracked(config, output, loop.position.step, asked) as loop.track:
-            loop.run()
-        published = None if repository is None else _publish_the_end(loop, publisher, policy)
-        report = _report(config, loop, valid_rows, output, published, started, skipped_of(rows, valid_rows))
+        with row_memory(config, output) as memory:
+            loop = _new_loop(config, rows, valid_rows, log, display, memory)
+            state: TrainingState | None = None
+            if log.newest is not None:
+                _check_same_run(log.newest, config, rows)
+                _check_nothing_is_pending(log.newest, repository)
+                state = load_checkpoint(log.newest.folder, loop.model, loop.tables, loop.dense_optimizer)
+                loop.restore(state)
+            started = _started(loop, output, start_from, new=state is None)
+            if started is not None and state is None:
+                display.say(started.text())
+            save_config(output, config)
+            # Saved before the first publish, so that a snapshot left pending by a crash is made of the same rows.
+            sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.targets))
+            save_sample(output, sample)
+            end = RunEnd(config, sample, repository, output, valid_rows, started)
+            if config.training.early_stopping is None:
+                end.publish_from(loop, lineage_of(state))
+            held_out = valid if valid is None or isinstance(valid, int | float) else described(valid)
+            asked = {"data": described(data), "valid": held_out, "limit": limit, "rows": rows.rows}
+            with tracked(config, output, loop.position.step, asked) as loop.track:
+                loop.run()
+            last = loop.state() if loop.is_behind_best else None
+            profile = loop.profile()
+            report = end.of(loop, profile, skipped_of(rows, valid_rows)) if last is None else None
+        if last is not None:
+            del loop  # its tables go before the others come
+            with row_memory(config, output) as memory:
+                best = _new_loop(config, rows, valid_rows, log, display, memory)
+                best.go_back(last)
+                report = end.of(best, profile, skipped_of(rows, valid_rows))
+    assert report is not None
     report.write(output / "report.json")
     return report
 
@@ -146,7 +153,24 @@ def _open_rows(
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)
+    if config.training.early_stopping is not None and valid_rows is None:
+        raise ConfigError(
+            "training.early_stopping: there are no rows to evaluate on; give validation rows (valid, --valid)",
+            field="training.early_stopping",
+        )
     return config, rows, valid_rows
+
+
+def _new_loop(
+    config: TrainConfig,
+    rows: DataRows,
+    valid: DataRows | None,
+    log: CommitLog,
+    display: Display,
+    memory: RowMemory | None,
+) -> TrainingLoop:
+    tables = build_tables(config, memory)
+    return TrainingLoop(config, build_model(config, tables), tables, rows, valid, log, display, memory)
 
 
 def _started(
@@ -171,18 +195,6 @@ def skipped_of(*data: DataRows | None) -> list[SkippedFile]:
 def block_index(output: Path) -> BlockIndex:
     """Returns where a run remembers how its files are cut into blocks."""
     return BlockIndex(output / "data-index")
-
-
-def _publish_the_end(loop: TrainingLoop, publisher: Publisher, policy: DeltaPolicy) -> Path:
-    # The snapshot that a crash left pending, or the policy's last publish, may be of this very state; and a run that is
-    # resumed when it is done has published it before.
-    path: Path | None = None
-    if loop.position.step == loop.position.published_step:
-        path = loop.published[-1] if loop.published else publisher.published_path()
-    if path is None:
-        path = loop.publish("auto" if policy.publishes_deltas else "version")
-    loop.settle()
-    return path
 
 
 @contextmanager
@@ -220,43 +232,3 @@ def _check_nothing_is_pending(commit: Commit, repository: Path | str | None) -> 
             "(--repository), so that it is finished first",
             field="repository",
         )
-
-
-def _report(
-    config: TrainConfig,
-    loop: TrainingLoop,
-    valid: DataRows | None,
-    output: Path,
-    published: Path | None,
-    started: StartReport | None,
-    skipped: list[SkippedFile],
-) -> TrainReport:
-    evaluated = [entry for entry in loop.history if entry.metrics]
-    assert loop.checkpoint is not None
-    return TrainReport(
-        model_name=config.model_name,
-        auc=evaluated[-1].auc if evaluated else None,
-        log_loss=evaluated[-1].log_loss if evaluated else None,
-        steps=loop.position.step,
-        rows=loop.position.rows,
-        seconds=loop.position.seconds,
-        valid_rows=0 if valid is None else valid.rows,
-        output=output,
-        checkpoint=loop.checkpoint,
-        published=published,
-        epochs=loop.history,
-        tables=table_reports(loop),
-        memory=None if loop.memory is None else loop.memory.figures(),
-        started=started,
-        profile=loop.profile(),
-        skipped=skipped,
-        metrics=evaluated[-1].metrics if evaluated else {},
-    )
-
-
-def table_reports(loop: TrainingLoop) -> list[TableReport]:
-    """Returns the size of each table."""
-    return [
-        TableReport(name, table.dim, table.size(), table.waiting(), table.memory_bytes(), table.rows_on_ssd())
-        for name, table in loop.tables.items()
-    ]

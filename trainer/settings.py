@@ -41,6 +41,8 @@ def settings_of(config: TrainConfig) -> Settings:
         content["training"].pop(free)
     # Defaults are left out: runs that began before an option was there have none of it.
     content["data"] = config.data.model_dump(mode="json", exclude_defaults=True, exclude=_FREE_OF_DATA)
+    if content["training"]["early_stopping"] is None:
+        del content["training"]["early_stopping"]  # as in runs of releases that had none
     found = dict(_leaves(content))
     if config.label is not None:
         found |= _leaves({"label": config.label.model_dump(mode="json")})

@@ -12,6 +12,7 @@ from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
 from trainer.config import PublishConfig, TrainConfig
 from trainer.data import BatchMaker, Data, DataRows
+from trainer.ending import table_reports
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -20,7 +21,7 @@ from trainer.publishing import Lineage
 from trainer.report import UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, training_rows
-from trainer.run import block_index, skipped_of, table_reports, threads
+from trainer.run import block_index, skipped_of, threads
 from trainer.settings import check_same_training
 from trainer.trained import (
     SAMPLE_ROWS,
@@ -146,7 +147,8 @@ class _Start:
         self.update = newest.state.update
         self._number = 1 if self.update is None else self.update.number + 1
         self._origin = "" if from_snapshot is None else _snapshot_id(self.lineage, from_snapshot)
-        if self.update is None and newest.state.position.epoch < config.training.epochs:
+        is_trained = newest.state.stopped or newest.state.position.epoch >= config.training.epochs
+        if self.update is None and not is_trained:
             raise ConfigError(
                 f"{newest.folder}: the training is at epoch {newest.state.position.epoch + 1} of "
                 f"{config.training.epochs}; finish it first (emberline train --resume)",

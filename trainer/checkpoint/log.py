@@ -119,6 +119,16 @@ class CommitLog:
             "or publish this state as a delta of it (emberline publish --from)"
         )
 
+    def at_epoch(self, epoch: int) -> Commit | None:
+        """The newest commit of a training's end of an epoch, 1 for the first; None when none was kept."""
+        found = (
+            number
+            for number, commit in self._commits.items()
+            if (commit.state.position.epoch, commit.state.position.batch) == (epoch, 0) and commit.state.update is None
+        )
+        number = max(found, default=0)
+        return self._commits[number] if number else None
+
     def go_on_from(self, commit: Commit) -> None:
         """Makes the next commit add to this one, whose content the tables now have."""
         self._base = commit
@@ -228,6 +238,10 @@ class CommitLog:
         kept = set(list(dict.fromkeys(self._commits[number].full for number in newest_first))[:KEEP_CHAINS])
         published = [number for number in newest_first if self._commits[number].state.snapshots]
         kept.update(self._commits[number].full for number in published[: self._keep_snapshots])
+        newest = self._commits[newest_first[0]].state
+        best = self.at_epoch(newest.best_epoch) if newest.best_epoch and not newest.stopped else None
+        if best is not None:
+            kept.add(best.full)
         # The newest go first, so that whatever a crash leaves still stands on something.
         for number in newest_first:
             commit = self._commits[number]

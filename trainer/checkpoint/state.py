@@ -70,6 +70,10 @@ class TrainingState:
     publishing: dict[str, Any] | None = None
     #: Ids of the snapshots that were made from this very state.
     snapshots: tuple[str, ...] = ()
+    #: The best epoch so far by early stopping, whose commit stays; 0 without.
+    best_epoch: int = 0
+    #: True when early stopping ended the training and this is the state of its best epoch.
+    stopped: bool = False
 
     def published(self, publishing: dict[str, Any], snapshots: tuple[str, ...] = ()) -> TrainingState:
         """Returns the same training state after `snapshots` were published from it; none: only what was pending is

@@ -1,0 +1,97 @@
+"""The end of a training: the last publish, and the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.data import SkippedFile
+from storage.features import Column
+from trainer.config import TrainConfig
+from trainer.data import DataRows
+from trainer.loop import TrainingLoop
+from trainer.publication import delta_policy, lineage_of, publisher_of
+from trainer.publishing import Lineage, Publisher
+from trainer.report import TableReport, TrainReport
+from trainer.step_profile import ProfileReport
+from trainer.warm_start import StartReport
+
+
+class RunEnd:
+    """Publishes and reports what a training made."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        sample: dict[str, Column],
+        repository: Path | None,
+        output: Path,
+        valid: DataRows | None,
+        started: StartReport | None,
+    ) -> None:
+        self._config = config
+        self._sample = sample
+        self._repository = repository
+        self._output = output
+        self._valid = valid
+        self._started = started
+        self._policy = delta_policy(config)
+        self._publisher: Publisher | None = None
+
+    def publish_from(self, loop: TrainingLoop, lineage: Lineage | None) -> None:
+        """Publishes the states of this loop from now on."""
+        if self._repository is not None:
+            self._publisher = publisher_of(
+                self._config, loop.model, self._sample, self._repository, self._policy, lineage
+            )
+            loop.publish_with(self._publisher, self._policy)
+
+    def of(self, loop: TrainingLoop, profile: ProfileReport | None, skipped: list[SkippedFile]) -> TrainReport:
+        """Publishes a loop that is done, and returns the report. profile, skipped: what it says of them."""
+        if self._publisher is None:
+            self.publish_from(loop, lineage_of(loop.state()))
+        published = None if self._publisher is None else self._published(loop, self._publisher)
+        config, best = self._config, loop.verdict.best_epoch
+        evaluated = [entry for entry in loop.history if entry.metrics]
+        if loop.stopped:
+            evaluated = [entry for entry in evaluated if entry.epoch <= best]
+        assert loop.checkpoint is not None
+        return TrainReport(
+            model_name=config.model_name,
+            auc=evaluated[-1].auc if evaluated else None,
+            log_loss=evaluated[-1].log_loss if evaluated else None,
+            steps=loop.position.step,
+            rows=loop.position.rows,
+            seconds=loop.position.seconds,
+            valid_rows=0 if self._valid is None else self._valid.rows,
+            output=self._output,
+            checkpoint=loop.checkpoint,
+            published=published,
+            epochs=loop.history,
+            tables=table_reports(loop),
+            memory=None if loop.memory is None else loop.memory.figures(),
+            started=self._started,
+            profile=profile,
+            skipped=skipped,
+            metrics=evaluated[-1].metrics if evaluated else {},
+            best_epoch=best or None,
+        )
+
+    def _published(self, loop: TrainingLoop, publisher: Publisher) -> Path:
+        # The snapshot that a crash left pending, or the policy's last publish, may be of this very state; and a run
+        # that is resumed when it is done has published it before.
+        path: Path | None = None
+        if loop.position.step == loop.position.published_step:
+            path = loop.published[-1] if loop.published else publisher.published_path()
+        if path is None:
+            on_the_way = self._policy.publishes_deltas and self._config.training.early_stopping is None
+            path = loop.publish("auto" if on_the_way else "version")
+        loop.settle()
+        return path
+
+
+def table_reports(loop: TrainingLoop) -> list[TableReport]:
+    """Returns the size of each table."""
+    return [
+        TableReport(name, table.dim, table.size(), table.waiting(), table.memory_bytes(), table.rows_on_ssd())
+        for name, table in loop.tables.items()
+    ]
