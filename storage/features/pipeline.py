@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -13,16 +14,22 @@ from storage.features.transforms import (
     Bucketise,
     Clip,
     Cross,
+    Fill,
     FloorDivide,
     Hash,
+    Hour,
+    IsNull,
     Log,
     Modulo,
     Pad,
     Select,
     Slice,
+    Split,
+    Standardise,
     Transform,
     Truncate,
     Vocabulary,
+    Weekday,
 )
 
 _WORDS = {"bytes": "BYTES", "int64": "integers", "float": "floats"}
@@ -80,7 +87,7 @@ def _step(op: Transform, flow: Flow) -> Flow:
         case Hash():
             _expect(flow, "bytes", "int64")
             return replace(flow, type="int64")
-        case FloorDivide() | Modulo():
+        case FloorDivide() | Modulo() | Hour() | Weekday():
             _expect(flow, "int64")
             return flow
         case Vocabulary():
@@ -92,9 +99,19 @@ def _step(op: Transform, flow: Flow) -> Flow:
         case Bucketise():
             _expect(flow, "int64", "float")
             return replace(flow, type="int64")
-        case Log() | Clip() | Affine():
+        case Log() | Clip() | Affine() | Standardise():
             _expect(flow, "int64", "float")
             return replace(flow, type="float")
+        case IsNull():
+            if not flow.is_fixed:
+                raise ValueError("takes an input of fixed width, but gets a list, whose nulls are left out")
+            return replace(flow, type="int64")
+        case Fill():
+            _check_value(op.value, flow)
+            return flow
+        case Split():
+            _expect(flow, "bytes")
+            return replace(flow, low=0, high=op.max)
         case Select():
             return _cut(flow, op.index, op.index + 1)
         case Slice():
@@ -102,7 +119,7 @@ def _step(op: Transform, flow: Flow) -> Flow:
         case Truncate():
             return replace(flow, low=min(flow.low, op.length), high=min(flow.high, op.length))
         case Pad():
-            _check_pad(op, flow)
+            _check_value(op.value, flow)
             return replace(flow, low=max(flow.low, op.length), high=max(flow.high, op.length))
         case _:
             raise ValueError(f"no rule for {op.op!r}")
@@ -122,15 +139,15 @@ def _cut(flow: Flow, start: int, stop: int) -> Flow:
     return replace(flow, low=stop - start, high=stop - start)
 
 
-def _check_pad(op: Pad, flow: Flow) -> None:
+def _check_value(value: object, flow: Flow) -> None:
     if flow.type == "bytes":
-        fits = isinstance(op.value, str)
+        fits = isinstance(value, str)
     elif flow.type == "int64":
-        fits = isinstance(op.value, int) and -(2**63) <= op.value < 2**63
+        fits = isinstance(value, int) and -(2**63) <= value < 2**63
     else:
-        fits = isinstance(op.value, int | float)
-    if not fits or (isinstance(op.value, bool)):
-        raise ValueError(f"the value {op.value!r} does not fit {_WORDS[flow.type]}")
+        fits = isinstance(value, int | float) and math.isfinite(value)
+    if not fits or isinstance(value, bool):
+        raise ValueError(f"the value {value!r} does not fit {_WORDS[flow.type]}")
 
 
 def _check_output(feature: Feature, flow: Flow) -> None:

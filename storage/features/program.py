@@ -14,17 +14,27 @@ from storage.features.transforms import (
     Bucketise,
     Clip,
     Cross,
+    Fill,
     FloorDivide,
     Hash,
+    Hour,
+    IsNull,
     Log,
     Modulo,
     Pad,
     Select,
     Slice,
+    Split,
+    Standardise,
     Transform,
     Truncate,
     Vocabulary,
+    Weekday,
 )
+
+_DAY_S = 24 * 3600
+_WEEK_S = 7 * _DAY_S
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def build_program(spec: FeatureSpec) -> Program:
@@ -81,9 +91,9 @@ def _native(dtype: str, value: Any) -> bytes | int | float:
 def _add_transforms(builder: Builder, feature: Feature, kind: ElementType) -> None:
     for op in feature.transforms:
         _add_transform(builder, op, kind)
-        if isinstance(op, Hash | Vocabulary | Bucketise | Cross):
+        if isinstance(op, Hash | Vocabulary | Bucketise | Cross | IsNull):
             kind = "int64"
-        elif isinstance(op, Log | Clip | Affine):
+        elif isinstance(op, Log | Clip | Affine | Standardise):
             kind = "float"
 
 
@@ -106,6 +116,20 @@ def _add_transform(builder: Builder, op: Transform, kind: ElementType) -> None:
             builder.clip(-math.inf if op.min is None else op.min, math.inf if op.max is None else op.max)
         case Affine():
             builder.affine(op.scale, op.shift)
+        case Standardise():
+            builder.standardise(op.mean, op.std)
+        case Hour():
+            builder.part_of_week(_PER_SECOND[op.unit], op.utc_offset_minutes * 60 % _WEEK_S, _DAY_S, 3600)
+        case Weekday():
+            # 1970 began on a Thursday, three days after a Monday.
+            shift = (op.utc_offset_minutes * 60 + 3 * _DAY_S) % _WEEK_S
+            builder.part_of_week(_PER_SECOND[op.unit], shift, _WEEK_S, _DAY_S)
+        case IsNull():
+            builder.is_null()
+        case Fill():
+            _add_fill(builder, op, kind)
+        case Split():
+            builder.split(op.delimiter.encode(), op.max)
         case Cross():
             builder.cross(op.seed, op.buckets or 0, op.max)
         case Select():
@@ -128,3 +152,13 @@ def _add_pad(builder: Builder, op: Pad, kind: ElementType) -> None:
             builder.pad_floats(op.length, float(op.value))
         case _:
             builder.pad_ints(op.length, int(op.value))
+
+
+def _add_fill(builder: Builder, op: Fill, kind: ElementType) -> None:
+    match kind:
+        case "bytes":
+            builder.fill_bytes(str(op.value).encode())
+        case "float":
+            builder.fill_floats(float(op.value))
+        case _:
+            builder.fill_ints(int(op.value))

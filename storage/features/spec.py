@@ -12,7 +12,7 @@ from storage.errors import ConfigError
 from storage.features.feature import Feature, InputSpec, WireInput
 from storage.features.pipeline import Flow, trace
 from storage.features.strict_model import StrictModel, did_you_mean
-from storage.features.transforms import Cross, Pad
+from storage.features.transforms import Cross, Fill, IsNull, Pad, Split
 
 
 class FeatureSpec(StrictModel):
@@ -126,8 +126,11 @@ def _check_weights(inputs: Mapping[str, InputSpec], features: Sequence[Feature])
 def _check_pair(where: str, feature: Feature, ids: InputSpec, weights: InputSpec) -> None:
     if weights.dtype != "FP32":
         raise ValueError(f"{where}: the weights input {weights.name!r} is {weights.dtype}; weights are FP32")
-    if len(feature.inputs) > 1 or any(isinstance(op, Cross | Pad) for op in feature.transforms):
-        raise ValueError(f"{where}: cross and pad make ids that have no weight; a weighted feature cannot use them")
+    if len(feature.inputs) > 1 or any(isinstance(op, Cross | Fill | IsNull | Pad | Split) for op in feature.transforms):
+        raise ValueError(
+            f"{where}: cross, fill, is_null, pad and split make ids that have no weight; a weighted feature cannot use "
+            "them"
+        )
     if weights.kind != ids.kind or weights.width != ids.width or weights.max_length != ids.max_length:
         raise ValueError(
             f"{where}: the weights input {weights.name!r} must have the kind, width and max_length of {ids.name!r}, "

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
+from storage.features.dtypes import TimeUnit
 from storage.features.strict_model import StrictModel, did_you_mean
 
 MAX_LENGTH = 1 << 20
@@ -124,6 +125,56 @@ class Affine(StrictModel):
     shift: Number = 0.0
 
 
+class Standardise(StrictModel):
+    """Maps int64 or float to float: (x - mean) / std."""
+
+    op: Literal["standardise"] = "standardise"
+    mean: Number
+    std: Annotated[Number, Field(gt=0.0)]
+
+
+class Hour(StrictModel):
+    """Maps a time, an int64 since 1970 in `unit`, to the hour of its day, 0 to 23."""
+
+    op: Literal["hour"] = "hour"
+    #: Microseconds are what the engine makes of timestamps.
+    unit: TimeUnit = "us"
+    #: Minutes that are added to UTC, such as 120 for UTC+2.
+    utc_offset_minutes: Annotated[StrictInt, Field(ge=-1440, le=1440)] = 0
+
+
+class Weekday(StrictModel):
+    """Maps a time, an int64 since 1970 in `unit`, to the day of its week: 0 for Monday to 6 for Sunday."""
+
+    op: Literal["weekday"] = "weekday"
+    unit: TimeUnit = "us"
+    utc_offset_minutes: Annotated[StrictInt, Field(ge=-1440, le=1440)] = 0
+
+
+class IsNull(StrictModel):
+    """Maps any fixed value to 1 if it is null, and to 0 if it is not."""
+
+    op: Literal["is_null"] = "is_null"
+
+
+class Fill(StrictModel):
+    """Replaces nulls by `value`."""
+
+    op: Literal["fill"] = "fill"
+    value: StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+class Split(StrictModel):
+    """Splits bytes at each `delimiter` into a list; empty pieces are left out.
+
+    A row with more than `max` pieces is refused.
+    """
+
+    op: Literal["split"] = "split"
+    delimiter: Annotated[StrictStr, Field(min_length=1)]
+    max: Length = 1024
+
+
 class Cross(StrictModel):
     """Maps k >= 2 inputs of bytes or int64 to int64: one id for each combination, the last input varying fastest.
 
@@ -168,7 +219,25 @@ class Pad(StrictModel):
 
 
 _Op = (
-    Hash | FloorDivide | Modulo | Vocabulary | Bucketise | Log | Clip | Affine | Cross | Select | Slice | Truncate | Pad
+    Hash
+    | FloorDivide
+    | Modulo
+    | Hour
+    | Weekday
+    | Vocabulary
+    | Bucketise
+    | Log
+    | Clip
+    | Affine
+    | Standardise
+    | IsNull
+    | Fill
+    | Split
+    | Cross
+    | Select
+    | Slice
+    | Truncate
+    | Pad
 )
 OPS: tuple[str, ...] = tuple(get_args(model.model_fields["op"].annotation)[0] for model in get_args(_Op))
 

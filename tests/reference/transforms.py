@@ -58,6 +58,14 @@ def apply(op: dict[str, Any], values: list[Any]) -> list[Any]:
         return [values[op["index"]]]
     if kind == "slice":
         return values[op["start"] : op["stop"]]
+    if kind == "is_null":
+        return [1 if value is None else 0 for value in values]
+    if kind == "fill":
+        value = op["value"].encode() if isinstance(op["value"], str) else op["value"]
+        return [value if entry is None else entry for entry in values]
+    if kind == "split":
+        pieces = [value.split(op["delimiter"].encode()) for value in values if value is not None]
+        return [piece for piece in itertools.chain.from_iterable(pieces) if piece]
     return [None if value is None else one(op, value) for value in values]
 
 
@@ -69,6 +77,12 @@ def one(op: dict[str, Any], value: Any) -> Any:
         return value // op["divisor"]
     if kind == "modulo":
         return value % op["divisor"]
+    if kind in ("hour", "weekday"):
+        seconds = value // {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[op.get("unit") or "us"]
+        days, second = divmod(seconds + 60 * (op.get("utc_offset_minutes") or 0), 86_400)
+        return second // 3600 if kind == "hour" else (days - 4) % 7
+    if kind == "standardise":
+        return (float(value) - op["mean"]) / op["std"]
     if kind == "vocabulary":
         words = [word.encode() if isinstance(word, str) else word for word in op["values"]]
         if value in words:

@@ -88,6 +88,29 @@ class Builder {
   void log() { last().transforms.push_back(Log{}); }
   void clip(double min, double max) { last().transforms.push_back(Clip{min, max}); }
   void affine(double scale, double shift) { last().transforms.push_back(Affine{scale, shift}); }
+  void standardise(double mean, double deviation) {
+    if (!(deviation > 0)) throw nb::value_error("deviation must be above 0");
+    last().transforms.push_back(Standardise{mean, deviation});
+  }
+  void part_of_week(std::int64_t per_second, std::int64_t shift, std::int64_t period, std::int64_t part) {
+    constexpr std::int64_t kWeek = 7 * 24 * 3600;
+    if (per_second < 1 || shift < 0 || shift >= kWeek || period < 1 || kWeek % period != 0 || part < 1) {
+      throw nb::value_error("expected a period that divides a week, and a shift of less than a week");
+    }
+    last().transforms.push_back(PartOfWeek{per_second, shift, period, part});
+  }
+  void is_null() { last().transforms.push_back(IsNull{}); }
+  void fill_ints(std::int64_t value) { last().transforms.push_back(Fill{value}); }
+  void fill_floats(double value) { last().transforms.push_back(Fill{value}); }
+  void fill_bytes(nb::bytes value) { last().transforms.push_back(Fill{std::string(value.c_str(), value.size())}); }
+  void split(nb::bytes delimiter, std::int64_t max) {
+    if (delimiter.size() == 0) throw nb::value_error("delimiter must not be empty");
+    if (max < 1) throw nb::value_error("max must be at least 1");
+    Feature& feature = last();
+    const std::size_t input = feature.inputs.empty() ? inputs_.size() : feature.inputs.front();
+    if (input >= inputs_.size()) throw nb::value_error("split needs an input that was added");
+    feature.transforms.push_back(Split{std::string(delimiter.c_str(), delimiter.size()), max, inputs_[input].name});
+  }
   void slice(std::int64_t start, std::int64_t stop) { last().transforms.push_back(Slice{start, stop}); }
   void truncate(std::int64_t length, bool keep_last) { last().transforms.push_back(Truncate{length, keep_last}); }
   void pad_ints(std::int64_t length, std::int64_t value) { last().transforms.push_back(Pad{length, value}); }
@@ -326,6 +349,13 @@ NB_MODULE(_features, m) {
       .def("log", &Builder::log)
       .def("clip", &Builder::clip, "min"_a, "max"_a)
       .def("affine", &Builder::affine, "scale"_a, "shift"_a)
+      .def("standardise", &Builder::standardise, "mean"_a, "deviation"_a)
+      .def("part_of_week", &Builder::part_of_week, "per_second"_a, "shift"_a, "period"_a, "part"_a)
+      .def("is_null", &Builder::is_null)
+      .def("fill_ints", &Builder::fill_ints, "value"_a)
+      .def("fill_floats", &Builder::fill_floats, "value"_a)
+      .def("fill_bytes", &Builder::fill_bytes, "value"_a)
+      .def("split", &Builder::split, "delimiter"_a, "max"_a)
       .def("slice", &Builder::slice, "start"_a, "stop"_a)
       .def("truncate", &Builder::truncate, "length"_a, "keep_last"_a)
       .def("pad_ints", &Builder::pad_ints, "length"_a, "value"_a)

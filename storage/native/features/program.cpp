@@ -199,9 +199,13 @@ Program::Program(std::vector<Input> inputs, std::vector<Feature> features, std::
 
 bool Program::fits_weights(const Feature& feature) const {
   const Input &ids = inputs_[feature.inputs[0]], &weights = inputs_[*feature.weights];
-  const bool pads = std::any_of(feature.transforms.begin(), feature.transforms.end(),
-                                [](const Transform& step) { return std::holds_alternative<Pad>(step); });
-  return type_of(weights.wire) == Type::kFloat && weights.is_list == ids.is_list && weights.width == ids.width && !pads;
+  // What they make has no weight.
+  const bool makes = std::any_of(feature.transforms.begin(), feature.transforms.end(), [](const Transform& step) {
+    return std::holds_alternative<Pad>(step) || std::holds_alternative<IsNull>(step) ||
+           std::holds_alternative<Fill>(step) || std::holds_alternative<Split>(step);
+  });
+  return type_of(weights.wire) == Type::kFloat && weights.is_list == ids.is_list && weights.width == ids.width &&
+         !makes;
 }
 
 // How many 8 bytes a row of an ids feature takes, about: its ids, and its offset unless all rows have as many.
@@ -210,6 +214,7 @@ std::int64_t Program::row_ids(const Feature& feature) const {
   if (input.is_list || feature.cross) return 4;
   std::int64_t width = input.width;
   for (const Transform& step : feature.transforms) {
+    if (std::holds_alternative<Split>(step)) return 4;
     if (const auto* slice = std::get_if<Slice>(&step)) width = slice->stop - slice->start;
     if (const auto* cut = std::get_if<Truncate>(&step)) width = std::min(width, cut->length);
     if (const auto* pad = std::get_if<Pad>(&step)) width = std::max(width, pad->length);

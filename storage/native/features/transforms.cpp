@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "features/hash.h"
@@ -54,6 +56,31 @@ const T* padded(const T* from, const Cells& cells, const std::int64_t* offsets, 
   return to;
 }
 
+template <class T>
+const T* filled(const T* from, const Cells& cells, const T& filler, Arena& arena) {
+  const std::int64_t size = cells.size();
+  T* __restrict to = arena.take<T>(size);
+  for (std::int64_t i = 0; i < size; ++i) to[i] = cells.null[i] != 0 ? filler : from[i];
+  return to;
+}
+
+std::int64_t floor_divided(std::int64_t value, std::int64_t by) { return value / by - (value % by < 0); }
+
+std::int64_t left_over(std::int64_t value, std::int64_t by) {
+  const std::int64_t left = value % by;
+  return left < 0 ? left + by : left;
+}
+
+// Calls with each piece of the text that is not empty.
+template <class Call>
+void for_pieces(std::string_view text, std::string_view delimiter, Call&& call) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(delimiter), text.size());
+    if (end > 0) call(text.substr(0, end));
+    text.remove_prefix(std::min(end + delimiter.size(), text.size()));
+  }
+}
+
 }  // namespace
 
 void Hash::apply(Cells& cells, Arena& arena) const {
@@ -72,7 +99,7 @@ void FloorDivide::apply(Cells& cells, Arena& arena) const {
   cells.pack(arena);
   const std::int64_t* from = cells.ints();
   std::int64_t* to = arena.take<std::int64_t>(cells.size());
-  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = from[i] / divisor - (from[i] % divisor < 0);
+  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = floor_divided(from[i], divisor);
   cells.set(to);
 }
 
@@ -80,10 +107,7 @@ void Modulo::apply(Cells& cells, Arena& arena) const {
   cells.pack(arena);
   const std::int64_t* from = cells.ints();
   std::int64_t* to = arena.take<std::int64_t>(cells.size());
-  for (std::int64_t i = 0; i < cells.size(); ++i) {
-    const std::int64_t left = from[i] % divisor;
-    to[i] = left < 0 ? left + divisor : left;
-  }
+  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = left_over(from[i], divisor);
   cells.set(to);
 }
 
@@ -127,6 +151,79 @@ void Affine::apply(Cells& cells, Arena& arena) const {
   double* to = arena.take<double>(cells.size());
   loops().affine(cells.floats(), cells.size(), scale, shift, to);
   cells.set(to);
+}
+
+void Standardise::apply(Cells& cells, Arena& arena) const {
+  cells.pack_floats(arena);
+  const double* from = cells.floats();
+  double* __restrict to = arena.take<double>(cells.size());
+  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = (from[i] - mean) / deviation;
+  cells.set(to);
+}
+
+void PartOfWeek::apply(Cells& cells, Arena& arena) const {
+  constexpr std::int64_t kWeek = 7 * 24 * 3600;
+  cells.pack(arena);
+  const std::int64_t* from = cells.ints();
+  std::int64_t* to = arena.take<std::int64_t>(cells.size());
+  // Reduced to a week before the shift is added, so that no time overflows.
+  for (std::int64_t i = 0; i < cells.size(); ++i) {
+    to[i] = (left_over(floor_divided(from[i], per_second), kWeek) + shift) % period / part;
+  }
+  cells.set(to);
+}
+
+void IsNull::apply(Cells& cells, Arena& arena) const {
+  cells.pack(arena);
+  const std::int64_t size = cells.size();
+  std::int64_t* flags = arena.take_filled<std::int64_t>(size, 0);
+  if (cells.null != nullptr) {
+    for (std::int64_t i = 0; i < size; ++i) flags[i] = cells.null[i] != 0;
+  }
+  cells.set(flags);
+  cells.null = nullptr;
+}
+
+void Fill::apply(Cells& cells, Arena& arena) const {
+  if (cells.null == nullptr) return;
+  cells.pack(arena);
+  switch (cells.type()) {
+    case Type::kBytes:
+      cells.set(filled(cells.bytes(), cells, std::string_view(std::get<std::string>(value)), arena));
+      break;
+    case Type::kInt: cells.set(filled(cells.ints(), cells, std::get<std::int64_t>(value), arena)); break;
+    case Type::kFloat: cells.set(filled(cells.floats(), cells, std::get<double>(value), arena)); break;
+  }
+  cells.null = nullptr;
+}
+
+void Split::apply(Cells& cells, Arena& arena) const {
+  cells.pack(arena);
+  const auto for_row = [&](std::int64_t row, auto&& call) {
+    for (std::int64_t i = cells.begin(row); i < cells.end(row); ++i) {
+      if (cells.null == nullptr || cells.null[i] == 0) for_pieces(cells.bytes()[i], delimiter, call);
+    }
+  };
+  std::int64_t* offsets = arena.take<std::int64_t>(cells.rows + 1);
+  offsets[0] = 0;
+  for (std::int64_t row = 0; row < cells.rows; ++row) {
+    std::int64_t count = 0;
+    for_row(row, [&](std::string_view) { ++count; });
+    if (count > most) {
+      throw InvalidInput(input, "input '" + input + "', row " + std::to_string(row) + ": splits into " +
+                                    std::to_string(count) + " pieces, more than " + std::to_string(most) +
+                                    ", the `max` of split; send fewer or raise `max`");
+    }
+    offsets[row + 1] = offsets[row] + count;
+  }
+  auto* pieces = arena.take<std::string_view>(offsets[cells.rows]);
+  std::int64_t place = 0;
+  for (std::int64_t row = 0; row < cells.rows; ++row) {
+    for_row(row, [&](std::string_view piece) { pieces[place++] = piece; });
+  }
+  cells.set(pieces);
+  cells.offsets = offsets;
+  cells.null = nullptr;
 }
 
 void Slice::apply(Cells& cells, Arena& arena) const {

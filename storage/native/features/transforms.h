@@ -60,6 +60,42 @@ struct Affine {
   void apply(Cells& cells, Arena& arena) const;
 };
 
+// (x - mean) / deviation.
+struct Standardise {
+  double mean = 0.0;
+  double deviation = 1.0;  // above 0
+  void apply(Cells& cells, Arena& arena) const;
+};
+
+// The hour of the day, the day of the week, and other parts of a time, for times before 1970 too.
+struct PartOfWeek {
+  std::int64_t per_second = 1;  // of the values
+  std::int64_t shift = 0;       // seconds that are added, 0 or more, less than a week
+  std::int64_t period = 1;      // seconds after which the parts begin again; a week is a multiple of it
+  std::int64_t part = 1;        // seconds of a part
+  void apply(Cells& cells, Arena& arena) const;
+};
+
+// 1 for a null and 0 for a value, in rows of fixed width.
+struct IsNull {
+  void apply(Cells& cells, Arena& arena) const;
+};
+
+// Nulls become the value.
+struct Fill {
+  std::variant<std::int64_t, double, std::string> value;
+  void apply(Cells& cells, Arena& arena) const;
+};
+
+// Cuts BYTES at each delimiter. Empty pieces are left out, and a null has none. A row with more than `most` pieces is
+// refused with the name of the input.
+struct Split {
+  std::string delimiter;  // not empty
+  std::int64_t most = 1;
+  std::string input;
+  void apply(Cells& cells, Arena& arena) const;
+};
+
 // The columns [start, stop) of rows of fixed width.
 struct Slice {
   std::int64_t start = 0;
@@ -79,7 +115,7 @@ struct Pad {
   void apply(Cells& cells, Arena& arena) const;
 };
 
-using Transform =
-    std::variant<Hash, FloorDivide, Modulo, Vocabulary, Bucketise, Log, Clip, Affine, Slice, Truncate, Pad>;
+using Transform = std::variant<Hash, FloorDivide, Modulo, Vocabulary, Bucketise, Log, Clip, Affine, Standardise,
+                               PartOfWeek, IsNull, Fill, Split, Slice, Truncate, Pad>;
 
 }  // namespace emberline::features

@@ -89,6 +89,31 @@ TEST(division_rounds_down_and_leaves_what_is_over) {
   CHECK((bags_of(batch, 3).values == Ids{high - 5, high - 4, high - 1, 0, 3, 4, high - 1, 0}));
 }
 
+TEST(hours_and_days_are_right_at_both_ends_of_time) {
+  constexpr std::int64_t low = std::numeric_limits<std::int64_t>::min(),
+                         high = std::numeric_limits<std::int64_t>::max(), hour = 3600, day = 24 * hour, week = 7 * day;
+  const Program program(
+      {list_input("x", Wire::kInt64)},
+      {ids_feature(0, {0}, {PartOfWeek{1, 0, day, hour}}), ids_feature(1, {0}, {PartOfWeek{1, 3 * day, week, day}}),
+       ids_feature(2, {0}, {PartOfWeek{1, week - 1, day, hour}})},
+      {});
+  const OwnedColumn lists = ints_column({0, -1, hour, low, high}).with_offsets({0, 5});
+  const Batch batch = program.run({&lists.view}, 1);
+  CHECK((bags_of(batch).values == Ids{0, 23, 1, 8, 15}));
+  CHECK((bags_of(batch, 1).values == Ids{3, 2, 3, 6, 6}));
+  CHECK((bags_of(batch, 2).values == Ids{23, 23, 0, 8, 15}));
+}
+
+TEST(pieces_that_are_empty_are_left_out) {
+  const Program program(
+      {input("x", Wire::kBytes)},
+      {ids_feature(0, {0}, {Split{"||", 3, "x"}, Vocabulary(std::vector<std::string>{"a", "|b"}, true, 9)})}, {});
+  const OwnedColumn texts = bytes_column({"a|||b||", "||", "", "a", "|||"});
+  const Batch batch = program.run({&texts.view}, 5);
+  CHECK((bags_of(batch).values == Ids{0, 1, 0, 9}));
+  CHECK((bags_of(batch).offsets == Ids{0, 2, 2, 2, 3, 4}));
+}
+
 TEST(boundaries_belong_to_the_bucket_above_them) {
   Input number = input("x", Wire::kFp64);
   number.missing_is_null = true;  // so NaN is null

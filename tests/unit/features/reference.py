@@ -160,6 +160,16 @@ def step(op: dict[str, Any], values: list[Any]) -> list[Any]:
             return values[-op["length"] :] if op.get("keep") == "last" else values[: op["length"]]
         case "pad":
             return values + [op.get("value", 0)] * (op["length"] - len(values))
+        case "is_null":
+            return [int(value is NULL) for value in values]
+        case "fill":
+            filler = op["value"].encode() if isinstance(op["value"], str) else op["value"]
+            return [filler if value is NULL else value for value in values]
+        case "split":
+            pieces = [piece for value in values if value is not NULL for piece in value.split(op["delimiter"].encode())]
+            if len([piece for piece in pieces if piece]) > op.get("max", 1024):
+                raise ValueError("too many pieces")
+            return [piece for piece in pieces if piece]
     return [NULL if value is NULL else one(op, value) for value in values]
 
 
@@ -171,6 +181,12 @@ def one(op: dict[str, Any], value: Any) -> Any:
             return value // op["divisor"]
         case "modulo":
             return value % op["divisor"]
+        case "hour" | "weekday":
+            seconds = value // {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[op.get("unit", "us")]
+            seconds += 60 * op.get("utc_offset_minutes", 0)
+            return seconds // 3600 % 24 if op["op"] == "hour" else (seconds // 86400 + 3) % 7
+        case "standardise":
+            return (float(value) - op["mean"]) / op["std"]
         case "vocabulary":
             known = [entry.encode() if isinstance(entry, str) else entry for entry in op["values"]]
             if value in known:

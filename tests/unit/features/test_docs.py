@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+from storage.features import FeatureSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "features.md"
 
@@ -24,3 +27,11 @@ def test_the_examples_run_and_print_what_they_say(capsys: pytest.CaptureFixture[
     ):
         assert expected in printed
         assert expected in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_examples_of_a_configuration_are_valid() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        spec = FeatureSpec.parse(yaml.safe_load(block))
+        assert {"age", "age_is_null"} == {feature.name for feature in spec.features if feature.output == "dense"}

@@ -88,8 +88,8 @@ def rows_of(draw: st.DrawFn, entry: dict[str, Any], batch: int) -> list[Any] | N
 
 
 @st.composite
-def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str) -> list[dict[str, Any]]:
-    """Draws transforms that fit the input and end in what the output needs."""
+def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str, *, weighted: bool = False) -> list[dict[str, Any]]:
+    """Draws transforms that fit the input and end in what the output needs. weighted: each value keeps its weight."""
     ops: list[dict[str, Any]] = []
     kind = {"BYTES": "bytes", "FP32": "float", "FP64": "float"}.get(entry["dtype"], "int64")
     fixed, width = entry["kind"] == "fixed", entry.get("width", 0)
@@ -105,8 +105,20 @@ def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str) -> list[dict[
     if kind == "int64" and draw(st.booleans()):
         divisor = st.one_of(st.integers(1, 5), st.integers(1, 2**63 - 1))
         ops.append({"op": draw(st.sampled_from(["floor_divide", "modulo"])), "divisor": draw(divisor)})
+    if kind == "int64" and draw(st.booleans()):
+        unit, offset = draw(st.sampled_from(["s", "ms", "us", "ns"])), draw(st.integers(-1440, 1440))
+        ops.append({"op": draw(st.sampled_from(["hour", "weekday"])), "unit": unit, "utc_offset_minutes": offset})
+    if not weighted and draw(st.integers(0, 3)) == 0:
+        filler = {"bytes": st.text(max_size=5), "int64": INTS, "float": st.floats(-1e3, 1e3)}[kind]
+        ops.append({"op": "fill", "value": draw(filler)})
+    if not weighted and kind == "bytes" and draw(st.booleans()):
+        ops.append({"op": "split", "delimiter": draw(st.sampled_from(["a", "12", "|"]))})
+        fixed = False
+    if fixed and not weighted and draw(st.integers(0, 3)) == 0:
+        ops.append({"op": "is_null"})
+        kind = "int64"
     if kind != "bytes" and draw(st.booleans()):
-        choice = draw(st.sampled_from(["log", "clip", "affine"]))
+        choice = draw(st.sampled_from(["log", "clip", "affine", "standardise"]))
         number = st.floats(-1e3, 1e3)
         low, high = sorted([draw(number), draw(number)])
         ops.append(
@@ -114,6 +126,7 @@ def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str) -> list[dict[
                 "log": {"op": "log"},
                 "clip": without_none({"op": "clip", "min": low, "max": draw(st.sampled_from([None, high]))}),
                 "affine": {"op": "affine", "scale": low, "shift": high},
+                "standardise": {"op": "standardise", "mean": low, "std": abs(high) + 0.5},
             }[choice]
         )
         kind = "float"
@@ -131,7 +144,7 @@ def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str) -> list[dict[
     if draw(st.booleans()) or (output == "dense" and not fixed):
         length = draw(st.integers(1, 4))
         ops.append({"op": "truncate", "length": length, "keep": draw(st.sampled_from(["first", "last"]))})
-        if not fixed or draw(st.booleans()):
+        if not weighted and (not fixed or draw(st.booleans())):
             ops.append({"op": "pad", "length": length, "value": draw(st.integers(-5, 5))})
     return ops
 
@@ -176,7 +189,7 @@ def weighted_parts(
 ) -> dict[str, Any]:
     """Adds an input of ids, one of their weights and a feature of both; returns their rows."""
     entry = draw(input_entries("ids", ["INT64", "BYTES", "UINT64"])) | {"missing": "error"}
-    ops = [op for op in draw(pipelines(entry, "ids")) if op["op"] != "pad"]
+    ops = draw(pipelines(entry, "ids", weighted=True))
     weights = {"name": "weights", "dtype": "FP32", "kind": entry["kind"], "side": entry["side"]}
     weights |= {key: entry[key] for key in ("width", "max_length") if key in entry}
     inputs += [entry, weights]

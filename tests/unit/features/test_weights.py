@@ -53,10 +53,10 @@ def run(spec: FeatureSpec, ids: list[Any], weights: list[Any]) -> Any:
         ({"w_dtype": "FP64"}, "'w' is FP64; weights are FP32"),
         ({"w_max_length": 5}, "must have the kind, width and max_length of 'ids'"),
         ({"w_kind": "fixed", "w_max_length": 1024}, "must have the kind, width and max_length of 'ids'"),
-        ({"transforms": [{"op": "pad", "length": 2}]}, "cross and pad make ids that have no weight"),
+        ({"transforms": [{"op": "pad", "length": 2}]}, "make ids that have no weight"),
         (
             {"inputs": ["ids", "ids"], "transforms": [{"op": "cross"}]},
-            "cross and pad make ids that have no weight",
+            "make ids that have no weight",
         ),
         ({"length": 3}, "`length` is for pooling none"),
         ({"w_default": [1.0]}, "so 'w' has no default"),
