@@ -160,6 +160,16 @@ def first_figure(metrics: Metrics, name: str) -> float | None:
     return next(iter(metrics.values()), {}).get(name)
 
 
+def named_metrics(metrics: Metrics) -> dict[str, float]:
+    """Returns the metrics that could be taken by one name each: NAME, or TASK/NAME where there are several tasks."""
+    return {
+        name if len(metrics) == 1 else f"{task}/{name}": value
+        for task, values in metrics.items()
+        for name, value in values.items()
+        if value is not None
+    }
+
+
 def metrics_text(metrics: Metrics) -> str:
     """Returns all metrics in one line; the task is named where there are several."""
     return ", ".join(

@@ -23,6 +23,7 @@ COMMANDS = {
     "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic or wide."),
     "train": ("emberline.cli.train", "Train a model from a YAML config and Parquet files."),
     "sweep": ("emberline.cli.sweep", "Train a model with many values of its settings, and find the best."),
+    "compare": ("emberline.cli.compare", "Compare trainings: figures, curves, and the parameters that differ."),
     "update": ("emberline.cli.update", "Go on training a run over newer rows, and publish what changes."),
     "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),

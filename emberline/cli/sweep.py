@@ -57,7 +57,7 @@ Examples:
 @click.option("--trials", type=click.IntRange(1), help="Trainings in all; 20, and for a grid all combinations.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Trainings at a time, which share the cores.")
 @click.option("--output", type=LocalPath(file_okay=False), required=True, help="Folder of the sweep and its trials.")
-@click.option("--metric", help="Figure of the evaluation to judge by, or `loss`, that of training.  [default: auc]")
+@click.option("--metric", help="Figure of the evaluation to judge by, or `loss` of training.  [default: the first]")
 @click.option(
     "--direction",
     type=click.Choice(["maximize", "minimize"]),
@@ -99,16 +99,24 @@ def command(
     Each trial is an `emberline train` in a process and a folder of its own, OUTPUT/trials/NUMBER. A trial that fails is
     noted with its last lines, and the sweep goes on. The first one has the values of CONFIG, if they are among those to
     try. Ctrl-C saves the trials under way; --resume goes on with them. Paths are those of the configuration
-    (docs/training.md). OUTPUT/best.yaml is the configuration of the best trial, and trials.json has the figures of all.
+    (docs/training.md). OUTPUT/best.yaml is the configuration of the best trial, OUTPUT/page.html compares all of them,
+    and trials.json has the figures.
     """
-    from emberline.sweep.check import checked
+    from emberline.sweep.check import checked, metrics_of
     from emberline.sweep.run import Sweep, SweepPlan
+    from storage.features.strict_model import did_you_mean
     from trainer.config import load_config
 
     settings = load_config(config)
     in_file = _read_file(file)
     parameters = _parameters(file, in_file, given)
-    metric = metric or in_file.get("metric", "auc")
+    metrics = metrics_of(settings)
+    metric = metric or in_file.get("metric") or metrics[0]
+    if metric not in (*metrics, "loss"):
+        raise InvalidInput(
+            f"--metric {metric}: the model is not measured by it{did_you_mean(metric, [*metrics, 'loss'])}",
+            field="--metric",
+        )
     direction = direction or in_file.get("direction")
     sampler = sampler or in_file.get("sampler", "tpe")
     if valid is None and metric != "loss":
@@ -133,10 +141,12 @@ def command(
         try:
             sweep.run()
         except KeyboardInterrupt:
+            _write_page(sweep)
             _show(sweep)
             raise KeyboardInterrupt(
                 "stopped; trials under way have saved their state. Run the same command with --resume to go on"
             ) from None
+    _write_page(sweep)
     _show(sweep)
     if sweep.best() is None:
         raise InvalidInput(f"no trial came to its end; {output}/trials/*/log.txt says why")
@@ -190,6 +200,23 @@ def _minimized(direction: str | None, metric: str) -> bool:
     from emberline.comparison.runs import smaller_is_better
 
     return smaller_is_better(metric) if direction is None else direction == "minimize"
+
+
+def _write_page(sweep: Sweep) -> None:
+    from emberline.cli.compare import write_page
+    from emberline.comparison.page import to_html
+    from emberline.comparison.runs import read_runs
+    from emberline.comparison.sweeps import failed_trials, trial_runs
+    from storage.errors import NotFound
+
+    plan = sweep.plan
+    try:
+        runs = read_runs(trial_runs(plan.output))
+    except NotFound:
+        return  # no trial has begun to train
+    failed = failed_trials(plan.output)
+    text = to_html(str(plan.output), runs, plan.metric, minimize=plan.minimize, failed=failed)
+    write_page(plan.output / "page.html", text)
 
 
 class _Progress:
@@ -274,5 +301,6 @@ def _show(sweep: Sweep) -> None:
     best = sweep.best()
     if best is not None:
         click.echo(f"best: trial {best.number}, {plan.metric} {best.metric:.5f}: {plan.output / 'best.yaml'}")
+        click.echo(f"all of them: {plan.output / 'page.html'}, or emberline compare {plan.output}")
         click.echo(f"train it with: emberline train {plan.output / 'best.yaml'} --data DATA --output DIR")
         click.echo(f"publish it with: emberline publish {sweep.folder(best.number) / 'run'} --repository DIR")

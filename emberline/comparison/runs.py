@@ -10,6 +10,7 @@ from typing import Any
 
 from storage.errors import EmberlineError, NotFound
 from trainer.config_paths import leaves
+from trainer.report import named_metrics
 
 _NO_METRICS = ("epoch", "loss")
 # Figures whose names hold one of these are better the smaller they are.
@@ -48,7 +49,7 @@ def read_run(folder: Path, name: str = "") -> RunFigures:
     history = report.get("epochs")
     if not isinstance(history, list):
         history = _history(folder)
-    epochs = [flat_numbers(entry) for entry in history if isinstance(entry, Mapping)]
+    epochs = [_figures(entry) for entry in history if isinstance(entry, Mapping)]
     metrics: dict[str, float] = {}
     for entry in epochs:
         metrics |= {key: value for key, value in entry.items() if key != "epoch"}
@@ -67,7 +68,10 @@ def read_runs(folders: Sequence[Path]) -> list[RunFigures]:
     longest = max((len(path.parts) for path in paths), default=1)
     while length < longest and len({path.parts[-length:] for path in paths}) < len(set(paths)):
         length += 1
-    return [read_run(path, "/".join(path.parts[-length:])) for path in paths]
+    names = ["/".join(path.parts[-length:]) for path in paths]
+    if all(name.endswith("/run") for name in names):  # those of trials
+        names = [name.removesuffix("/run") for name in names]
+    return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
 
 
 def differing(runs: Sequence[RunFigures]) -> list[str]:
@@ -87,15 +91,8 @@ def smaller_is_better(metric: str) -> bool:
     return any(part in metric.lower() for part in _SMALLER)
 
 
-def flat_numbers(content: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Returns the numbers of nested mappings by name; names below others are joined by slashes."""
-    found: dict[str, float] = {}
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            found |= flat_numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[f"{prefix}{key}"] = float(value)
-    return found
+def _figures(entry: Mapping[str, Any]) -> dict[str, float]:
+    return {"epoch": float(entry["epoch"]), "loss": float(entry["loss"]), **named_metrics(entry.get("metrics", {}))}
 
 
 def _history(folder: Path) -> list[Any]:

@@ -9,33 +9,20 @@ from emberline.inspection import advice
 from emberline.inspection.document import TableAnalysis
 from emberline.inspection.figures import SampleRow, TableFigures
 from emberline.inspection.histogram import Histogram
-from emberline.inspection.page_style import STYLE
 from emberline.inspection.plots import coverage_plot, histogram_plot
 from emberline.inspection.source import Origin
 from emberline.inspection.text import UNITS, hashed_line, ids_text, number, threshold_text
-from emberline.version import __version__
+from emberline.pages.parts import document, figure, grid, key_figures
 from serving.byte_sizes import human_bytes
 
-_LEGEND = '<p class="legend"><span class="rows"></span>share of rows<span class="uses"></span>share of lookups</p>'
+_LEGEND = '<span class="rows"></span>share of rows<span class="uses"></span>share of lookups'
+_NOTE = "Judged by the lookups that training counted; requests to come also ask for new ids."
 
 
 def to_html(origin: Origin, tables: Sequence[TableAnalysis]) -> str:
     """Returns the page as text, to be written as UTF-8."""
-    links = "".join(
-        f'<li><a href="#{escape(each.figures.facts.name)}">{escape(each.figures.facts.name)}</a></li>'
-        for each in tables
-    )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(origin.title)}</title><style>{STYLE}</style></head><body>"
-        f"<header><h1>Embedding tables</h1><p>{escape(origin.title)}</p></header><main>"
-        f"<nav><ul>{links}</ul></nav>{_overview([each.figures for each in tables])}"
-        f"{''.join(map(_section, tables))}</main>"
-        f"<footer>Made by emberline {escape(__version__)}. Judged by the lookups that training counted; requests to "
-        "come also ask for new ids.</footer></body></html>\n"
-    )
+    body = _overview([each.figures for each in tables]) + "".join(map(_section, tables))
+    return document("Embedding tables", origin.title, [each.figures.facts.name for each in tables], body, _NOTE)
 
 
 def _overview(tables: Sequence[TableFigures]) -> str:
@@ -52,7 +39,7 @@ def _overview(tables: Sequence[TableFigures]) -> str:
         )
         for figures in tables
     ]
-    return _grid(
+    return grid(
         "All tables",
         ("table", "rows", "dim", "row type", "bytes", "waiting ids", "lookups counted", "20% of ids make"),
         rows,
@@ -86,11 +73,7 @@ def _key_figures(figures: TableFigures) -> str:
     if figures.rows:
         near = f"norm below {figures.near_zero:g}; {figures.zero_rows:,} rows are all zeros"
         entries.append(("near zero", f"{figures.near_zero_rows / figures.rows:.2%}", near))
-    inner = "".join(
-        f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
-        for what, value, note in entries
-    )
-    return f'<dl class="facts">{inner}</dl>'
+    return key_figures(entries)
 
 
 def _plots(figures: TableFigures) -> str:
@@ -102,7 +85,7 @@ def _plots(figures: TableFigures) -> str:
             for share in (0.01, 0.2)
         )
         plot = coverage_plot(points, "share of the ids, the most used first")
-        plots.append(_figure("Coverage of lookups", plot, text))
+        plots.append(figure("Coverage of lookups", plot, text))
     plots.append(_bars("Occurrences of an id", f"occurrences in training{about}", figures.counts))
     if figures.waiting:
         plots.append(_bars("Ids that wait for a row", "occurrences in training", figures.waiting_counts))
@@ -119,13 +102,7 @@ def _bars(title: str, label: str, histogram: Histogram) -> str:
         for name, share in (("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
     )
     caption = f"{quantiles}, largest <b>{number(histogram.largest)}</b>"
-    return _figure(title, histogram_plot(histogram, label), caption, legend=histogram.uses > 0)
-
-
-def _figure(title: str, plot: str, caption: str, *, legend: bool = False) -> str:
-    return (
-        f"<figure><h3>{escape(title)}</h3>{_LEGEND if legend else ''}{plot}<figcaption>{caption}</figcaption></figure>"
-    )
+    return figure(title, histogram_plot(histogram, label), caption, legend=_LEGEND if histogram.uses else "")
 
 
 def _advice(figures: TableFigures) -> str:
@@ -141,7 +118,7 @@ def _advice(figures: TableFigures) -> str:
             )
             for entry in kept
         ]
-        parts.append(_grid("Admission thresholds", ("admit_after", "rows kept", "of lookups", "bytes"), rows))
+        parts.append(grid("Admission thresholds", ("admit_after", "rows kept", "of lookups", "bytes"), rows))
     if budgets := advice.budgets(figures):
         rows = [
             (
@@ -152,24 +129,24 @@ def _advice(figures: TableFigures) -> str:
             )
             for entry in budgets
         ]
-        parts.append(_grid("Memory of a server", ("of lookups", "rows", "DRAM", "HBM of a GPU"), rows))
+        parts.append(grid("Memory of a server", ("of lookups", "rows", "DRAM", "HBM of a GPU"), rows))
     if figures.rows:
         sizes = advice.row_type_bytes(figures)
-        grid = [(str(dim), *(human_bytes(size) for size in by_type.values())) for dim, by_type in sizes.items()]
-        parts.append(_grid("Bytes of the rows", ("dim", *next(iter(sizes.values()))), grid))
+        by_dim = [(str(dim), *(human_bytes(size) for size in by_type.values())) for dim, by_type in sizes.items()]
+        parts.append(grid("Bytes of the rows", ("dim", *next(iter(sizes.values()))), by_dim))
     if freed := advice.evictions(figures):
         rows = [
             (threshold_text(entry), f"{entry.rows:,}", f"{entry.share:.2%}", human_bytes(entry.bytes))
             for entry in freed
         ]
-        parts.append(_grid("Evictions", ("rows with", "rows freed", "of lookups lost", "bytes freed"), rows))
+        parts.append(grid("Evictions", ("rows with", "rows freed", "of lookups lost", "bytes freed"), rows))
     return "".join(parts)
 
 
 def _samples(figures: TableFigures) -> str:
     names = ("id", "count", "stamp", "tick", "norm", "first values")
     return "".join(
-        _grid(title, names, [_sample(row) for row in rows])
+        grid(title, names, [_sample(row) for row in rows])
         for title, rows in (("Hottest ids", figures.hottest), ("Sample", figures.sample))
         if rows
     )
@@ -179,12 +156,3 @@ def _sample(row: SampleRow) -> tuple[str, ...]:
     stamp, tick = ("" if value is None else str(value) for value in (row.stamp, row.tick))
     values = ", ".join(f"{value:.3g}" for value in row.values)
     return (str(row.id), f"{row.count:,}", stamp, tick, f"{row.norm:.3g}", values)
-
-
-def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        f'<div class="grid"><h3>{escape(title)}</h3><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div></div>"
-    )

@@ -32,6 +32,12 @@ def checked(base: Content, parameters: Sequence[Parameter], source: str) -> None
             _check_value(base, parameter.path, value, ends, source)
 
 
+def metrics_of(config: TrainConfig) -> list[str]:
+    """Returns the metrics that the evaluations of a model give, as comparisons name them."""
+    tasks = config.targets.tasks
+    return [name if len(tasks) == 1 else f"{task.name}/{name}" for task in tasks for name in task.measured]
+
+
 def content_of(base: Content, values: Mapping[str, Value]) -> dict[str, Any]:
     """Returns the configuration with values by dotted path."""
     content: Any = base

@@ -19,8 +19,7 @@ from emberline.sweep.check import content_of, grid_points, present_values
 from emberline.sweep.space import Parameter, Sampler, Value
 from emberline.sweep.study import Study
 from emberline.sweep.trial_process import TrialProcess, write_config
-from storage.errors import ConfigError, EmberlineError
-from storage.features.strict_model import did_you_mean
+from storage.errors import EmberlineError
 from trainer.config import TrainConfig
 
 _POLL_S = 0.2
@@ -36,7 +35,8 @@ class SweepPlan:
     #: Arguments of `emberline train` for every trial, such as --data.
     arguments: tuple[str, ...]
     output: Path
-    metric: str = "auc"
+    #: The figure of the last evaluation by which trials are judged, or `loss`.
+    metric: str
     minimize: bool = False
     sampler: Sampler = "tpe"
     seed: int = 1
@@ -222,15 +222,8 @@ class Sweep:
 
     def _complete(self, trial: Any, run: RunFigures) -> None:
         value = run.metrics.get(self.plan.metric)
-        if value is None and not run.metrics.keys() - {"loss"} and self.plan.metric != "loss":
-            self._fail(trial, "the evaluation gave no metric: its rows may hold one class only, or there are none")
-        elif value is None:
-            self._fail(trial, f"the report has no metric {self.plan.metric!r}")
-            raise ConfigError(
-                f"--metric {self.plan.metric}: the reports of this model have no such metric"
-                f"{did_you_mean(self.plan.metric, run.metrics)}",
-                field="--metric",
-            )
+        if value is None:
+            self._fail(trial, f"the evaluation gave no {self.plan.metric}: its rows may hold one class only")
         elif not math.isfinite(value):
             self._fail(trial, f"{self.plan.metric} is {value}")
         else:

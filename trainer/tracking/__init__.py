@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trainer.tracking.track import Track, numbers, tracked
+from trainer.tracking.track import Track, tracked
 
-__all__ = ["Track", "numbers", "tracked"]
+__all__ = ["Track", "tracked"]

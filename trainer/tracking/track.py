@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from trainer.config import TrainConfig
 from trainer.config_paths import shown_leaves
 from trainer.embedding import EmbeddingTable
-from trainer.report import EpochReport
+from trainer.report import EpochReport, named_metrics
 from trainer.step_profile import StepProfile
 from trainer.tracking.base import Tracker
 from trainer.tracking.mlflow import MlflowTracker
@@ -52,9 +51,7 @@ class Track:
         if self._tracker is None:
             return
         values = {"epoch": float(figures.epoch), "epoch/loss": figures.loss}
-        measured = figures.metrics
-        several: Any = measured if len(measured) > 1 else next(iter(measured.values()), {})
-        values |= {f"valid/{name}": value for name, value in numbers(several)}
+        values |= {f"valid/{name}": value for name, value in named_metrics(figures.metrics).items()}
         report = profile.report()
         for stage in () if report is None else report.stages:
             values[f"seconds/{stage.name}"] = stage.seconds - self._stages.get(stage.name, 0.0)
@@ -102,15 +99,6 @@ def tracked(config: TrainConfig, output: Path, step: int, asked: Mapping[str, ob
         raise
     finally:
         tracker.close(ended)
-
-
-def numbers(content: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yields the numbers of nested mappings by their path, joined by slashes; None is left out."""
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            yield from numbers(value, f"{prefix}/{key}" if prefix else str(key))
-    elif isinstance(content, int | float) and not isinstance(content, bool):
-        yield prefix, float(content)
 
 
 def _text(value: object) -> str:

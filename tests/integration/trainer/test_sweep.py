@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from emberline.cli import main
+from tests.support.html_page import Page
 from trainer import TrainConfig, load_config
 
 pytestmark = pytest.mark.slow
@@ -74,6 +75,10 @@ def test_a_sweep_goes_on_after_failures_and_its_best_configuration_trains(
     printed = capsys.readouterr().out
     assert f"best: trial {best['number']}" in printed
     assert "failed: " in printed
+    page = (output / "page.html").read_text(encoding="utf-8")
+    Page(page)
+    assert f"best auc</dt><dd>{best['metric']:.5f}</dd><small>{best['number']:04d}</small>" in page
+    assert "deepfm needs one dim for all tables, got [4, 8]" in page
 
     models = tmp_path / "models"
     again = ["--data", str(clicks), "--limit", "2000", "--valid", "0.25", "--output", str(tmp_path / "run"), "--quiet"]
@@ -146,15 +151,13 @@ def test_a_sweep_is_not_resumed_with_other_values(
         assert message in capsys.readouterr().err
 
 
-def test_a_metric_that_no_report_has_ends_the_sweep_with_the_nearest_name(
+def test_a_metric_that_no_report_has_is_refused_before_a_trial(
     model: Path, clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments(model, clicks, tmp_path / "sweep", "--metric", "log_los", "--set", "training.seed=3,4"))
     assert ended.value.code == 1
-    assert "--metric log_los: the reports of this model have no such metric; did you mean 'log_loss'?" in (
-        capsys.readouterr().err
-    )
+    assert "--metric log_los: the model is not measured by it; did you mean 'log_loss'?" in (capsys.readouterr().err)
 
 
 def test_pruning_stops_trials_that_are_worse_than_the_median(model: Path, clicks: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import click
@@ -20,6 +19,7 @@ from click.testing import CliRunner
 from emberline.cli.inspect import command
 from emberline.inspection import source
 from storage.errors import CheckpointError, ConfigError, InvalidInput, NotFound
+from tests.support.html_page import Page
 from tests.unit.inspection.conftest import COUNTS, ITEMS, NORMS, STAMPS, TICKS, WAITING, planted_rows
 
 ROOT = Path(__file__).parents[3]
@@ -116,29 +116,6 @@ def test_parquet_of_a_published_table(tmp_path: Path) -> None:
     assert table.schema.metadata[b"emberline.counts"] == b"approximate"
     rows = np.array(table.column("row").to_pylist(), np.float64)
     assert np.allclose(table.column("norm").to_numpy(), np.linalg.norm(rows, axis=1), rtol=1e-12)
-
-
-class Page(HTMLParser):
-    """Checks that tags are balanced, and collects them with their attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def test_the_page_is_whole_and_needs_nothing_from_elsewhere(planted: Path, tmp_path: Path) -> None:

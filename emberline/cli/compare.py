@@ -1,0 +1,76 @@
+"""`emberline compare`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from emberline.cli.command import Command, LocalPath
+from storage.errors import InvalidInput
+from storage.features.strict_model import did_you_mean
+
+
+@click.command(
+    cls=Command,
+    name="compare",
+    epilog="""\b
+Examples:
+  emberline compare runs/shop runs/shop-2
+  emberline compare runs/* --output runs.html
+  emberline compare sweeps/wide --metric log_loss --output wide.html""",
+)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=LocalPath(exists=True, file_okay=False))
+@click.option("--output", type=LocalPath(dir_okay=False), help="HTML page to write, with curves and plots.")
+@click.option("--metric", help="Figure to order by.  [default: the first one of the evaluations, or loss]")
+@click.option("--overwrite", is_flag=True, help="Replace --output if it is there.")
+def command(runs: tuple[Path, ...], output: Path | None, metric: str | None, overwrite: bool) -> None:
+    """Compare trainings: figures, curves by epoch, and the parameters that differ.
+
+    RUN is the folder of a training, which may be under way, or of a sweep, whose trials are taken. Names stand for the
+    folders; the best run comes first.
+    """
+    from rich.table import Table
+
+    from emberline.cli.console import table_console
+    from emberline.comparison.page import ranked, table_of, to_html
+    from emberline.comparison.runs import metric_names, read_runs, smaller_is_better
+    from emberline.comparison.sweeps import failed_trials, is_sweep, trial_runs
+
+    if output is not None:
+        if output.exists() and not overwrite:
+            raise InvalidInput(f"--output {output} is there already; --overwrite replaces it", field="--output")
+        if not output.absolute().parent.is_dir():
+            raise InvalidInput(f"--output {output}: there is no folder {output.parent}", field="--output")
+    folders = [run for path in runs for run in (trial_runs(path) if is_sweep(path) else [path])]
+    failed = [entry for path in runs if is_sweep(path) for entry in failed_trials(path)]
+    read = read_runs(list(dict.fromkeys(folders)))
+    known = metric_names(read)
+    metric = metric or known[0]
+    if metric not in known:
+        raise InvalidInput(f"--metric {metric}: no run has it{did_you_mean(metric, known)}", field="--metric")
+    minimize = smaller_is_better(metric)
+    if output is not None:
+        write_page(output, to_html(", ".join(map(str, runs)), read, metric, minimize=minimize, failed=failed))
+    columns, rows = table_of(ranked(read, metric, minimize=minimize), metric)
+    table = Table(title=f"runs by {metric}", title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("run", "end") else "right")
+    for row in rows:
+        table.add_row(*row)
+    table_console().print(table, markup=False)
+    for name, reason in failed:
+        click.echo(f"{name}: {reason}")
+    if output is not None:
+        click.echo(f"wrote {output}")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
