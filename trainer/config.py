@@ -9,6 +9,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -254,23 +255,38 @@ _Loader.add_implicit_resolver(
 def load_config(path: Path | str) -> TrainConfig:
     """Reads a YAML file. Raises ConfigError naming the file, the dotted path and what to do."""
     path = local_path(path, "config")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-    return parse_text(text, source=str(path))
+    return parse_text(_read(path), source=str(path))
+
+
+def data_section(path: Path) -> dict[str, Any]:
+    """Returns the section `data` of a YAML file, which may be a whole configuration. Raises ConfigError."""
+    content = _parsed(_read(path), str(path))
+    found = content.get("data") if isinstance(content, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{path}: has no section `data:` with options of how files are read", field="data")
+    return dict(found)
 
 
 def parse_text(text: str, *, source: str = "config") -> TrainConfig:
     """Reads a configuration from YAML text. Raises ConfigError as `load_config` does."""
+    return parse_config(TrainConfig, _parsed(text, source), source=source)
+
+
+def _read(path: Path) -> str:
     try:
-        content = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _parsed(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", in line {mark.line + 1}"
         reason = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{source}: not YAML: {reason}{where}") from None
-    return parse_config(TrainConfig, content, source=source)
 
 
 def with_row_types(config: TrainConfig, row_types: Mapping[str, str]) -> TrainConfig:

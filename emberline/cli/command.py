@@ -40,7 +40,7 @@ class DataArgument(click.ParamType[Path | str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Converts to a path, or leaves a pattern or URL as it is. Fails as click does."""
         text = str(value)
-        if "://" in text or any(sign in text for sign in "*?["):
+        if ":/" in text or any(sign in text for sign in "*?["):
             return text
         return click.Path(exists=True, path_type=Path).convert(value, param, ctx)
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emberline.cli.command import Group, LocalPath
+from emberline.cli.command import DataArgument, Group, LocalPath
+from emberline.cli.data_options import DATA_CONFIG, data_options, named
+from emberline.cli.target import bars, check_target, counting
 
 if TYPE_CHECKING:
     from trainer.datasets import DatasetReport
@@ -17,11 +19,12 @@ DIRECTORY = click.argument("directory", type=LocalPath(file_okay=False))
 
 @click.group(cls=Group, name="data", no_args_is_help=True)
 def command() -> None:
-    """Write a data set as Parquet, ready for `emberline train`.
+    """Write a data set as Parquet, ready for `emberline train`: one of several that come with it, or your own files.
 
     \b
-    Example:
+    Examples:
       emberline data movielens build/movielens
+      emberline data convert clicks/ clicks.parquet
     """
 
 
@@ -97,6 +100,84 @@ def criteo_like(directory: Path, rows: int, seed: int) -> None:
     from trainer.datasets import write_criteo_like
 
     _print(write_criteo_like(directory, rows=rows, seed=seed))
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  emberline data convert clicks.csv clicks.parquet
+  emberline data convert clicks.csv clicks.parquet --type user_id=string --type price=float32
+  emberline data convert --format csv --delimiter ';' --columns user,item,label 'day-*.txt' clicks.parquet
+  emberline data convert clicks/ clicks.parquet --type 'tags=list<int64>' --list-delimiter ' '
+  emberline data convert s3://bucket/clicks/ clicks.parquet --on-damaged skip"""
+)
+@click.argument("source", metavar="IN", type=DataArgument())
+@click.argument("target", metavar="OUT", type=LocalPath(dir_okay=False))
+@click.option("--format", "name", help="csv, tsv or libsvm, for files whose extension does not tell it.")
+@click.option("--delimiter", help="Between two fields of a line; default: a comma, a tab in TSV.")
+@click.option("--columns", help="Names of the columns, between commas, where the first line has none.")
+@click.option("--null", "nulls", multiple=True, help="A field that is null, such as NA; default: the empty field.")
+@click.option("--list-delimiter", help="Between the values of a list in one field; default: |.")
+@click.option(
+    "--type",
+    "types",
+    metavar="COLUMN=TYPE",
+    multiple=True,
+    help="Arrow type of a column, such as int64, float32, string, timestamp[s] or list<int64>; may be given several "
+    "times. Other columns of text have the type that the first file suggests.",
+)
+@click.option("--on-damaged", type=click.Choice(["fail", "skip"]), help="What a damaged file means; default: fail.")
+@DATA_CONFIG
+@click.option(
+    "--row-group-rows",
+    type=click.IntRange(1, 1 << 24),
+    default=131_072,
+    show_default=True,
+    help="Rows of a row group, which are read and shuffled together.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def convert(
+    source: Path | str,
+    target: Path,
+    name: str | None,
+    delimiter: str | None,
+    columns: str | None,
+    nulls: tuple[str, ...],
+    list_delimiter: str | None,
+    types: tuple[str, ...],
+    on_damaged: str | None,
+    data_config: Path | None,
+    row_group_rows: int,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Write the rows of IN as the Parquet file OUT.
+
+    IN is a file, a folder with or without partitions, a pattern in quotes, or a URL, of CSV, TSV, libsvm, ORC, Arrow or
+    Parquet. Training reads all of these directly; Parquet is read faster, because only the columns in use are. OUT
+    appears when it is complete. A row that cannot be read stops it, and is named by its file and line.
+    """
+    from storage.data import convert as convert_data
+
+    check_target(target, overwrite)
+    given = {
+        "format": name,
+        "delimiter": delimiter,
+        "columns": columns and columns.split(","),
+        "null_values": list(nulls) or None,
+        "list_delimiter": list_delimiter,
+        "types": named(types, "--type") or None,
+        "on_damaged": on_damaged,
+    }
+    options = data_options(data_config, {key: value for key, value in given.items() if value is not None})
+    with bars(quiet) as shown:
+        report = convert_data(
+            source, target, options, row_group_rows=row_group_rows, progress=counting(shown, "converting rows")
+        )
+    for file in report.skipped:
+        click.echo(f"left out as damaged: {file.reason}")
+    click.echo(f"wrote {report.rows:,} rows, {report.bytes / 2**20:.1f} MiB: {target}")
 
 
 def _print(report: DatasetReport) -> None:

@@ -16,6 +16,7 @@ import click
 from pydantic import ValidationError
 
 from emberline.cli.command import Command, LocalPath
+from emberline.cli.data_options import DATA_CONFIG, data_options
 from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, InputSpec, column_from_arrow
@@ -39,8 +40,9 @@ Examples:
 @click.option(
     "--data",
     type=LocalPath(exists=True),
-    help="Parquet file or folder, or JSON lines, to take rows from: by the columns that the model was trained on.",
+    help="File or folder of rows, or JSON lines, to take rows from: by the columns that the model was trained on.",
 )
+@DATA_CONFIG
 @click.option("--json", "text", help="One row as a JSON object, or several as a list; '-' reads standard input.")
 @click.option("--rows", type=click.IntRange(1, MAX_ROWS), default=10, help="Rows to take from --data.")
 @click.option("--skip", type=click.IntRange(0), default=0, help="Rows of --data to skip first.")
@@ -52,6 +54,7 @@ def command(
     model: str,
     url: str,
     data: Path | None,
+    data_config: Path | None,
     text: str | None,
     rows: int,
     skip: int,
@@ -67,7 +70,9 @@ def command(
     headers = {name: _header_text(name, value) for name, value in given.items() if value is not None}
     name = urllib.parse.quote(model, safe="")
     metadata, _ = call_server(url, f"/v2/models/{name}", timeout)
-    instances = _from_file(data, _inputs(metadata), skip, rows) if data is not None else _from_text(text or "")
+    instances = (
+        _from_file(data, data_config, _inputs(metadata), skip, rows) if data is not None else _from_text(text or "")
+    )
     answer, about = call_server(url, f"/v1/models/{name}:predict", timeout, {"instances": instances}, headers)
     if raw:
         click.echo(json.dumps(answer))
@@ -121,12 +126,12 @@ def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:
     return found
 
 
-def _from_file(path: Path, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
+def _from_file(path: Path, config: Path | None, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
     if path.suffix in {".json", ".jsonl"}:
         return _from_json_lines(path, inputs, skip, rows)
     from storage.data import DataRows, Wanted
 
-    opened = DataRows.open(path, Wanted(inputs, optional=[entry.name for entry in inputs]))
+    opened = DataRows.open(path, Wanted(inputs, optional=[entry.name for entry in inputs]), data_options(config))
     there = [entry for entry in inputs if entry.source in opened.schema.names]
     if not there:
         raise ConfigError(

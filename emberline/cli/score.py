@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, DataArgument, LocalPath
+from emberline.cli.data_options import DATA_CONFIG, data_options
 from emberline.cli.sizes import BYTES
-from storage.errors import InvalidInput
+from emberline.cli.target import bars, check_target, counting
 
 _AS_OF = click.option(
     "--as-of",
@@ -45,7 +45,7 @@ Examples:
   emberline score --model build/models/movielens --as-of 1.3 --keep user --keep item in.parquet out.parquet
   emberline score --model build/models/movielens --as-of 2026-11-22T10:00 in/ out.parquet""",
 )
-@click.argument("source", metavar="IN", type=LocalPath(exists=True))
+@click.argument("source", metavar="IN", type=DataArgument())
 @_OUT
 @_MODEL
 @_AS_OF
@@ -62,10 +62,11 @@ Examples:
     type=LocalPath(file_okay=False),
     help="Where the rows go on disk; given again, they need not be loaded again. Default: a temporary folder.",
 )
+@DATA_CONFIG
 @_FORCE
 @_QUIET
 def score(
-    source: Path,
+    source: Path | str,
     target: Path,
     model: Path,
     as_of: str,
@@ -74,23 +75,25 @@ def score(
     threads: int,
     dram_bytes: int | None,
     store: Path | None,
+    data_config: Path | None,
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Score every row of the Parquet file or folder IN as of a snapshot, into the Parquet file OUT.
+    """Score every row of IN as of a snapshot, into the Parquet file OUT.
 
-    The columns of IN are those that the model was trained on. Features, lookups and the dense graph are the server's
-    own, and the snapshot must reproduce its golden requests before a row is scored.
+    IN is a file, a folder, a pattern or a URL, of Parquet, CSV, TSV, ORC, Arrow or libsvm. Its columns are those that
+    the model was trained on. Features, lookups and the dense graph are the server's own, and the snapshot must
+    reproduce its golden requests before a row is scored.
     """
-    _check_target(target, overwrite)
+    check_target(target, overwrite)
     from serving.scoring import Scorer, find_as_of, open_source, score_parquet
 
     found = find_as_of(model, as_of)
-    rows = open_source(found.version.spec, source, keep)
+    rows = open_source(found.version.spec, source, keep, data_options(data_config))
     with (
         _folder(store, target) as folder,
-        _bars(quiet) as bars,
-        Scorer(found, folder, dram_bytes=dram_bytes, progress=_loading(bars)) as scorer,
+        bars(quiet) as shown,
+        Scorer(found, folder, dram_bytes=dram_bytes, progress=_loading(shown)) as scorer,
     ):
         count = score_parquet(
             scorer,
@@ -99,7 +102,7 @@ def score(
             keep=keep,
             batch_rows=batch_rows,
             threads=threads,
-            progress=_counting(bars, "scoring rows"),
+            progress=counting(shown, "scoring rows"),
         )
     click.echo(f"scored {count:,} rows as of {found}: {target}")
 
@@ -120,20 +123,13 @@ Examples:
 @_QUIET
 def export(table: str, target: Path, model: Path, as_of: str, overwrite: bool, quiet: bool) -> None:
     """Write the rows of TABLE as of a snapshot into the Parquet file OUT: `id`, ascending, and `row`, as served."""
-    _check_target(target, overwrite)
+    check_target(target, overwrite)
     from serving.scoring import export_table, find_as_of
 
     found = find_as_of(model, as_of)
-    with _bars(quiet) as bars:
-        rows = export_table(found, table, target, progress=_counting(bars, f"rows of {table}"))
+    with bars(quiet) as shown:
+        rows = export_table(found, table, target, progress=counting(shown, f"rows of {table}"))
     click.echo(f"wrote {rows:,} rows of {table} as of {found}: {target}")
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if not target.parent.is_dir():
-        raise InvalidInput(f"OUT {target}: there is no folder {target.parent}", field="OUT")
-    if target.exists() and not overwrite:
-        raise InvalidInput(f"OUT {target} is there already; --overwrite replaces it", field="OUT")
 
 
 @contextmanager
@@ -147,19 +143,6 @@ def _folder(store: Path | None, target: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@contextmanager
-def _bars(quiet: bool) -> Iterator[Progress]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
-        yield progress
-
-
 def _loading(bars: Progress) -> Any:
     tasks: dict[tuple[str, str], Any] = {}
 
@@ -168,16 +151,5 @@ def _loading(bars: Progress) -> Any:
         if key not in tasks:
             tasks[key] = bars.add_task(f"loading {table} to {'disk' if stage == 'ssd' else 'memory'}", total=rows)
         bars.update(tasks[key], completed=done, total=rows, visible=done < rows)
-
-    return report
-
-
-def _counting(bars: Progress, what: str) -> Any:
-    tasks: list[Any] = []
-
-    def report(done: int, total: int) -> None:
-        if not tasks:
-            tasks.append(bars.add_task(what, total=total))
-        bars.update(tasks[0], completed=done, total=total)
 
     return report

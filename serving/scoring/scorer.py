@@ -1,4 +1,4 @@
-"""Scores the rows of a Parquet file as of a snapshot, with the engine that serves: same features, lookups, graph."""
+"""Scores the rows of files as of a snapshot, with the engine that serves: same features, lookups, graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serving.pipeline.host import Pipeline
 from serving.pipeline.snapshot import Snapshot
 from storage.checkpoint import GraphOutput
 from storage.checkpoint.as_of import AsOf
-from storage.data import DataPath, DataRows, Wanted
+from storage.data import Data, DataOptions, DataRows, Wanted
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, FeatureSpec, column_from_arrow
 from storage.features.dtypes import NUMPY_DTYPES
@@ -123,14 +123,16 @@ class Scorer:
         return snapshot
 
 
-def open_source(spec: FeatureSpec, source: DataPath, keep: Sequence[str] = ()) -> DataRows:
-    """Opens Parquet files, or folders of them, whose rows a version with this spec can score.
+def open_source(
+    spec: FeatureSpec, source: Data, keep: Sequence[str] = (), options: DataOptions | None = None
+) -> DataRows:
+    """Opens files of rows, or folders of them, that a version with this spec can score.
 
-    keep: columns that are copied into the result. Raises ConfigError naming the file and the column that is missing, or
-    of another type than in training: before a model is loaded for it.
+    keep: columns that are copied into the result. options: how the files are laid out. Raises ConfigError naming the
+    file and the column that is missing, or of another type than in training: before a model is loaded for it.
     """
     optional = [entry.name for entry in spec.inputs if entry.missing == "null"]
-    return DataRows.open(source, Wanted(spec.inputs, keep=keep, optional=optional))
+    return DataRows.open(source, Wanted(spec.inputs, keep=keep, optional=optional), options)
 
 
 def score_parquet(
@@ -184,7 +186,8 @@ def _scored(
             return scorer.score(columns, batch.num_rows)
         except InvalidInput as error:
             raise InvalidInput(
-                f"rows {first} to {first + batch.num_rows - 1}: {error}", field=error.field or "source"
+                f"rows {first} to {first + batch.num_rows - 1}: {error} (row 0 of these is {source.place_of(first)})",
+                field=error.field or "source",
             ) from None
 
     waiting: deque[tuple[pa.RecordBatch, Future[list[np.ndarray]]]] = deque()

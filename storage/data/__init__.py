@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage.data.columns import Wanted
+from storage.data.convert import ROW_GROUP_ROWS, ConvertReport, convert
 from storage.data.files import SUFFIXES, DataFile, DataPath, find_files
 from storage.data.index import BlockIndex
 from storage.data.options import DataOptions, FormatName
@@ -10,8 +11,10 @@ from storage.data.rows import DataRows, RowBlock, SkippedFile
 from storage.data.sources import Data, described
 
 __all__ = [
+    "ROW_GROUP_ROWS",
     "SUFFIXES",
     "BlockIndex",
+    "ConvertReport",
     "Data",
     "DataFile",
     "DataOptions",
@@ -21,6 +24,7 @@ __all__ = [
     "RowBlock",
     "SkippedFile",
     "Wanted",
+    "convert",
     "described",
     "find_files",
 ]

@@ -1,0 +1,43 @@
+"""Options of commands that read rows: how files are laid out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from emberline.cli.command import LocalPath
+
+if TYPE_CHECKING:
+    from storage.data import DataOptions
+
+DATA_CONFIG = click.option(
+    "--data-config",
+    type=LocalPath(exists=True, dir_okay=False),
+    help="YAML with a section `data:` that says how the files are laid out, such as the model's configuration.",
+)
+
+
+def data_options(config: Path | None, given: dict[str, Any] | None = None) -> DataOptions:
+    """Returns the options of a YAML file's section `data`, and of `given`, which take their place.
+
+    Raises ConfigError naming the option at fault.
+    """
+    from storage.data import DataOptions
+    from trainer.config import data_section
+    from trainer.config_errors import parse_config
+
+    content = {} if config is None else data_section(config)
+    return parse_config(DataOptions, {**content, **(given or {})}, source="data")
+
+
+def named(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """Returns the pairs of options such as --type price=float32. Raises click.BadParameter."""
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not (name and equals and value):
+            raise click.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint=option)
+        pairs[name] = value
+    return pairs

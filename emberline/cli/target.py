@@ -1,0 +1,47 @@
+"""Commands that write a file: they check its place, and show how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from storage.errors import InvalidInput
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """Raises InvalidInput when OUT has no folder, or is there and is not to be replaced."""
+    if not target.parent.is_dir():
+        raise InvalidInput(f"OUT {target}: there is no folder {target.parent}", field="OUT")
+    if target.exists() and not overwrite:
+        raise InvalidInput(f"OUT {target} is there already; --overwrite replaces it", field="OUT")
+
+
+@contextmanager
+def bars(quiet: bool) -> Iterator[Progress]:
+    """Shows progress bars on standard error while the context is open."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+        yield progress
+
+
+def counting(bars: Progress, what: str) -> Callable[[int, int], None]:
+    """Returns a function that shows how much is done of how much, in a bar that begins with its first call."""
+    tasks: list[Any] = []
+
+    def report(done: int, total: int) -> None:
+        if not tasks:
+            tasks.append(bars.add_task(what, total=total))
+        bars.update(tasks[0], completed=done, total=total)
+
+    return report
