@@ -135,7 +135,7 @@ def test_a_file_with_another_delimiter_gets_advice(tmp_path: Path) -> None:
 def test_libsvm_gives_columns_by_index_and_lists(tmp_path: Path) -> None:
     path = text(tmp_path / "a.libsvm", "1 qid:4 2:0.5 7:3\n\n0 qid:5 7:-1 # a comment\n1 qid:5\n")
     second, seventh = InputSpec(name="2", dtype="FP32"), InputSpec(name="count", dtype="INT64", column="7")
-    rows = DataRows.open(path, Wanted((second, seventh), "label", keep=("indices", "values", "qid"), learns=True))
+    rows = DataRows.open(path, Wanted((second, seventh), keep=("label", "indices", "values", "qid"), learns=True))
     assert rows.read().to_pydict() == {
         "2": [0.5, 0.0, 0.0],
         "7": [3, -1, 0],
@@ -210,6 +210,37 @@ def test_blocks_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
     assert opened(path, USER, index=index, block_rows=30).blocks[0].rows == 29  # it was not searched again
     text(path, "user\n1\n")
     assert opened(path, USER, index=index, block_rows=30).rows == 1
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".orc", ".arrow"])
+def test_only_the_bytes_of_the_columns_in_use_are_read(tmp_path: Path, suffix: str) -> None:
+    texts = {f"text_{column}": [f"{column} {row * 7919}" for row in range(20_000)] for column in range(8)}
+    table = pa.table({"user": range(20_000), **texts})
+    path = tmp_path / f"wide{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(table, path, compression="none")
+    elif suffix == ".orc":
+        orc.write_table(table, path)
+    else:
+        feather.write_feather(table, str(path), compression="uncompressed")
+    rows = opened(path, USER)
+    before = bytes_read()
+    assert rows.read().num_rows == 20_000
+    assert 0 < bytes_read() - before < path.stat().st_size / 4
+
+
+def bytes_read() -> int:
+    """Returns the bytes that this process has read."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+def test_a_data_frame_of_pandas_is_a_table() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"user": [1, 2, 3], "city": ["a", None, "c"]}).iloc[1:]
+    assert opened(frame, USER, CITY).read().to_pydict() == {"user": [2, 3], "city": [None, "c"]}
+    with pytest.raises(ConfigError, match="data: a DataFrame that is no table of Arrow"):
+        opened(pandas.DataFrame({"user": [1, "x", []]}), USER)
 
 
 def test_tables_in_memory_and_patterns(tmp_path: Path) -> None:
