@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, DataArgument, LocalPath
+from emberline.cli.train import validation
 from storage.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ Examples:
 @click.argument("config", type=LocalPath(exists=True, dir_okay=False))
 @click.option(
     "--data",
-    type=LocalPath(exists=True),
+    type=DataArgument(),
     multiple=True,
     required=True,
-    help="Files or folders to train on, as for `emberline train`; may be given several times.",
+    help="Rows to train on, as for `emberline train`: file, folder, pattern or URL; may be given several times.",
 )
 @click.option("--valid", help="A file to evaluate on, or a fraction: the last rows of --data, held out.")
 @click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
@@ -77,7 +78,7 @@ Examples:
 @click.option("--quiet", is_flag=True, help="No progress; the table at the end only.")
 def command(
     config: Path,
-    data: tuple[Path, ...],
+    data: tuple[Path | str, ...],
     valid: str | None,
     limit: int | None,
     file: Path | None,
@@ -119,6 +120,7 @@ def command(
         )
     direction = direction or in_file.get("direction")
     sampler = sampler or in_file.get("sampler", "tpe")
+    validation(valid)
     if valid is None and metric != "loss":
         raise click.UsageError(f"--metric {metric} is taken on rows to evaluate on: give --valid, or --metric loss")
     plan = SweepPlan(
@@ -189,7 +191,9 @@ def _parameters(file: Path | None, in_file: dict[str, Any], given: tuple[str, ..
     return found
 
 
-def _arguments(data: tuple[Path, ...], valid: str | None, limit: int | None, track: str | None) -> tuple[str, ...]:
+def _arguments(
+    data: tuple[Path | str, ...], valid: str | None, limit: int | None, track: str | None
+) -> tuple[str, ...]:
     words = [word for path in data for word in ("--data", str(path))]
     for option, value in (("--valid", valid), ("--limit", limit), ("--track", track)):
         words += [] if value is None else [option, str(value)]

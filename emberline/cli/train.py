@@ -120,7 +120,7 @@ def command(
             list(data),
             output=output,
             repository=repository,
-            valid=_validation(valid),
+            valid=validation(valid),
             limit=limit,
             progress=not quiet,
             resume=resume,
@@ -171,7 +171,8 @@ def _command_from(output: Path, context: click.Context) -> str:
     return shlex.join([*words, "--output", str(new), "--from", str(output)])
 
 
-def _validation(given: str | None) -> float | Path | str | None:
+def validation(given: str | None) -> float | Path | str | None:
+    """Returns --valid as a fraction or as data. Raises click.BadParameter."""
     if given is None:
         return None
     try:

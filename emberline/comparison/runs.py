@@ -28,7 +28,7 @@ class RunFigures:
     parameters: dict[str, Any]
     #: Of each epoch `epoch`, `loss` and the metrics that were taken, by name.
     epochs: list[dict[str, float]]
-    #: The last value of each metric, and `loss` of the last epoch.
+    #: The metrics of the model that the run ended with, and `loss` of its epoch; of the last epoch while it trains.
     metrics: dict[str, float]
     #: Steps, rows, seconds and the like of the whole run; empty when it did not end.
     totals: dict[str, float]
@@ -53,6 +53,8 @@ def read_run(folder: Path, name: str = "") -> RunFigures:
     metrics: dict[str, float] = {}
     for entry in epochs:
         metrics |= {key: value for key, value in entry.items() if key != "epoch"}
+        if entry["epoch"] == report.get("best_epoch"):
+            break  # early stopping kept the model of this one
     totals = {key: float(report[key]) for key in ("steps", "rows", "seconds", "rows_per_second") if key in report}
     if totals:
         tables = report.get("tables") or []

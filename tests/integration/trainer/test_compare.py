@@ -140,3 +140,21 @@ def test_what_cannot_be_compared_is_refused(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "page.html").touch()
     with pytest.raises(InvalidInput, match="--overwrite replaces it"):
         compare(runs / "learns", "--output", tmp_path / "page.html")
+
+
+def test_a_run_that_stopped_early_has_the_figures_of_the_model_that_it_kept(
+    clicks: Path, fresh_clicks: Path, clicks_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    config = changed(
+        clicks_config(epochs="12"),
+        training__early_stopping={"patience": 2},
+        optimizer__dense__lr=0.05,
+        optimizer__sparse__lr=1.0,
+    )
+    report = train(config, clicks, output=tmp_path / "run", valid=fresh_clicks, limit=2000, progress=False)
+    assert report.best_epoch is not None
+    assert report.best_epoch < len(report.epochs) < 12
+    run = read_run(tmp_path / "run")
+    assert run.metrics["auc"] == report.auc == report.epochs[report.best_epoch - 1].auc
+    assert run.metrics["loss"] == report.epochs[report.best_epoch - 1].loss
+    assert len(run.epochs) == len(report.epochs)
