@@ -12,6 +12,8 @@ from trainer.optimizer_config import Probability
 
 Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=16)]
 
+ExpertLayers = Annotated[Layers, Field(min_length=1)]
+
 
 class DlrmConfig(StrictModel):
     """Bottom MLP over dense features, dot products of all pairs, top MLP. Sizes are those of hidden layers."""
@@ -62,6 +64,33 @@ class DinConfig(StrictModel):
     dropout: Probability = 0.0
 
 
+class MmoeConfig(StrictModel):
+    """Experts that all tasks share, mixed by a gate of each task, and a tower of each task."""
+
+    type: Literal["mmoe"]
+    experts: int = Field(default=4, ge=1, le=256)
+    #: Layers of an expert.
+    expert: ExpertLayers = (64, 32)
+    #: Hidden layers of a task's tower.
+    tower: Layers = (16,)
+    dropout: Probability = 0.0
+
+
+class PleConfig(StrictModel):
+    """Levels of shared experts and experts of one task, mixed by gates, and a tower of each task."""
+
+    type: Literal["ple"]
+    levels: int = Field(default=2, ge=1, le=16)
+    shared_experts: int = Field(default=2, ge=1, le=256)
+    #: Experts of each task.
+    task_experts: int = Field(default=2, ge=1, le=256)
+    #: Layers of an expert.
+    expert: ExpertLayers = (64, 32)
+    #: Hidden layers of a task's tower.
+    tower: Layers = (16,)
+    dropout: Probability = 0.0
+
+
 class OwnModelConfig(StrictModel):
     """A class of one's own; the entries beside `type` are the arguments of its constructor."""
 
@@ -82,7 +111,7 @@ class OwnModelConfig(StrictModel):
         return dict(self.__pydantic_extra__)
 
 
-ZooConfig = DlrmConfig | DeepFmConfig | WideDeepConfig | DcnV2Config | DinConfig
+ZooConfig = DlrmConfig | DeepFmConfig | WideDeepConfig | DcnV2Config | DinConfig | MmoeConfig | PleConfig
 _ZOO: TypeAdapter[ZooConfig] = TypeAdapter(Annotated[ZooConfig, Field(discriminator="type")])
 
 

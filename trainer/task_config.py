@@ -39,7 +39,8 @@ _USUAL: dict[str, tuple[str, ...]] = {
 }
 _WITH_DEPTH = ("ndcg", "recall")
 _DEPTH = re.compile(r"[1-9][0-9]{0,5}")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+# A part of the names of weights, in a graph too.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class TaskConfig(StrictModel):
@@ -62,7 +63,7 @@ class TaskConfig(StrictModel):
     @classmethod
     def _is_a_name(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError("expected letters, digits, _ and -, not a digit first, 64 at most")
+            raise ValueError("expected letters, digits and _, not a digit first, 64 at most")
         return name
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ FILMS = 400
 
 
 def made_up_films(rows: int, seed: int = 1) -> pa.Table:
-    """Returns rows whose label follows from the film, the user's like_rate, and whether liked films are near it."""
+    """Returns rows whose label follows from film, like_rate and whether liked films are near; rating from it."""
     rng = np.random.default_rng(seed)
 
     def numbers(low: int, high: int, nulls: float = 0.1) -> list[int | None]:
@@ -29,7 +29,7 @@ def made_up_films(rows: int, seed: int = 1) -> pa.Table:
         [sum(abs(film - now) < 100 for film in seen or ()) for seen, now in zip(history, item, strict=True)]
     )
     logit = 2.0 * np.sin(item / 30) + 3.0 * like_rate - 2.5 + 0.7 * near
-    return pa.table(
+    table = pa.table(
         {
             "item": item,
             "genres": [rng.choice(GENRES, rng.integers(0, 4)).tolist() for _ in range(rows)],
@@ -44,3 +44,6 @@ def made_up_films(rows: int, seed: int = 1) -> pa.Table:
             "label": (rng.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.float32),
         }
     )
+    liked = table["label"].to_numpy() == 1
+    rating = np.where(liked, rng.integers(4, 6, rows), rng.integers(1, 4, rows)).astype(np.float32)
+    return table.append_column("rating", pa.array(rating))

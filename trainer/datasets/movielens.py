@@ -61,6 +61,7 @@ def movielens_table(wheel: Path) -> Any:
             "release_year": pa.array([int(row[1]) if row[1].isdigit() else None for row in films], pa.int64()),
             "timestamp": times,
             **_before(users, item_ids, times, labels),
+            "rating": stars.astype(np.float32),
             "label": labels,
         }
     )

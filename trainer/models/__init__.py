@@ -7,6 +7,8 @@ from trainer.models.dcnv2 import DcnV2
 from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
+from trainer.models.mmoe import Mmoe
+from trainer.models.ple import Ple
 from trainer.models.registry import MODELS, build_model, build_tables
 from trainer.models.wide_deep import WideDeep
 
@@ -17,6 +19,8 @@ __all__ = [
     "Din",
     "Dlrm",
     "FeatureEmbeddings",
+    "Mmoe",
+    "Ple",
     "RankingModel",
     "WideDeep",
     "build_model",

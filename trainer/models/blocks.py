@@ -49,6 +49,10 @@ class InputLayout:
         """The pooled features, in order."""
         return tuple(feature.name for feature in self.spec.ids_features if feature.pooling != "none")
 
+    def joined(self) -> Blocks:
+        """All pooled rows and the dense columns, side by side."""
+        return (*((f"field {self.names(name)}", self.dims[name]) for name in self.pooled), *self.dense())
+
     def dense(self) -> Blocks:
         """The columns of the dense groups, side by side."""
         features = [feature for feature in self.spec.features if feature.output == "dense"]
@@ -58,6 +62,12 @@ class InputLayout:
             for feature in features
             if feature.group == group
         )
+
+
+def mlp_width(name: str, weights: Mapping[str, Shape]) -> int:
+    """Returns how many values an MLP gives, by the shapes of its weights."""
+    found = (re.fullmatch(rf"{re.escape(name)}\.([0-9]+)\.weight", weight) for weight in weights)
+    return weights[f"{name}.{max(int(match[1]) for match in found if match is not None)}.weight"][0]
 
 
 def mlp_layouts(name: str, weights: Mapping[str, Shape], inputs: Blocks, outputs: Blocks) -> dict[str, WeightLayout]:

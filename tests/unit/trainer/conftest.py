@@ -47,6 +47,8 @@ MODELS = {
     "dlrm": "{type: dlrm, bottom: [8], top: [16]}",
     "wide_deep": "{type: wide_deep, hidden: [16]}",
     "dcnv2": "{type: dcnv2, hidden: [16], cross_layers: 2, rank: 5}",
+    "mmoe": "{type: mmoe, experts: 3, expert: [16, 8], tower: [4]}",
+    "ple": "{type: ple, shared_experts: 1, expert: [16, 8], tower: [4]}",
     "din": "{type: din, target: item, sequence: history, hidden: [16], attention: [8]}",
 }
 
