@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -37,6 +36,7 @@ class TrialProcess:
         command = [sys.executable, "-m", "emberline", "train", str(config), "--output", str(self.run), "--quiet"]
         command += [*arguments, *(["--resume"] if any(self.run.glob("checkpoints/commit-*")) else [])]
         self._began = time.monotonic()
+        self._interrupted = False
         with self._log.open("ab") as log:
             # In a session of its own, so that Ctrl-C reaches the sweep alone, which then stops its trials.
             self._process = subprocess.Popen(
@@ -69,8 +69,9 @@ class TrialProcess:
         return "\n".join(self._last_lines()) or f"ended with status {code}"
 
     def interrupt(self) -> None:
-        """Asks the training to save its state and to end."""
-        with contextlib.suppress(ProcessLookupError):
+        """Asks the training, once, to save its state and to end: a second SIGINT would end it without."""
+        if not self._interrupted:
+            self._interrupted = True
             self._process.send_signal(signal.SIGINT)
 
     def stop(self) -> None:

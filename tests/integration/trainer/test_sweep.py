@@ -123,7 +123,7 @@ def test_ctrl_c_saves_the_trials_and_a_killed_trial_is_noted(model: Path, clicks
     os.kill(child_of(process.pid), signal.SIGKILL)
     until_training(second)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "--resume to go on" in errors
     trials = results(output)
