@@ -23,6 +23,7 @@ from storage.features.strict_model import StrictModel, did_you_mean
 from storage.paths import local_path
 from storage.specs import RowType, check_model_name
 from trainer.config_errors import parse_config
+from trainer.config_templates import expand
 from trainer.label_config import Label
 from trainer.lowering import CombinedFeature, Lowered, lower
 from trainer.model_config import ModelConfig
@@ -269,7 +270,13 @@ def data_section(path: Path) -> dict[str, Any]:
 
 def parse_text(text: str, *, source: str = "config") -> TrainConfig:
     """Reads a configuration from YAML text. Raises ConfigError as `load_config` does."""
-    return parse_config(TrainConfig, _parsed(text, source), source=source)
+    return parse_content(_parsed(text, source), source=source)
+
+
+def parse_content(content: object, *, source: str = "config") -> TrainConfig:
+    """Reads a configuration from a mapping, which may have ranges of names. Raises ConfigError as `load_config`."""
+    expanded, written = expand(content, source)
+    return parse_config(TrainConfig, expanded, source=source, as_written=written.path)
 
 
 def _read(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
@@ -26,19 +26,35 @@ def tag_unless_given(key: str, tag: str) -> BeforeValidator:
     return BeforeValidator(given)
 
 
-def parse_config(model: type[_Model], content: object, *, source: str = "config") -> _Model:
-    """Validates `content` as `model`. Raises ConfigError naming the dotted path, what was expected and what came."""
+def _as_it_is(path: str) -> tuple[str, str | None]:
+    return path, None
+
+
+def parse_config(
+    model: type[_Model],
+    content: object,
+    *,
+    source: str = "config",
+    as_written: Callable[[str], tuple[str, str | None]] = _as_it_is,
+) -> _Model:
+    """Validates `content` as `model`. Raises ConfigError naming the dotted path, what was expected and what came.
+
+    as_written: gives a path in what the user wrote, and for which of several names that was read.
+    """
     if not isinstance(content, Mapping):
         raise ConfigError(f"{source}: expected a mapping of names to values, got {type(content).__name__}")
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise _config_error(content, error, source) from None
+        raise _config_error(content, error, source, as_written) from None
 
 
-def _config_error(content: object, error: ValidationError, source: str) -> ConfigError:
+def _config_error(
+    content: object, error: ValidationError, source: str, as_written: Callable[[str], tuple[str, str | None]]
+) -> ConfigError:
     problems = error.errors(include_url=False)
     lines: list[str] = []
+    said: set[tuple[str, str]] = set()
     first = ""
     for problem in problems:
         location = problem["loc"]
@@ -62,8 +78,13 @@ def _config_error(content: object, error: ValidationError, source: str) -> Confi
             message = f"{message}, got {_shown(problem['input'])}"
         elif isinstance(problem["input"], str | int | float):
             message = f"{message}, got {problem['input']!r}"
+        path, name = as_written(path)
         first = first or path
-        lines.append(f"{path}: {message}" if path else message)
+        # What stands once for several names is said once.
+        if (path, message) not in said or name is None:
+            where = path if name is None else f"{path} (for {name})"
+            lines.append(f"{where}: {message}" if path else message)
+        said.add((path, message))
     if len(lines) > _LINES_AT_MOST:
         lines = [*lines[:_LINES_AT_MOST], f"and {len(lines) - _LINES_AT_MOST} more"]
     return ConfigError(f"{source}: " + "\n  ".join(lines), field=first)

@@ -14,8 +14,7 @@ from storage.data import described
 from storage.errors import ConfigError
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
-from trainer.config import TrainConfig, load_config, with_tracking
-from trainer.config_errors import parse_config
+from trainer.config import TrainConfig, load_config, parse_content, with_tracking
 from trainer.data import BatchMaker, BlockIndex, Data, DataRows, SkippedFile
 from trainer.embedding import RowMemory
 from trainer.ending import RunEnd
@@ -63,7 +62,7 @@ def train(
     InvalidInput; with start_from also NotFound and CheckpointError.
     """
     if isinstance(config, Mapping):
-        config = parse_config(TrainConfig, config)
+        config = parse_content(config)
     elif not isinstance(config, TrainConfig):
         config = load_config(config)
     config = with_tracking(with_dram_bytes(config, dram_bytes), track)
