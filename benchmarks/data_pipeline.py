@@ -16,7 +16,8 @@ from trainer.data import Batch, BatchMaker, DataRows, RowStream
 from trainer.datasets import write_wide
 from trainer.models import build_model, build_tables
 from trainer.optimizers import dense_optimizer, sparse_optimizer
-from trainer.run import threads, train, training_rows
+from trainer.row_sources import training_rows
+from trainer.run import threads, train
 
 ROWS, QUICK_ROWS = 1_000_000, 60_000
 BATCH = 2048
@@ -37,7 +38,7 @@ def pipeline(run: Run) -> None:
     rows = training_rows(config, data / "train.parquet")
     config = config.with_column_types(rows.column_types)
     stream = RowStream(rows, BATCH, shuffle_rows=config.training.shuffle_rows, seed=config.training.seed)
-    maker = BatchMaker(config.spec, config.label)
+    maker = BatchMaker(config.spec, config.targets)
     tables = list(stream.epoch(0))
     batches = [maker.batch(table) for table in tables]
 
