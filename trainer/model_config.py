@@ -91,6 +91,31 @@ class PleConfig(StrictModel):
     dropout: Probability = 0.0
 
 
+class _TransformerConfig(StrictModel):
+    target: str
+    sequence: str
+    #: Values of a state; None for those of a row.
+    dim: int | None = Field(default=None, ge=1, le=65_536)
+    heads: int = Field(default=1, ge=1, le=64)
+    blocks: int = Field(default=2, ge=1, le=32)
+    #: The end of the sequence at which its newest item stands.
+    newest: Literal["first", "last"] = "last"
+    hidden: Layers = (64, 32)
+    dropout: Probability = 0.0
+
+
+class SasRecConfig(_TransformerConfig):
+    """Causal self-attention over a sequence of items, whose newest state meets the target in an MLP."""
+
+    type: Literal["sasrec"]
+
+
+class HstuConfig(_TransformerConfig):
+    """Pointwise attention, without a softmax, over a sequence of items and the target, then an MLP."""
+
+    type: Literal["hstu"]
+
+
 class OwnModelConfig(StrictModel):
     """A class of one's own; the entries beside `type` are the arguments of its constructor."""
 
@@ -111,7 +136,17 @@ class OwnModelConfig(StrictModel):
         return dict(self.__pydantic_extra__)
 
 
-ZooConfig = DlrmConfig | DeepFmConfig | WideDeepConfig | DcnV2Config | DinConfig | MmoeConfig | PleConfig
+ZooConfig = (
+    DlrmConfig
+    | DeepFmConfig
+    | WideDeepConfig
+    | DcnV2Config
+    | MmoeConfig
+    | PleConfig
+    | DinConfig
+    | SasRecConfig
+    | HstuConfig
+)
 _ZOO: TypeAdapter[ZooConfig] = TypeAdapter(Annotated[ZooConfig, Field(discriminator="type")])
 
 

@@ -7,9 +7,11 @@ from trainer.models.dcnv2 import DcnV2
 from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
+from trainer.models.hstu import Hstu
 from trainer.models.mmoe import Mmoe
 from trainer.models.ple import Ple
 from trainer.models.registry import MODELS, build_model, build_tables
+from trainer.models.sasrec import SasRec
 from trainer.models.wide_deep import WideDeep
 
 __all__ = [
@@ -19,9 +21,11 @@ __all__ = [
     "Din",
     "Dlrm",
     "FeatureEmbeddings",
+    "Hstu",
     "Mmoe",
     "Ple",
     "RankingModel",
+    "SasRec",
     "WideDeep",
     "build_model",
     "build_tables",

@@ -89,6 +89,24 @@ def mlp_layouts(name: str, weights: Mapping[str, Shape], inputs: Blocks, outputs
     return layouts
 
 
+def sequence_layouts(
+    inputs: InputLayout, weights: Mapping[str, Shape], dim: int, *, product: bool = True
+) -> dict[str, WeightLayout]:
+    """Returns the layouts of a model whose states of a sequence, of `dim` values, join its features in the MLP `top`.
+
+    product: whether the state's product with the target joins them too. Values of all other weights are known by their
+    places: of a model of other sizes, the leading ones mean the same.
+    """
+    pooled = tuple((f"field {inputs.names(name)}", inputs.dims[name]) for name in inputs.pooled)
+    states: Blocks = (("state", dim), *((("state * target", dim),) if product else ()))
+    own = {
+        name: WeightLayout(name, tuple((("values", size),) for size in shape))
+        for name, shape in weights.items()
+        if not name.startswith("top.")
+    }
+    return {**own, **mlp_layouts("top", weights, (*pooled, *states, *inputs.dense()), inputs.heads)}
+
+
 def pair_blocks(names: Sequence[str]) -> Blocks:
     """Returns the products of all pairs of vectors, as the lower triangle of a matrix, row by row."""
     return tuple(

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from storage.errors import ConfigError
-from storage.features.strict_model import did_you_mean
 from trainer.model_config import DinConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.sequence_inputs import sequence_shape
 
 _HIDDEN = -1e9
 
@@ -27,23 +26,10 @@ class Din(RankingModel):
 
     def __init__(self, features: FeatureEmbeddings, config: DinConfig) -> None:
         super().__init__(features)
-        names = features.pooled_names
-        _expect("target", config.target, names, "sum or mean")
-        _expect("sequence", config.sequence, features.sequence_names, "none")
-        if len(features.sequence_names) > 1:
-            raise ConfigError(
-                f"din takes one sequence, got {list(features.sequence_names)}; pool the others", field="features"
-            )
-        dim = features.dims[config.target]
-        if features.dims[config.sequence] != dim:
-            raise ConfigError(
-                f"din: {config.target!r} has dim {dim}, {config.sequence!r} has {features.dims[config.sequence]}; "
-                "give both one table",
-                field="model.sequence",
-            )
-        self.target_position = names.index(config.target)
-        length = features.lengths[config.sequence]
-        self.register_buffer("positions", torch.arange(length), persistent=False)
+        shape = sequence_shape("din", features, config.target, config.sequence)
+        dim = shape.dim
+        self.target_position = shape.target_position
+        self.register_buffer("positions", torch.arange(shape.length), persistent=False)
         self.attention = mlp(4 * dim, config.attention, out=1)
         self.top = mlp(features.width + 2 * dim, config.hidden, dropout=config.dropout, out=features.heads)
 
@@ -72,11 +58,3 @@ class Din(RankingModel):
             **blocks.mlp_layouts("attention", weights, attention, (("score", 1),)),
             **blocks.mlp_layouts("top", weights, top, inputs.heads),
         }
-
-
-def _expect(role: str, name: str, known: tuple[str, ...], pooling: str) -> None:
-    if name not in known:
-        raise ConfigError(
-            f"din: {role} is {name!r}, expected an ids feature with pooling {pooling}{did_you_mean(name, known)}",
-            field=f"model.{role}",
-        )

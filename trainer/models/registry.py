@@ -14,9 +14,11 @@ from trainer.models.dcnv2 import DcnV2
 from trainer.models.deepfm import DeepFm
 from trainer.models.din import Din
 from trainer.models.dlrm import Dlrm
+from trainer.models.hstu import Hstu
 from trainer.models.mmoe import Mmoe
 from trainer.models.own import own_model
 from trainer.models.ple import Ple
+from trainer.models.sasrec import SasRec
 from trainer.models.wide_deep import WideDeep
 
 #: The classes by `model.type` of a configuration, which a published version also names.
@@ -28,6 +30,8 @@ MODELS: dict[str, type[RankingModel]] = {
     "din": Din,
     "mmoe": Mmoe,
     "ple": Ple,
+    "sasrec": SasRec,
+    "hstu": Hstu,
 }
 
 

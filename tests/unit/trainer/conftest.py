@@ -50,6 +50,8 @@ MODELS = {
     "mmoe": "{type: mmoe, experts: 3, expert: [16, 8], tower: [4]}",
     "ple": "{type: ple, shared_experts: 1, expert: [16, 8], tower: [4]}",
     "din": "{type: din, target: item, sequence: history, hidden: [16], attention: [8]}",
+    "sasrec": "{type: sasrec, target: item, sequence: history, hidden: [16], heads: 2, dropout: 0.1}",
+    "hstu": "{type: hstu, target: item, sequence: history, hidden: [16], dim: 6, heads: 2, dropout: 0.1}",
 }
 
 
@@ -58,7 +60,7 @@ def clicks_config(model: str = "deepfm", **replaced: str) -> TrainConfig:
 
     replaced: training options as YAML.
     """
-    pooling = "none, length: 4" if model == "din" else "mean"
+    pooling = "none, length: 4" if "sequence:" in MODELS[model] else "mean"
     text = CLICKS.replace("SEQUENCE", SEQUENCE.replace("POOLING", pooling)).replace("MODEL", MODELS[model])
     if replaced:
         old = text[text.index("training: {") :]

@@ -132,6 +132,61 @@ def test_a_cross_layer_multiplies_the_inputs_with_what_the_one_before_made(optio
     assert (sum(weight.numel() for weight in built.cross.parameters()) == 2 * (2 * 3 * 8 + 8)) == ("rank" in options)
 
 
+SEQUENCE = """
+model_name: m
+label: y
+inputs: [{name: a, dtype: INT64}, {name: b, dtype: INT64, kind: list}]
+features:
+  - {name: a, inputs: [a], output: ids, table: t}
+  - {name: b, inputs: [b], output: ids, table: t, pooling: none, length: 5}
+tables: [{name: t, dim: 4}]
+model: {type: MODEL, target: a, sequence: b, heads: 2, hidden: [6]OPTIONS}
+"""
+
+
+def scored(model: RankingModel, config: TrainConfig, lists: list[list[int]]) -> Tensor:
+    """Returns the log-odds of the same target after each of these sequences."""
+    columns = {
+        "a": column_from_numpy("INT64", np.full(len(lists), 9)),
+        "b": column_from_lists("INT64", lists),
+    }
+    inputs = to_inputs(FeatureEngine(config.spec).run(columns, len(lists)))
+    model.train()(inputs)  # every id gets its row
+    with torch.inference_mode():
+        return model.eval().logits(inputs)
+
+
+@pytest.mark.parametrize("model", ["sasrec", "hstu"])
+def test_a_sequence_reads_the_same_from_either_end_and_its_order_counts(model: str) -> None:
+    lists = [[1, 2, 3], [], [7], [1, 2, 3, 4, 5], [3, 2, 1]]
+    found = []
+    for newest, turned in (("last", lists), ("first", [each[::-1] for each in lists])):
+        config = parse_text(SEQUENCE.replace("MODEL", model).replace("OPTIONS", f", newest: {newest}"))
+        torch.manual_seed(3)
+        found.append(scored(build_model(config, build_tables(config)), config, turned))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+    assert len(found[0].unique()) == len(lists)
+
+
+@pytest.mark.parametrize("model", ["sasrec", "hstu"])
+def test_a_state_depends_on_older_items_only_and_padding_on_nothing(model: str) -> None:
+    config = parse_text(SEQUENCE.replace("MODEL", model).replace("OPTIONS", ", newest: first, blocks: 3"))
+    torch.manual_seed(3)
+    built = build_model(config, build_tables(config)).eval()
+    tokens = 5 if model == "sasrec" else 6
+    given = torch.tensor([[True] * (tokens - 1) + [False]])
+    states = torch.randn(1, tokens, 4)
+    for block in built.blocks:  # type: ignore[union-attr]
+        before = block(states, given)[:, :-1]
+        newer, padding = states.clone(), states.clone()
+        newer[:, 1] = torch.randn(4)
+        padding[:, -1] = torch.randn(4)
+        torch.testing.assert_close(block(padding, given)[:, :-1], before)
+        after = block(newer, given)[:, :-1]
+        torch.testing.assert_close(after[:, 2:], before[:, 2:])
+        assert bool(((after[:, :2] - before[:, :2]).abs().amax(dim=2) > 1e-6).all())
+
+
 @pytest.mark.parametrize(
     ("model", "old", "new", "words"),
     [
@@ -143,6 +198,13 @@ def test_a_cross_layer_multiplies_the_inputs_with_what_the_one_before_made(optio
             "b",
         ),
         ("{type: din, target: a, sequence: c}", "dim: 4", "dim: 4", "expected an ids feature with pooling none"),
+        ("{type: hstu, target: a, sequence: c}", "dim: 4", "dim: 4", "hstu: sequence is 'c', expected an ids feature"),
+        (
+            "{type: sasrec, target: a, sequence: b, heads: 3}",
+            "output: ids, table: t}\ntables",
+            "output: ids, table: t, pooling: none, length: 3}\ntables",
+            "sasrec: 3 heads do not divide 4 values",
+        ),
         ("{type: din, target: c, sequence: b}", "dim: 4", "dim: 4", "expected an ids feature with pooling sum"),
         (
             "{type: dlrm}",
