@@ -117,11 +117,10 @@ class Sweep:
         """Runs the trials. After Ctrl-C the trials under way save their state, and KeyboardInterrupt is raised."""
         try:
             self._begin_study()
-            for trial in self._study.running():
-                self._start(trial)
-            while self._running or self._left() > 0:
-                while len(self._running) < self.plan.jobs and self._left() > 0:
-                    self._start(self._study.ask())
+            begun = self._study.running()
+            while self._running or begun or self._left() > 0:
+                while len(self._running) < self.plan.jobs and (begun or self._left() > 0):
+                    self._start(begun.pop(0) if begun else self._study.ask())
                 self._watch()
         except BaseException:
             for each in self._running:
