@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from storage.errors import CheckpointError, ConfigError, InvalidInput
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState, load_checkpoint
 from trainer.config import TrainConfig
-from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, located, mapped
+from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, Prefetcher, RowStream, located, mapped
 from trainer.embedding import EmbeddingTable, RowMemory, global_clip
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
@@ -278,13 +278,18 @@ class TrainingLoop:
         began = time.monotonic()
         every = self.config.training.checkpoint_every_steps
         windows = stream.windows(epoch, skip_batches=start.batch)
-        make = located(profile.working("features", self._maker.batch), stream, epoch)
+        size = self.config.training.batch_size
+        together = max(1, TOGETHER_ROWS // size)
+        numbers = count(start.batch, together)
+        make = located(profile.working("features", lambda table: self._maker.batches(table, size)), stream, epoch)
         with (
             Prefetcher(profile.timed("read", windows), depth=1) as read,
-            Prefetcher(mapped(make, enumerate(stream.cut(read), start.batch), self._feature_threads)) as made,
+            Prefetcher(
+                mapped(make, zip(numbers, stream.cut(read, together), strict=False), self._feature_threads), depth=2
+            ) as made,
         ):
             step_began = time.perf_counter()
-            for batch in self._with_rows(profile.timed("wait", made)):
+            for batch in self._with_rows(profile.timed("wait", chain.from_iterable(made))):
                 loss = self._step(batch)
                 self.position = replace(
                     self.position,

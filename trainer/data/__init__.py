@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from storage.data import BlockIndex, Data, DataPath, DataRows, SkippedFile, Wanted
-from trainer.data.batches import Batch, BatchMaker, to_inputs
+from trainer.data.batches import TOGETHER_ROWS, Batch, BatchMaker, to_inputs
 from trainer.data.located import located
 from trainer.data.prefetch import Prefetcher, mapped
 from trainer.data.stream import RowStream
 from trainer.data.times import check_time_column
 
 __all__ = [
+    "TOGETHER_ROWS",
     "Batch",
     "BatchMaker",
     "BlockIndex",

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
+from trainer.data.cuts import ColumnsOfRows, cut_features
 from trainer.data.targets import read_groups, read_labels, read_weights
 from trainer.data.times import newest_seconds
 from trainer.task_config import Targets
+
+#: Rows whose features are made in one call.
+TOGETHER_ROWS = 8_192
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Batch:
     labels: Tensor
     rows: int
     #: The raw columns, by input.
-    columns: dict[str, Column]
+    columns: Mapping[str, Column]
     #: The newest time in the time column, in seconds; None without one.
     seconds: float | None = None
     #: How much each row counts, (B, 1) float32; None: all alike.
@@ -57,13 +61,34 @@ class BatchMaker:
 
     def batch(self, table: Any) -> Batch:
         """Features and labels of these rows. Raises InvalidInput naming the input, or the label, at fault."""
+        return self.batches(table, max(1, table.num_rows))[0]
+
+    def batches(self, table: Any, rows: int) -> list[Batch]:
+        """Features and labels of each `rows` rows, the same as `batch` makes of these rows alone."""
         columns = self.columns(table)
-        inputs = to_inputs(self._engine.run(columns, table.num_rows))
-        seconds = None
-        if self._time_column is not None and self._time_column in table.column_names:
-            seconds = newest_seconds(table.column(self._time_column))
+        made = self._engine.run(columns, table.num_rows)
         labels, weights = read_labels(table, self.targets), read_weights(table, self.targets)
-        return Batch(inputs, labels, table.num_rows, columns, seconds, weights, read_groups(table, self.targets))
+        groups = read_groups(table, self.targets)
+        found: list[Batch] = []
+        for number, features in enumerate([made] if table.num_rows <= rows else cut_features(made, rows)):
+            first, last = number * rows, number * rows + features.batch
+            found.append(
+                Batch(
+                    to_inputs(features),
+                    labels[first:last],
+                    features.batch,
+                    ColumnsOfRows(columns, first, last),
+                    self._seconds(table, first, last),
+                    None if weights is None else weights[first:last],
+                    {name: values.slice(first, last - first) for name, values in groups.items()},
+                )
+            )
+        return found
+
+    def _seconds(self, table: Any, first: int, last: int) -> float | None:
+        if self._time_column is None or self._time_column not in table.column_names:
+            return None
+        return newest_seconds(table.column(self._time_column).slice(first, last - first))
 
 
 def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:

@@ -12,7 +12,10 @@ _Result = TypeVar("_Result")
 
 
 def located(work: Callable[[Any], _Result], stream: RowStream, epoch: int) -> Callable[[tuple[int, Any]], _Result]:
-    """Returns `work` for tables of an epoch of `stream` with their numbers; its errors name the file and the row."""
+    """Returns `work` for tables of an epoch of `stream` with the numbers of their first batches.
+
+    Its errors name the file and the row.
+    """
 
     def named(entry: tuple[int, Any]) -> _Result:
         number, table = entry

@@ -72,23 +72,27 @@ class RowStream:
             else:
                 yield Window(table.combine_chunks(), self._order(epoch, number, table.num_rows)[skip:])
 
-    def cut(self, windows: Iterable[Window]) -> Iterator[Any]:
-        """Yields pyarrow Tables of batch_size rows: those of the windows, one after the other."""
+    def cut(self, windows: Iterable[Window], together: int = 1) -> Iterator[Any]:
+        """Yields pyarrow Tables of batch_size rows: those of the windows, one after the other.
+
+        together: how many batches a table holds.
+        """
+        rows = self._batch_size * together
         left: Any = None
         for window in windows:
             start = 0
             if left is not None:
-                part = window.part(0, self._batch_size - left.num_rows)
+                part = window.part(0, rows - left.num_rows)
                 left, start = pa.concat_tables([left, part]), part.num_rows
-                if left.num_rows < self._batch_size:
+                if left.num_rows < rows:
                     continue
                 yield left
                 left = None
-            while start + self._batch_size <= window.rows:
-                yield window.part(start, self._batch_size)
-                start += self._batch_size
+            while start + rows <= window.rows:
+                yield window.part(start, rows)
+                start += rows
             if start < window.rows:
-                left = window.part(start, self._batch_size)
+                left = window.part(start, rows)
         if left is not None:
             yield left
 

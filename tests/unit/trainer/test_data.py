@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from storage.errors import ConfigError, InvalidInput
+from storage.features import pack_columns
 from trainer.config import TrainConfig
 from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream, Wanted, mapped
 
@@ -168,3 +170,21 @@ def test_mapped_items_keep_their_order_and_hand_on_errors(threads: int) -> None:
     assert seen == [number * number for number in range(12)]
     assert list(mapped(work, range(5), threads)) == [0, 1, 4, 9, 16]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("stage")]
+
+
+def test_batches_of_one_call_are_those_of_a_call_each(clicks: Path, config_of: Make) -> None:
+    config = config_of("din")
+    table = opened(clicks, config).range(0, 1100).read()
+    maker = BatchMaker(config.spec, config.targets)
+    together = maker.batches(table, 256)
+    alone = [maker.batch(table.slice(start, 256)) for start in range(0, 1100, 256)]
+    assert [batch.rows for batch in together] == [256, 256, 256, 256, 76]
+    for one, other in zip(together, alone, strict=True):
+        assert one.inputs.keys() == other.inputs.keys()
+        for name, value in one.inputs.items():
+            assert torch.equal(value, other.inputs[name]), name
+            assert value.dtype == other.inputs[name].dtype
+        assert torch.equal(one.labels, other.labels)
+        raw = pack_columns(dict(one.columns)), pack_columns(dict(other.columns))
+        assert raw[0].keys() == raw[1].keys()
+        assert all(np.array_equal(value, raw[1][name]) for name, value in raw[0].items())
