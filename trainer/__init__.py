@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         quotient_remainder_table,
         static_table,
     )
+    from trainer.item_embeddings import export_item_embeddings
     from trainer.metrics import auc, log_loss, paired_bootstrap
     from trainer.models import FeatureEmbeddings, RankingModel
     from trainer.publishing import publish
@@ -83,6 +84,7 @@ _HOMES = {
     "UpdateReport": "trainer.report",
     "auc": "trainer.metrics",
     "classes_table": "trainer.embedding",
+    "export_item_embeddings": "trainer.item_embeddings",
     "global_clip": "trainer.embedding",
     "hashed_table": "trainer.embedding",
     "load_config": "trainer.config",
@@ -132,6 +134,7 @@ __all__ = [
     "UpdateReport",
     "auc",
     "classes_table",
+    "export_item_embeddings",
     "global_clip",
     "hashed_table",
     "load_config",

@@ -172,7 +172,7 @@ class TrainConfig(StrictModel):
         if idle:
             raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
         lower(spec, self.tables)
-        check_tasks(self.label, self.tasks)
+        check_tasks(self.label, self.tasks, self.model.type)
         if self.training.early_stopping is not None:
             watched_metric(self.training.early_stopping, self.targets.tasks)
         read = {entry.source for entry in self.inputs} | {self.training.time_column or self.inputs[0].source}

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream, located
 from trainer.data.targets import group_numbers
+from trainer.evaluation.retrieval import retrieval_metric, retrieval_places
 from trainer.metrics import auc, log_loss, measure
+from trainer.models.two_tower import TwoTower
 from trainer.progress import Display
 from trainer.report import Metrics, finite_or_none
-from trainer.task_config import TaskConfig
+from trainer.task_config import TOWERS, TaskConfig
 
 EVALUATION_ROWS = 4096
 
@@ -39,10 +41,15 @@ class TaskEvaluation:
     scores: Array
     #: The number of each row's group, (N,) int64; None for a task without groups.
     groups: Array | None = None
+    #: Of two towers: the embeddings of the rows' users and items, (N, D) each, and the items' ids, (N,) int64.
+    towers: tuple[Array, Array, Array] | None = None
 
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The metrics that the task asks for, by name; nan where these rows do not allow one."""
+        if self.towers is not None:
+            places = retrieval_places(self.labels, *self.towers)
+            return {name: retrieval_metric(name, places) for name in self.task.measured}
         return measure(self.task, self.labels, self.scores, self.groups)
 
 
@@ -109,6 +116,7 @@ def evaluate(
     labels = [np.empty((0, len(targets.tasks)), np.float32)]
     scores: dict[str, list[Array]] = {task.name: [_no_rows(task)] for task in targets.tasks}
     groups: dict[str, list[Any]] = {column: [] for column in targets.groups}
+    towers: tuple[list[Array], ...] = ([], [], [])
     batches = map(located(maker.batch, stream, 0), enumerate(stream.epoch(0)))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
         for batch in prefetched:
@@ -116,16 +124,25 @@ def evaluate(
             outputs = model(batch.inputs)
             for task in targets.tasks:
                 scores[task.name].append(_scores(task, outputs[task.name]))
+            if isinstance(model, TwoTower):
+                found = (*(outputs[name].numpy() for name in TOWERS), model.item_ids(batch.inputs))
+                for parts, part in zip(towers, found, strict=True):
+                    parts.append(part)
             for column, values in batch.groups.items():
                 groups[column] += values.chunks
             if display:
                 display.advance()
     truth = np.concatenate(labels)
+    embedded = tuple(np.concatenate(parts) for parts in towers if parts)
     numbers = {column: group_numbers(pa.chunked_array(chunks)) for column, chunks in groups.items() if chunks}
     return Evaluation(
         {
             task.name: TaskEvaluation(
-                task, truth[:, place], np.concatenate(scores[task.name]), numbers.get(task.group or "")
+                task,
+                truth[:, place],
+                np.concatenate(scores[task.name]),
+                numbers.get(task.group or ""),
+                (embedded[0], embedded[1], embedded[2]) if embedded else None,
             )
             for place, task in enumerate(targets.tasks)
         }

@@ -25,7 +25,6 @@ from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, Prefetcher,
 from trainer.embedding import EmbeddingTable, RowMemory, global_clip
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
-from trainer.losses import batch_loss
 from trainer.models import RankingModel
 from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
 from trainer.progress import Display
@@ -330,15 +329,7 @@ class TrainingLoop:
         began, looked_up = time.perf_counter(), self._profile.lookup_seconds
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
-        logits = self.model.logits(batch.inputs)
-        wanted = (batch.rows, self.config.targets.width)
-        if logits.shape != wanted:
-            raise ConfigError(
-                f"model: {self.config.model.type}.logits gave {tuple(logits.shape)}, expected {wanted}: a value a row "
-                "for each head (features.heads)",
-                field="model.type",
-            )
-        loss = batch_loss(logits, batch, self.config.targets)
+        loss, logits = self.model.learn(batch, self.config.targets)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise self._not_finite(batch, value)

@@ -116,6 +116,26 @@ class HstuConfig(_TransformerConfig):
     type: Literal["hstu"]
 
 
+class TwoTowerConfig(StrictModel):
+    """An MLP over the features of the user and one over those of the item, whose results are compared."""
+
+    type: Literal["two_tower"]
+    #: Pooled features, and groups of dense ones, of the user and of the item.
+    user: tuple[str, ...] = Field(min_length=1)
+    item: tuple[str, ...] = Field(min_length=1)
+    #: The feature whose id says which item it is.
+    item_id: str
+    hidden: Layers = (64,)
+    #: Values of an embedding.
+    dim: int = Field(default=32, ge=1, le=65_536)
+    #: Divisor of the scores in the loss.
+    temperature: float = Field(default=0.1, gt=0.0, allow_inf_nan=False)
+    #: Makes the length of every embedding 1, so that scores are cosines.
+    normalise: bool = True
+    #: Corrects the scores of the items of a batch by how often they come.
+    correct_frequency: bool = True
+
+
 class OwnModelConfig(StrictModel):
     """A class of one's own; the entries beside `type` are the arguments of its constructor."""
 
@@ -146,6 +166,7 @@ ZooConfig = (
     | DinConfig
     | SasRecConfig
     | HstuConfig
+    | TwoTowerConfig
 )
 _ZOO: TypeAdapter[ZooConfig] = TypeAdapter(Annotated[ZooConfig, Field(discriminator="type")])
 

@@ -16,11 +16,23 @@ from pydantic import Field, field_validator, model_validator
 from storage.features.strict_model import StrictModel, did_you_mean
 from trainer.label_config import Label, LabelConfig
 
-Loss = Literal["binary_cross_entropy", "mean_squared_error", "softmax_cross_entropy", "pairwise", "listwise"]
+Loss = Literal[
+    "binary_cross_entropy",
+    "mean_squared_error",
+    "softmax_cross_entropy",
+    "pairwise",
+    "listwise",
+    "in_batch_softmax",
+]
 #: Losses that compare the rows of a group.
 RANKING_LOSSES = ("pairwise", "listwise")
+#: The loss of two towers, whose metrics rank all items.
+RETRIEVAL = "in_batch_softmax"
 #: The name of a task that is given none, and so of its output.
 ONLY_TASK = "score"
+
+#: The outputs of two towers beside the score.
+TOWERS = ("user_embedding", "item_embedding")
 
 _RANKING_METRICS = ("ndcg", "recall", "mrr", "gauc")
 _BY_LOSS = {
@@ -29,6 +41,7 @@ _BY_LOSS = {
     "softmax_cross_entropy": ("accuracy", "log_loss"),
     "pairwise": ("auc", *_RANKING_METRICS),
     "listwise": ("auc", *_RANKING_METRICS),
+    RETRIEVAL: ("recall", "mrr"),
 }
 _USUAL: dict[str, tuple[str, ...]] = {
     "binary_cross_entropy": ("auc", "log_loss"),
@@ -36,6 +49,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "softmax_cross_entropy": ("accuracy", "log_loss"),
     "pairwise": ("ndcg@10", "mrr"),
     "listwise": ("ndcg@10", "mrr"),
+    RETRIEVAL: ("recall@10", "recall@100", "mrr"),
 }
 _WITH_DEPTH = ("ndcg", "recall")
 _DEPTH = re.compile(r"[1-9][0-9]{0,5}")
@@ -85,7 +99,7 @@ class TaskConfig(StrictModel):
             raise ValueError(f"metrics: {metric!r} is no metric of {self.loss}{near or f'; expected {accepted}'}")
         if (kind in _WITH_DEPTH) != bool(at) or (at and not _DEPTH.fullmatch(depth)):
             raise ValueError(f"metrics: {metric!r}, expected {f'{kind}@10' if kind in _WITH_DEPTH else kind}")
-        if kind in _RANKING_METRICS and self.group is None:
+        if kind in _RANKING_METRICS and self.group is None and self.loss != RETRIEVAL:
             raise ValueError(f"metrics: {metric!r} needs `group`, the column whose equal values make a list")
 
     @property
@@ -152,14 +166,21 @@ class Targets:
         return found
 
 
-def check_tasks(label: LabelConfig | None, tasks: Sequence[TaskConfig]) -> None:
-    """Raises ValueError unless there is a label, or tasks of different names."""
+def check_tasks(label: LabelConfig | None, tasks: Sequence[TaskConfig], model: str) -> None:
+    """Raises ValueError unless there is a label, or tasks of different names, that the type of model can learn."""
     if (label is None) == (not tasks):
         raise ValueError(
             "label: missing; name the column of 0 and 1 that is learned, or list `tasks`"
             if label is None
             else "label: is the short form of one binary task; leave it out beside `tasks`"
         )
+    retrieves = [task.loss == RETRIEVAL for task in tasks]
+    if model == "two_tower" and retrieves != [True]:
+        raise ValueError(f"tasks: two_tower learns one task; expected one of the loss {RETRIEVAL}")
+    if model != "two_tower" and any(retrieves):
+        raise ValueError(f"tasks: {RETRIEVAL} is the loss of the model two_tower, got {model}")
+    if model == "two_tower" and tasks[0].name in TOWERS:
+        raise ValueError(f"tasks.0.name: {tasks[0].name!r} is another output of the model; choose another name")
     texts = {task.label.column for task in tasks if task.label.is_text}
     for place, task in enumerate(tasks):
         if not task.label.is_text and task.label.column in texts:

@@ -75,7 +75,7 @@ def group_numbers(values: Any) -> Array:
 def _check_labels(task: TaskConfig, values: Array) -> None:
     column = task.label.column
     match task.loss:
-        case "binary_cross_entropy":
+        case "binary_cross_entropy" | "in_batch_softmax":
             wrong, expected = (values != 0) & (values != 1), "0 and 1"
             expected += f"; a comparison such as {{column: {column}, at_least: 4}} makes a label of other numbers"
         case "softmax_cross_entropy":

@@ -11,7 +11,7 @@ from trainer.evaluation.calibration import calibration, calibration_error
 from trainer.evaluation.classes import class_accuracy, class_log_loss
 from trainer.evaluation.groups import gauc, mrr, ndcg, recall
 from trainer.evaluation.regression import mae, rmse
-from trainer.task_config import RANKING_LOSSES, TaskConfig
+from trainer.task_config import RANKING_LOSSES, RETRIEVAL, TaskConfig
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,7 +42,7 @@ def recent_text(task: TaskConfig, labels: Array, logits: Array) -> str:
 
     labels: (N,). logits: (N, W), the values of the task's head.
     """
-    if task.loss in RANKING_LOSSES:
+    if task.loss in (*RANKING_LOSSES, RETRIEVAL):
         return ""
     if task.loss == "softmax_cross_entropy":
         return f"accuracy {class_accuracy(labels, logits):.4f}"

@@ -12,6 +12,7 @@ from trainer.models.mmoe import Mmoe
 from trainer.models.ple import Ple
 from trainer.models.registry import MODELS, build_model, build_tables
 from trainer.models.sasrec import SasRec
+from trainer.models.two_tower import TwoTower
 from trainer.models.wide_deep import WideDeep
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Ple",
     "RankingModel",
     "SasRec",
+    "TwoTower",
     "WideDeep",
     "build_model",
     "build_tables",

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
+from trainer.data.batches import Batch
 from trainer.embedding import Combination, Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
+from trainer.losses import batch_loss
 from trainer.lowering import CombinedFeature
 from trainer.models import blocks
-from trainer.task_config import TaskConfig
+from trainer.task_config import Targets, TaskConfig
 
 Inputs = Mapping[str, Tensor]
 
@@ -41,6 +43,18 @@ class RankingModel(nn.Module, ABC):
             return {tasks[0].name: _output(tasks[0], logits)}
         heads = torch.split(logits, [task.width for task in tasks], dim=1)
         return {task.name: _output(task, head) for task, head in zip(tasks, heads, strict=True)}
+
+    def learn(self, batch: Batch, targets: Targets) -> tuple[Tensor, Tensor]:
+        """Returns the loss of a batch in training, and the values of the heads (B, K) for the rows."""
+        logits = self.logits(batch.inputs)
+        wanted = (batch.rows, targets.width)
+        if logits.shape != wanted:
+            raise ConfigError(
+                f"model: {type(self).__name__}.logits gave {tuple(logits.shape)}, expected {wanted}: a value a row for "
+                "each head (features.heads)",
+                field="model.type",
+            )
+        return batch_loss(logits, batch, targets), logits
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
@@ -92,7 +106,10 @@ class FeatureEmbeddings(nn.Module):
             poolings[name] = feature.pooling
         self.pooled_names = tuple(name for name, pooling in poolings.items() if pooling != "none")
         self.sequence_names = tuple(name for name, pooling in poolings.items() if pooling == "none")
+        #: Features whose rows are made of several tables.
+        self.combined_names = tuple(entry.name for entry in combined)
         self.groups = tuple(spec.dense_groups)
+        self.group_widths = dict(spec.dense_groups)
         self.dense_width = sum(spec.dense_groups.values())
         #: Values of all pooled rows and all dense features, side by side.
         self.width = sum(self.dims[name] for name in self.pooled_names) + self.dense_width

@@ -19,6 +19,7 @@ from trainer.models.mmoe import Mmoe
 from trainer.models.own import own_model
 from trainer.models.ple import Ple
 from trainer.models.sasrec import SasRec
+from trainer.models.two_tower import TwoTower
 from trainer.models.wide_deep import WideDeep
 
 #: The classes by `model.type` of a configuration, which a published version also names.
@@ -32,6 +33,7 @@ MODELS: dict[str, type[RankingModel]] = {
     "ple": Ple,
     "sasrec": SasRec,
     "hstu": Hstu,
+    "two_tower": TwoTower,
 }
 
 

@@ -14,24 +14,30 @@ from click.testing import CliRunner
 from emberline.cli.train import command as train_command
 from emberline.cli.update import command as update_command
 from storage.errors import InvalidInput
-from tests.e2e.test_tasks_served import ratings, text_of
+from tests.e2e.test_tasks_served import FILMS, config_of, ratings, text_of
 from tests.integration.trainer.test_training import at_step, content, quiet
+from tests.support.films import made_up_films
 from trainer.config import parse_text
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("ratings")
+    (place / "films").mkdir()
     for name, rows, seed in (("train", 2000, 1), ("newer", 300, 2), ("valid", 300, 3)):
         pq.write_table(ratings(rows, seed), place / f"{name}.parquet")
+        pq.write_table(made_up_films(rows, seed), place / "films" / f"{name}.parquet")
     return place
 
 
-@pytest.mark.parametrize("name", ["deepfm", "order"])
+@pytest.mark.parametrize("name", ["deepfm", "order", "movielens_two_tower"])
 def test_a_resumed_training_of_several_tasks_is_the_same_to_the_bit(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    config = parse_text(text_of(name))
+    config = config_of(name)
+    if name in FILMS:
+        config = config.model_copy(update={"training": config.training.model_copy(update={"batch_size": 64})})
+        data = data / "films"
     given = {"valid": data / "valid.parquet"}
     whole = quiet(config, data / "train.parquet", tmp_path / "whole", **given)
     with monkeypatch.context() as patched:

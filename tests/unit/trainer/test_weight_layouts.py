@@ -10,6 +10,9 @@ from trainer.config import TrainConfig
 from trainer.models import MODELS, RankingModel, build_model, build_tables
 from trainer.models.blocks import InputLayout, WeightLayout, pair_blocks
 
+#: Two towers start from another run by the names of their weights.
+LAID_OUT = [kind for kind in MODELS if kind != "two_tower"]
+
 Make = Callable[..., TrainConfig]
 
 
@@ -19,7 +22,7 @@ def layouts_of(config: TrainConfig) -> tuple[RankingModel, dict[str, WeightLayou
     return model, model.layouts(InputLayout(config.spec, model.features.dims), shapes)
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", LAID_OUT)
 @pytest.mark.parametrize("dense", [True, False])
 def test_every_weight_has_a_layout_that_fits(config_of: Make, kind: str, dense: bool) -> None:
     config = config_of(kind)
@@ -34,7 +37,7 @@ def test_every_weight_has_a_layout_that_fits(config_of: Make, kind: str, dense: 
     assert len(set(roles)) == len(roles)
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", LAID_OUT)
 def test_no_label_stands_twice_on_an_axis(config_of: Make, kind: str) -> None:
     for layout in layouts_of(config_of(kind))[1].values():
         for axis in layout.axes:
