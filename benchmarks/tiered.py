@@ -1,6 +1,6 @@
 """Claims: a table ten times its DRAM budget is served at the hit rate of the best static choice.
 
-Traffic follows Zipf(1.05), and the reuse that production shows (data/dlrm_reuse_2022.json). Claims about the cache
+Traffic follows Zipf(1.05), and the reuse that production shows (dlrm_reuse_2022.json). Claims about the cache
 count lookups, not time: after each batch the promotions are waited for, so the figures do not depend on the machine.
 The best static choice holds the most popular rows, as many as DRAM held, and is judged on the same lookups.
 

@@ -17,7 +17,7 @@ from storage.tiers.planning.use_codes import codes_of_uses
 Array = np.ndarray[Any, Any]
 BATCH = 13_312  # 26 features of 512 samples
 ZIPF = 1.05
-REUSE_FILE = Path(__file__).parent / "data" / "dlrm_reuse_2022.json"
+REUSE_FILE = Path(__file__).parent / "dlrm_reuse_2022.json"
 
 
 def random_ids(count: int, seed: int = 1) -> Array:

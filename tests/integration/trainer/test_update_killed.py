@@ -116,7 +116,7 @@ def test_after_a_kill_at_any_step_the_update_goes_on_to_the_bit(
     found, content = restored(config, report.checkpoint)
     for state in (expected, found):
         assert state["update"] is not None
-        state["update"] = replace(state["update"], auc_before=None, log_loss_before=None)  # type: ignore[type-var]
+        state["update"] = replace(state["update"], auc_before=None, log_loss_before=None, metrics_before={})  # type: ignore[type-var]
     assert found == expected
     assert content == tables
     wanted, got = snapshots(whole[0] / "models"), snapshots(place / "models")
