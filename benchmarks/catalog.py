@@ -32,7 +32,7 @@ BENCHMARKS = {
     "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "train": "training: embeddings beside FBGEMM, a DLRM beside torch and TorchRec, growth, rows on SSD, admission",
-    "data": "Parquet to batches of tensors, beside pyarrow's table and its batches; three of 41 columns",
+    "data": "Parquet to batches of tensors, beside pyarrow; three of 41 columns; a training beside its stages alone",
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "transports": "shared memory beside bytes, tokens and TLS beside neither",

@@ -5,7 +5,7 @@ label. Ours reads, runs the feature engine and cuts batches of tensors, without 
 columns into one table. One thread each, unless two are said: one that reads and one that makes features, as in a
 training.
 
-    python -m benchmarks.data            # about two minutes
+    python -m benchmarks.data            # about five minutes
     python -m benchmarks.data --quick
     python -m benchmarks.data --only columns
 """
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.catalog import Run
 from benchmarks.command import script
+from benchmarks.data_pipeline import pipeline
 from benchmarks.measure import Contestant
 from storage.data import DataRows, Wanted
 from trainer.config import TrainConfig, load_config
@@ -27,7 +28,7 @@ from trainer.data import TOGETHER_ROWS, BatchMaker, Prefetcher, RowStream
 from trainer.datasets import write_wide
 from trainer.row_sources import training_rows
 
-PARTS = ("batches", "columns")
+PARTS = ("batches", "columns", "pipeline")
 ROWS, QUICK_ROWS = 1_000_000, 60_000
 #: Of the speed of pyarrow.read_table, by rows of a batch.
 OF_READ_TABLE = {512: 0.8, 2048: 0.9}
@@ -39,7 +40,7 @@ _MAX_S = 120.0
 
 
 def measure(run: Run) -> None:
-    """Measures whole pipelines, and what a few columns cost."""
+    """Measures batches of tensors, what a few columns cost, and a whole training."""
     wide = load_config(Path("trainer/configs/wide40.yaml"))
     write_wide(run.work / "wide", rows=run.size(ROWS, QUICK_ROWS))
     path = run.work / "wide" / "train.parquet"
@@ -50,6 +51,8 @@ def measure(run: Run) -> None:
             of_batches(run, path, config, rows, size)
     if run.wants("columns"):
         of_columns(run, path, config)
+    if run.wants("pipeline") and not run.is_late("pipeline"):
+        pipeline(run, path, config, rows)
 
 
 def of_batches(run: Run, path: Path, config: TrainConfig, rows: DataRows, size: int) -> None:

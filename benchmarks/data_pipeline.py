@@ -11,15 +11,12 @@ from torch.nn import functional
 
 from benchmarks.catalog import Run
 from benchmarks.measure import Contestant
-from trainer.config import TrainConfig, load_config
-from trainer.data import Batch, BatchMaker, DataRows, RowStream
-from trainer.datasets import write_wide
+from trainer.config import TrainConfig
+from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, RowStream
 from trainer.models import build_model, build_tables
 from trainer.optimizers import dense_optimizer, sparse_optimizer
-from trainer.row_sources import training_rows
 from trainer.run import threads, train
 
-ROWS, QUICK_ROWS = 1_000_000, 60_000
 BATCH = 2048
 #: A whole step may take 1.15 times as long as the slowest stage alone.
 OF_SLOWEST = 1 / 1.15
@@ -28,29 +25,25 @@ _SAMPLES = 1e-3
 _MAX_S = 300.0
 
 
-def pipeline(run: Run) -> None:
-    """Trains an epoch over 40 columns of Parquet, and does the work of each of its stages alone."""
-    wide = load_config(Path("trainer/configs/wide40.yaml"))
-    training = wide.training.model_copy(update={"batch_size": BATCH, "epochs": 1})
-    config = wide.model_copy(update={"training": training})
-    data = run.work / "wide"
-    write_wide(data, rows=run.size(ROWS, QUICK_ROWS))
-    rows = training_rows(config, data / "train.parquet")
-    config = config.with_column_types(rows.column_types)
-    stream = RowStream(rows, BATCH, shuffle_rows=config.training.shuffle_rows, seed=config.training.seed)
+def pipeline(run: Run, path: Path, config: TrainConfig, rows: DataRows) -> None:
+    """Trains an epoch over the rows of a file, and does the work of each of its stages alone."""
+    training = config.training.model_copy(update={"batch_size": BATCH, "epochs": 1})
+    config = config.model_copy(update={"training": training})
+    stream = RowStream(rows, BATCH, shuffle_rows=training.shuffle_rows, seed=training.seed)
     maker = BatchMaker(config.spec, config.targets)
-    tables = list(stream.epoch(0))
-    batches = [maker.batch(table) for table in tables]
+    together = max(1, TOGETHER_ROWS // BATCH)
+    tables = list(stream.cut(stream.windows(0), together))
+    batches = [batch for table in tables for batch in maker.batches(table, BATCH)]
 
     def whole(turn: int) -> float:
-        report = train(config, data / "train.parquet", output=run.work / f"run{turn}", progress=False)
+        report = train(config, path, output=run.work / f"run{turn}", progress=False)
         assert report.profile is not None
         return rows.rows / report.profile.seconds
 
     contestants: dict[str, Contestant] = {
         "ours": whole,
-        "read alone": _rate(rows, lambda: [None for _ in stream.epoch(0)]),
-        "features alone": _rate(rows, lambda: [maker.batch(table) for table in tables]),
+        "read alone": _rate(rows, lambda: [None for _ in stream.cut(stream.windows(0), together)]),
+        "features alone": _rate(rows, lambda: [maker.batches(table, BATCH) for table in tables]),
         "step alone": lambda _: rows.rows / _steps_seconds(config, batches),
     }
     samples = run.interleave(contestants, max_s=_MAX_S)
