@@ -125,6 +125,13 @@ class PublishConfig(StrictModel):
     row_types: dict[str, RowType] = Field(default_factory=dict)
 
 
+class TrainingDataOptions(DataOptions):
+    """Says how data is read, and which rows are trained on."""
+
+    #: The share of the rows with label 0 that are trained on; the probabilities are corrected for it.
+    negative_sampling: float = Field(default=1.0, gt=0.0, le=1.0)
+
+
 class TrainConfig(StrictModel):
     """The whole configuration file. Read it with `load_config`."""
 
@@ -143,7 +150,7 @@ class TrainConfig(StrictModel):
     publish: PublishConfig = PublishConfig()
     tracking: TrackingConfig | None = None
     #: How files of data are read.
-    data: DataOptions = DataOptions()
+    data: TrainingDataOptions = TrainingDataOptions()
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainConfig:
@@ -173,6 +180,11 @@ class TrainConfig(StrictModel):
             raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
         lower(spec, self.tables)
         check_tasks(self.label, self.tasks, self.model.type)
+        if self.data.negative_sampling < 1.0 and [task.loss for task in self.targets.tasks] != ["binary_cross_entropy"]:
+            raise ValueError(
+                "data.negative_sampling: corrects the probability of one binary task; expected a model with one, of "
+                "binary_cross_entropy alone"
+            )
         if self.training.early_stopping is not None:
             watched_metric(self.training.early_stopping, self.targets.tasks)
         read = {entry.source for entry in self.inputs} | {self.training.time_column or self.inputs[0].source}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trainer.config import TrainConfig
 from trainer.data import BlockIndex, Data, DataRows, Wanted, check_time_column
+from trainer.data.negative_sampling import sampled_negatives
 
 
 def training_rows(
@@ -21,6 +22,14 @@ def training_rows(
     if column is not None:
         check_time_column(rows.schema, column)
     return rows
+
+
+def rows_to_learn(config: TrainConfig, rows: DataRows) -> DataRows:
+    """Returns the rows without the negative ones that data.negative_sampling leaves out."""
+    rate = config.data.negative_sampling
+    if rate == 1.0:
+        return rows
+    return sampled_negatives(rows, config.targets.tasks[0].label, rate, config.training.seed)
 
 
 def evaluation_rows(config: TrainConfig, data: Data, index: BlockIndex | None = None) -> DataRows:

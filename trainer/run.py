@@ -24,7 +24,7 @@ from trainer.progress import Display
 from trainer.publication import lineage_of
 from trainer.report import TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
-from trainer.row_sources import evaluation_rows, training_rows
+from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
 from trainer.settings import check_same_training
 from trainer.tracking import tracked
 from trainer.trained import read_start, sample_columns, save_config, save_sample, save_start
@@ -149,6 +149,7 @@ def _open_rows(
         rows, valid_rows = rows.range(0, split), rows.range(split, rows.rows)
     elif valid is not None:
         valid_rows = evaluation_rows(config, valid, index)
+    rows = rows_to_learn(config, rows)
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:
             raise ConfigError(f"{what}: there are no rows; give more data", field=what)

@@ -20,7 +20,7 @@ from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage
 from trainer.report import UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
-from trainer.row_sources import evaluation_rows, training_rows
+from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
 from trainer.run import block_index, skipped_of, threads
 from trainer.settings import check_same_training
 from trainer.trained import (
@@ -63,7 +63,7 @@ def update(
     if publish is not None:
         config = config.model_copy(update={"publish": publish})
     index = block_index(output)
-    rows = training_rows(config, data, index)
+    rows = rows_to_learn(config, training_rows(config, data, index))
     valid_rows = None if valid is None else evaluation_rows(config, valid, index)
     for what, given in (("data", rows), ("valid", valid_rows)):
         if given is not None and given.rows == 0:

@@ -28,6 +28,9 @@ Inputs = Mapping[str, Tensor]
 class RankingModel(nn.Module, ABC):
     """A model with an output for each task: the probability of its label, those of its classes, or a number."""
 
+    #: Added to the log-odds of a binary task, where training saw a share of its negative rows.
+    log_odds_shift = 0.0
+
     def __init__(self, features: FeatureEmbeddings) -> None:
         super().__init__()
         self.features = features
@@ -40,7 +43,8 @@ class RankingModel(nn.Module, ABC):
         """Returns the output of each task by its name, (B, 1), or (B, C) for C classes."""
         logits, tasks = self.logits(inputs), self.features.tasks
         if len(tasks) == 1:
-            return {tasks[0].name: _output(tasks[0], logits)}
+            shifted = logits + self.log_odds_shift if self.log_odds_shift else logits
+            return {tasks[0].name: _output(tasks[0], shifted)}
         heads = torch.split(logits, [task.width for task in tasks], dim=1)
         return {task.name: _output(task, head) for task, head in zip(tasks, heads, strict=True)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,6 +59,12 @@ def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> Ra
 
     Dense weights are drawn from torch's generator: seed it before. Raises ConfigError when the features do not suit it.
     """
+    model = _built(config, tables)
+    model.log_odds_shift = math.log(config.data.negative_sampling)
+    return model
+
+
+def _built(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> RankingModel:
     features = FeatureEmbeddings(config.spec, tables, config.combined, config.targets.tasks)
     if isinstance(config.model, OwnModelConfig):
         return own_model(config.model, features)
