@@ -20,7 +20,8 @@ from storage.errors import EmberlineError
 # Maps a subcommand to its module (or module:name where it holds several) and one line for `emberline --help`. Nothing
 # of torch is imported to print help.
 COMMANDS = {
-    "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic or wide."),
+    "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic, wide or criteo-like."),
+    "init": ("emberline.cli.init", "Look at data and write a configuration that trains on it."),
     "train": ("emberline.cli.train", "Train a model from a YAML config and Parquet files."),
     "sweep": ("emberline.cli.sweep", "Train a model with many values of its settings, and find the best."),
     "compare": ("emberline.cli.compare", "Compare trainings: figures, curves, and the parameters that differ."),

@@ -1,0 +1,66 @@
+"""`emberline init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from emberline.cli.command import Command, DataArgument
+
+_MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2")
+
+
+@click.command(
+    cls=Command,
+    name="init",
+    epilog="""\b
+Examples:
+  emberline init clicks.csv --label clicked > clicks.yaml
+  emberline train clicks.yaml --data clicks.csv --valid 0.1 --output runs/clicks --repository models
+\b
+  emberline init ratings/ --label rating --model dlrm > ratings.yaml
+  emberline init export.csv --label sold --delimiter ';' > export.yaml""",
+)
+@click.argument("data", nargs=-1, required=True, type=DataArgument())
+@click.option("--label", required=True, help="Column that the model learns to predict.")
+@click.option("--model", type=click.Choice(_MODELS), default="deepfm", help="Network; docs/training.md compares them.")
+@click.option("--name", help="Name of the model.  [default: that of the first file]")
+@click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows to look at, spread over the data.")
+@click.option("--delimiter", help="What stands between two columns of CSV.  [default: a comma]")
+def command(
+    data: tuple[Path | str, ...], label: str, model: str, name: str | None, rows: int, delimiter: str | None
+) -> None:
+    """Look at DATA and write a configuration that trains on it.
+
+    The YAML goes to standard output, and what was found also stands in its comments. Nothing is asked, and the data is
+    only read.
+
+    \b
+    What it decides, all of which you can change in the file:
+      label      0 and 1, two texts, a rating (at least ...), or a quantity
+      numbers    as they are, their logarithm, or standardised; where a null was
+                 seen, a feature says so
+      ids        integers called ..._id or spread widely, and texts: a row of a
+                 table for each; nulls have a row of their own
+      texts      split where they hold several words between | ; or ,
+      lists      the mean of their ids' rows; a table that they share with a
+                 column of the same ids is found
+      times      the hour and the weekday
+      left out   columns that are constant, empty, different in every row, or
+                 that give the label away, each with the reason
+    """
+    from emberline.draft import draft
+    from storage.data import DataOptions
+
+    options = DataOptions() if delimiter is None else DataOptions(delimiter=delimiter)
+    made = draft(list(data), label, model=model, name=name, rows=rows, options=options)
+    click.echo(made.text, nl=False)
+    config = made.config
+    click.echo(
+        f"looked at {made.sample_rows:,} of {made.rows:,} rows: {len(config.inputs)} columns become "
+        f"{len(config.features)} features with {len(config.tables)} tables",
+        err=True,
+    )
+    for column, why in made.left_out:
+        click.echo(f"left out: {column}: {why}", err=True)

@@ -1,0 +1,157 @@
+"""Drafts a configuration: reads a sample, treats each column, and writes the YAML with what was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from emberline.draft.document import Document, Part
+from emberline.draft.findings import why_leaking, why_useless
+from emberline.draft.label import LabelDraft, draft_label, find_label
+from emberline.draft.sample import ColumnSample, describe, read_sample
+from emberline.draft.text import text
+from emberline.draft.treatment import shared_columns, treat
+from storage.data import DataOptions
+from storage.errors import ConfigError
+from trainer.config import TrainConfig, parse_text
+from trainer.data import BatchMaker
+
+MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2")
+_NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_:-]+")
+_CHECKED_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A configuration that trains as it is."""
+
+    text: str
+    config: TrainConfig
+    #: Rows that were looked at, and rows of the data.
+    sample_rows: int
+    rows: int
+    #: Columns that are no input, and why.
+    left_out: tuple[tuple[str, str], ...]
+
+
+def draft(
+    data: list[Any],
+    label: str,
+    *,
+    model: str = "deepfm",
+    name: str | None = None,
+    rows: int = 200_000,
+    options: DataOptions | None = None,
+) -> Draft:
+    """Drafts the configuration of a model of `data`, which learns the column `label`.
+
+    model: one of MODELS. name: the name of the model; that of the first file by default. rows: of the sample at most.
+    Raises ConfigError for data that cannot be read, and for a label that is none.
+    """
+    options = options or DataOptions()
+    table, total = read_sample(data, options, rows)
+    columns = describe(table)
+    _check_text(columns, options)
+    target = find_label(columns, label, text)
+    learned = draft_label(target, text)
+    left_out: list[tuple[str, str]] = []
+    kept: list[ColumnSample] = []
+    for column in columns:
+        if column is target:
+            continue
+        why = why_useless(column) or why_leaking(column, table.column(column.name), learned.values)
+        if why is None:
+            kept.append(column)
+        else:
+            left_out.append((column.name, why))
+    parts = _parts(kept, left_out)
+    if not parts:
+        reasons = "; ".join(f"{column}: {why}" for column, why in left_out)
+        raise ConfigError(f"the data has no column to learn from beside {label!r} ({reasons})", field="data")
+    document = Document(
+        name=name or _model_name(data),
+        label=learned,
+        parts=parts,
+        left_out=tuple(left_out),
+        model=model,
+        rows=total,
+        sample_rows=table.num_rows,
+        options=options,
+        arguments=" ".join(map(str, data)),
+    )
+    written = document.text()
+    config = parse_text(written, source="the draft")
+    _try(config, table)
+    return Draft(written, config, table.num_rows, total, tuple(left_out))
+
+
+def _parts(kept: Sequence[ColumnSample], left_out: list[tuple[str, str]]) -> list[Part]:
+    names = _names([column.name for column in kept])
+    shared = shared_columns(kept)
+    # A list of ids that another column holds too says that those integers are ids.
+    of_lists = set(shared.values())
+    for binned in (False, True):
+        parts: list[Part] = []
+        for column in kept:
+            of = shared.get(column.name)
+            treatment = treat(
+                column,
+                shared=None if of is None else names[of],
+                as_ids=column.name in of_lists,
+                binned=binned,
+            )
+            if treatment is None:
+                if not binned:
+                    left_out.append((column.name, "lists of numbers of several lengths; no feature takes them"))
+                continue
+            taken = {*names.values()} - {names[column.name]}
+            features = tuple(
+                feature for feature in treatment.features if names[column.name] + feature.suffix not in taken
+            )
+            parts.append(Part(column.name, names[column.name], treatment, features))
+        if any("output: ids" in feature.rest for part in parts for feature in part.features):
+            return parts
+    return parts
+
+
+def _names(columns: Sequence[str]) -> dict[str, str]:
+    """Returns a name for each column that features may have."""
+    names: dict[str, str] = {}
+    for column in columns:
+        plain = _NOT_OF_NAMES.sub("_", column).lstrip(":-")[:100] or "column"
+        name, number = plain, 2
+        while name in names.values() or (name in columns and name != column):
+            name, number = f"{plain}_{number}", number + 1
+        names[column] = name
+    return names
+
+
+def _model_name(data: list[Any]) -> str:
+    first = re.split(r"[/\\]", str(data[0]).rstrip("/"))[-1].split(".")[0]
+    plain = _NOT_OF_NAMES.sub("_", first).strip("_-:")
+    generic = plain in ("", "train", "data", "part", "valid", "test")
+    return "model" if generic else plain.lower().replace(":", "_")[:100]
+
+
+def _check_text(columns: Sequence[ColumnSample], options: DataOptions) -> None:
+    if len(columns) > 1 or options.delimiter is not None:
+        return
+    found = next((sign for sign in ("\t", ";", "|") if sign in columns[0].name), None)
+    if found is not None:
+        shown = "$'\\t'" if found == "\t" else f"'{found}'"
+        raise ConfigError(
+            f"the data has one column only, called {columns[0].name!r}; if {found!r} stands between the columns, add "
+            f"--delimiter {shown}",
+            field="data",
+        )
+
+
+def _try(config: TrainConfig, table: Any) -> None:
+    """Computes the features of some rows, as training will. Raises InvalidInput."""
+    maker = BatchMaker(config.spec, config.targets)
+    maker.inputs(table.slice(0, _CHECKED_ROWS))
+
+
+__all__ = ["MODELS", "Draft", "LabelDraft", "draft"]

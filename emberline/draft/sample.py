@@ -1,0 +1,111 @@
+"""Reads a sample of the data, spread over its blocks, and describes each column of it. N rows of the sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.data import DataOptions, DataPath, DataRows
+from storage.data.columns import plain
+from storage.errors import ConfigError
+from storage.features.column_types import is_list
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Kind = Literal["integer", "float", "boolean", "text", "time", "list", "other"]
+
+_PIECES = 8
+
+
+@dataclass(frozen=True)
+class ColumnSample:
+    """The values of a column in the sample, and what follows from them."""
+
+    name: str
+    kind: Kind
+    #: The Arrow type as the data has it.
+    type: Any
+    #: The values that are no null, nor NaN; of a list, those of all rows one behind the other.
+    values: Any
+    #: Rows of the sample.
+    rows: int
+    #: Rows that are null or NaN.
+    nulls: int
+    #: Of values that are no null.
+    distinct: int
+    #: Of a list: the number of values of each row that is no null.
+    lengths: Array | None = None
+
+    @property
+    def null_share(self) -> float:
+        """The share of rows that are null, 0 to 1."""
+        return self.nulls / max(self.rows, 1)
+
+    @property
+    def present(self) -> int:
+        """The number of rows that are no null."""
+        return self.rows - self.nulls
+
+    def numbers(self) -> Array:
+        """Returns the values as float64."""
+        values = self.values.cast(pa.uint8()) if pa.types.is_boolean(self.values.type) else self.values
+        return np.asarray(values.to_numpy(zero_copy_only=False)).astype(np.float64)
+
+
+def read_sample(data: DataPath | list[Any], options: DataOptions, rows: int) -> tuple[Any, int]:
+    """Returns a pyarrow Table of at most `rows` rows, spread over the data, and how many rows the data has.
+
+    Raises ConfigError for data that cannot be read, or has no rows.
+    """
+    everything = DataRows.open(data, None, options)
+    total = everything.rows
+    if total == 0:
+        raise ConfigError("the data has no rows; give more data", field="data")
+    if total <= rows:
+        return everything.read(), total
+    size = max(rows // _PIECES, 1)
+    starts = np.linspace(0, total - size, min(_PIECES, rows)).astype(int).tolist()
+    return pa.concat_tables([everything.range(start, start + size).read() for start in starts]), total
+
+
+def describe(table: Any) -> list[ColumnSample]:
+    """Returns the columns of a sample in their order."""
+    return [_describe(name, table.column(name)) for name in table.column_names]
+
+
+def _describe(name: str, column: Any) -> ColumnSample:
+    kind = plain(column.type)
+    whole = column.cast(kind).combine_chunks() if kind != column.type else column.combine_chunks()
+    whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    what = kind_of(kind)
+    lengths = None
+    nulls = whole.null_count
+    values = whole.drop_null()
+    if what == "list":
+        lengths = np.asarray(pc.list_value_length(values).to_numpy(zero_copy_only=False)).astype(np.int64)
+        values = values.flatten().drop_null()
+    elif what == "float":
+        numbers = values.filter(pc.invert(pc.is_nan(values)))
+        nulls, values = nulls + len(values) - len(numbers), numbers
+    distinct = 0 if what == "other" else len(pc.unique(values))
+    return ColumnSample(name, what, column.type, values, len(whole), nulls, distinct, lengths)
+
+
+def kind_of(kind: Any) -> Kind:
+    """Returns what the values of a plain Arrow type are."""
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        return "float"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "text"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "time"
+    if is_list(kind) and kind_of(plain(kind.value_type)) in ("integer", "text", "float"):
+        return "list"
+    return "other"

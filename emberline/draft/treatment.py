@@ -1,0 +1,219 @@
+"""Chooses the input, the features and the table of a column from what its values are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from emberline.draft.sample import ColumnSample
+
+_ID = re.compile(r"(^|_)(id|ids|key|hash|code|zip|zipcode|postcode|sku|asin|isbn|uuid|user|item|product|category)(_|$)")
+_TIME = re.compile(r"(^|_)(time|timestamp|ts|date|datetime|at|when|created|updated)(_|$)")
+# 1990-01-01 and 2040-01-01 in seconds: integers between them may be times.
+_TIMES = (631_152_000, 2_208_988_800)
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DELIMITERS = ("|", ";", ",")
+_NULLS_FROM = 0.01
+_BUCKETS = 16
+_LONG_LIST = 100
+_RARE_FROM = 10_000
+
+
+@dataclass(frozen=True)
+class FeatureDraft:
+    """A feature of a column: the same transforms for several columns become one entry."""
+
+    #: Behind the column's name.
+    suffix: str
+    transforms: tuple[str, ...]
+    #: The rest of the entry; `$each` is the column's name.
+    rest: str
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """Says what becomes of a column."""
+
+    #: The options of its input.
+    input: str
+    features: tuple[FeatureDraft, ...]
+    #: The options of its own table beside name and dim; None without one.
+    table: str | None
+    #: What was found, for a comment; columns of one kind share a line.
+    found: str
+
+
+def treat(
+    column: ColumnSample, *, shared: str | None = None, as_ids: bool = False, binned: bool = False
+) -> Treatment | None:
+    """Returns what becomes of a column; None for a list of numbers of several lengths.
+
+    shared: the column whose table a list shares. as_ids: text says that these integers are ids. binned: numbers become
+    ids, as a model without any id needs.
+    """
+    match column.kind:
+        case "list":
+            return _list(column, shared)
+        case "text":
+            return _text(column)
+        case "time":
+            has_hours = not pa.types.is_date(column.type)
+            return _time(column, "us", "dtype: INT64", has_hours=has_hours)
+        case "boolean":
+            return Treatment("dtype: BOOL", (*_number_feature(()), *_is_null(column)), None, "yes or no")
+    unit = unit_of_time(column)
+    if unit is not None:
+        return _time(column, unit, "dtype: INT64", has_hours=True)
+    if column.kind == "integer" and (as_ids or is_id(column)):
+        return _ids(column, (), f"dtype: {'UINT64' if pa.types.is_uint64(column.type) else 'INT64'}")
+    return _number(column, binned=binned)
+
+
+def is_id(column: ColumnSample) -> bool:
+    """Returns whether integers are ids: by their name, or because they are spread over a wide range."""
+    if column.kind != "integer":
+        return False
+    numbers = np.abs(column.numbers())
+    # Counts and prices lie near their low end; ids that were hashed or spread lie anywhere.
+    is_spread = bool(numbers.max() >= 1e7 and np.median(numbers) * 50 > numbers.max())
+    return is_spread or (column.distinct > 2 and bool(_ID.search(column.name.lower())))
+
+
+def unit_of_time(column: ColumnSample) -> str | None:
+    """Returns the unit of integers that are times since 1970, by their name and range; None for others."""
+    if column.kind != "integer" or not _TIME.search(column.name.lower()):
+        return None
+    numbers = column.numbers()
+    low, high = float(numbers.min()), float(numbers.max())
+    return next((unit for unit, many in _UNITS.items() if _TIMES[0] <= low / many and high / many <= _TIMES[1]), None)
+
+
+def _time(column: ColumnSample, unit: str, given: str, *, has_hours: bool) -> Treatment:
+    option = "" if unit == "us" else f", unit: {unit}"
+    parts = [FeatureDraft("_weekday", (f"{{op: weekday{option}}}",), "output: ids, table: weekdays")]
+    if has_hours:
+        parts.insert(0, FeatureDraft("_hour", (f"{{op: hour{option}}}",), "output: ids, table: hours"))
+    what = "a time" if unit == "us" else f"a time in {unit}"
+    found = f"{what}: hour and weekday in UTC; the time itself would not come again"
+    return Treatment(given, tuple(parts), None, found)
+
+
+def _ids(column: ColumnSample, transforms: tuple[str, ...], given: str) -> Treatment:
+    hashed = (*transforms, "{op: fill, value: -1}") if column.kind == "text" or column.nulls else transforms
+    rest = "output: ids, table: $each"
+    return Treatment(given, (FeatureDraft("", hashed, rest),), _admission(column), "ids")
+
+
+def _admission(column: ColumnSample) -> str:
+    # Rows of ids that come once are learnt by heart.
+    return "admit_after: 2" if column.distinct >= _RARE_FROM else ""
+
+
+def _text(column: ColumnSample) -> Treatment:
+    delimiter = _delimiter(column)
+    if delimiter is None:
+        return _ids(column, ("{op: hash, salt: $each}",), "dtype: BYTES")
+    steps = (f'{{op: split, delimiter: "{delimiter}"}}', "{op: hash, salt: $each}")
+    rest = "output: ids, table: $each, pooling: mean"
+    found = f"several words between {delimiter!r}, which become a list of ids"
+    return Treatment("dtype: BYTES", (FeatureDraft("", steps, rest),), _admission(column), found)
+
+
+def _delimiter(column: ColumnSample) -> str | None:
+    """Returns what separates words of a text; None unless the words come again far more often than the texts."""
+    texts = pc.unique(column.values)
+    for delimiter in _DELIMITERS:
+        several = pc.sum(pc.match_substring(texts, delimiter)).as_py() or 0
+        if several * 3 < len(texts):
+            continue
+        pieces = pc.unique(pc.split_pattern(texts, delimiter).flatten())
+        if len(pieces) * 2 <= len(texts):
+            return delimiter
+    return None
+
+
+def _list(column: ColumnSample, shared: str | None) -> Treatment | None:
+    assert column.lengths is not None
+    longest = int(column.lengths.max(initial=0))
+    if pa.types.is_floating(column.values.type):
+        width = int(column.lengths.min(initial=longest))
+        if width != longest or column.nulls or not 1 <= width <= 1024:
+            return None
+        return Treatment(f"dtype: FP32, width: {width}", _number_feature(()), None, "vectors of numbers")
+    is_text = pa.types.is_string(column.values.type) or pa.types.is_large_string(column.values.type)
+    dtype = "BYTES" if is_text else "UINT64" if pa.types.is_uint64(column.values.type) else "INT64"
+    room = max(1024, 1 << (2 * longest - 1).bit_length())
+    given = f"dtype: {dtype}, kind: list" + ("" if room == 1024 else f", max_length: {room}")
+    table = "$each" if shared is None else shared
+    steps = (f"{{op: hash, salt: {table}}}",) if is_text else ()
+    if longest > _LONG_LIST:
+        steps = (*steps, f"{{op: truncate, length: {_LONG_LIST}, keep: last}}")
+    rest = f"output: ids, table: {table}, pooling: mean"
+    found = f"lists of ids, up to {longest} values" + ("" if shared is None else f"; ids of {shared}")
+    return Treatment(given, (FeatureDraft("", steps, rest),), _admission(column) if shared is None else None, found)
+
+
+def _number(column: ColumnSample, *, binned: bool) -> Treatment:
+    numbers = column.numbers()
+    dtype = "FP32" if column.kind == "float" else "INT64"
+    given = f"dtype: {dtype}" + (', missing: "null"' if column.nulls and column.kind == "float" else "")
+    nulls = _is_null(column)
+    low, high, mean, deviation = numbers.min(), numbers.max(), numbers.mean(), numbers.std()
+    if column.distinct < 2:
+        return Treatment(given, nulls, None, "one value or null")
+    skew = float(np.mean(((numbers - mean) / deviation) ** 3))
+    # A few negative values among counts are marks, such as -1 for unknown; log reads them as 0.
+    is_count = skew > 2 and low >= min(0.0, -0.01 * high)
+    if binned or (not is_count and np.abs((numbers - mean) / deviation).max() > 30):
+        bounds = np.unique(np.quantile(numbers, np.arange(1, _BUCKETS) / _BUCKETS)).tolist()
+        step = f"{{op: bucketise, boundaries: [{', '.join(f'{bound:.6g}' for bound in _apart(bounds))}]}}"
+        quantiles = FeatureDraft("", (step,), "output: ids, table: $each")
+        return Treatment(given, (quantiles, *nulls), "", "numbers, cut at their quantiles")
+    if is_count:
+        return Treatment(given, (*_number_feature(("{op: log}",)), *nulls), None, "skewed numbers: logarithm")
+    if abs(mean) <= 1.0 and 0.25 <= deviation <= 2.0 and abs(low) <= 20 and high <= 20:
+        return Treatment(given, (*_number_feature(()), *nulls), None, "numbers of about -1 to 1: as they are")
+    step = f"{{op: standardise, mean: {_short(mean)}, std: {_short(deviation)}}}"
+    return Treatment(given, (*_number_feature((step,)), *nulls), None, "numbers: mean 0, deviation 1")
+
+
+def _number_feature(steps: tuple[str, ...]) -> tuple[FeatureDraft, ...]:
+    return (FeatureDraft("", steps, "output: dense"),)
+
+
+def _is_null(column: ColumnSample) -> tuple[FeatureDraft, ...]:
+    if column.null_share < _NULLS_FROM:
+        return ()
+    return (FeatureDraft("_is_null", ("{op: is_null}",), "output: dense"),)
+
+
+def _apart(bounds: Sequence[float]) -> list[float]:
+    """Returns the bounds that are still apart when they are written with six digits."""
+    return list(dict.fromkeys(float(f"{bound:.6g}") for bound in bounds))
+
+
+def _short(value: float) -> str:
+    # YAML 1.1 wants a dot in numbers with an exponent; Emberline's reader does not.
+    return f"{value:.4g}"
+
+
+def shared_columns(columns: Sequence[ColumnSample]) -> Mapping[str, str]:
+    """Returns, for lists of ids, the column of single ids whose values they hold."""
+    singles = [column for column in columns if column.kind in ("integer", "text") and column.distinct > 20]
+    found: dict[str, str] = {}
+    for column in columns:
+        if column.kind != "list" or pa.types.is_floating(column.values.type) or column.distinct == 0:
+            continue
+        values = pc.unique(column.values)
+        for single in singles:
+            if single.values.type != values.type or (single.kind == "integer" and not is_id(single)):
+                continue
+            share = pc.mean(pc.is_in(values, pc.unique(single.values)).cast("double")).as_py()
+            if share is not None and share >= 0.6:
+                found.setdefault(column.name, single.name)
+    return found
