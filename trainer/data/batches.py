@@ -98,9 +98,13 @@ def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:
     when its pooling is weighted.
     """
     inputs = {group: torch.from_numpy(values) for group, values in features.dense.items()}
+    shared: dict[int, Tensor] = {}  # features whose bags have the same ends share their offsets
     for name, bags in features.ids.items():
+        offsets = shared.get(id(bags.offsets))
+        if offsets is None:
+            offsets = shared[id(bags.offsets)] = torch.from_numpy(bags.offsets)
         inputs[f"{name}.values"] = torch.from_numpy(bags.values)
-        inputs[f"{name}.offsets"] = torch.from_numpy(bags.offsets)
+        inputs[f"{name}.offsets"] = offsets
         if bags.weights is not None:
             inputs[f"{name}.weights"] = torch.from_numpy(bags.weights)
     return inputs

@@ -213,3 +213,33 @@ def test_the_commands_score_and_export(chain: Chain, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["export", "--model", str(chain.model), "--as-of", "1.2", "user", str(table)])
     assert done.exit_code == 0, done.output
     assert pq.read_table(table)["id"].to_pylist() == sorted(chain.snapshots[2].tables["user"])
+
+
+def test_text_is_scored_by_the_layout_of_a_configuration(chain: Chain, tmp_path: Path) -> None:
+    lists = ["" if row["items"] is None else " ".join(map(str, row["items"])) for row in chain.rows]
+    quoted = [f'"{text}"' if row["items"] == [] else text for row, text in zip(chain.rows, lists, strict=True)]
+    lines = (
+        f"{number};{row['user']};{text}\n" for number, (row, text) in enumerate(zip(chain.rows, quoted, strict=True))
+    )
+    (tmp_path / "in.txt").write_text("".join(lines))
+    (tmp_path / "model.yaml").write_text(
+        "data: {format: csv, delimiter: ';', columns: [row, user, items], list_delimiter: ' '}\n"
+    )
+    out = tmp_path / "out.parquet"
+    score = [
+        "score",
+        "--model",
+        str(chain.model),
+        "--as-of",
+        "1.3",
+        "--keep",
+        "row",
+        "--quiet",
+        str(tmp_path / "in.txt"),
+    ]
+    done = CliRunner().invoke(cli, [*score, str(out), "--data-config", str(tmp_path / "model.yaml")])
+    assert done.exit_code == 0, (done.output, done.exception)
+    check(out, chain.rows, chain.snapshots[3])
+    assert pq.read_table(out)["row"].to_pylist() == list(range(ROWS))
+    with pytest.raises(ConfigError, match="got a file of the kind TXT; name its format"):
+        CliRunner().invoke(cli, [*score, str(tmp_path / "other.parquet")], catch_exceptions=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from storage.data import DataOptions
 from storage.errors import ConfigError, InvalidInput
 from trainer import TrainReport, load_trained, train, update
 from trainer.config import TrainConfig
+from trainer.data import Batch
+from trainer.loop import TrainingLoop
 
 Make = Callable[..., TrainConfig]
 Table = Callable[[int, int], pa.Table]
@@ -130,6 +133,31 @@ def test_a_run_over_text_is_resumed_to_the_bit_without_searching_its_files_again
     assert kept.stat().st_mtime_ns == before
     first, second = (load_trained(report.output).predict(tmp_path / "a.csv") for report in (whole, resumed))
     assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("step", [3, 8])
+def test_a_run_over_text_that_stops_within_an_epoch_goes_on_to_the_bit(
+    tmp_path: Path, config_of: Make, click_table: Table, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    write(click_table(ROWS, 1), tmp_path / "a.tsv")
+    config = config_of(checkpoint_every_steps="0", shuffle_rows="600")
+    config = config.model_copy(update={"data": DataOptions(block_rows=PART, read_threads=2)})
+    whole = quiet(config, tmp_path / "a.tsv", tmp_path / "whole")
+    real = TrainingLoop._step
+
+    def stopped(loop: TrainingLoop, batch: Batch) -> float:
+        if loop.position.step + 1 == step:
+            signal.raise_signal(signal.SIGINT)
+        return real(loop, batch)
+
+    monkeypatch.setattr(TrainingLoop, "_step", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        quiet(config, tmp_path / "a.tsv", tmp_path / "run")
+    monkeypatch.setattr(TrainingLoop, "_step", real)
+    resumed = quiet(config, tmp_path / "a.tsv", tmp_path / "run", resume=True)
+    first, second = (load_trained(report.output).predict(tmp_path / "a.tsv") for report in (whole, resumed))
+    assert np.array_equal(first, second)
+    assert resumed.steps == whole.steps
 
 
 def test_update_and_evaluation_read_text_too(tmp_path: Path, config_of: Make, click_table: Table) -> None:
