@@ -1,4 +1,4 @@
-"""Models with several tasks: each output that is served is that of the trained module, also after a delta."""
+"""Tasks of every kind, alone and together: each output that is served is the trained module's, also after a delta."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ tasks:
 sample_weight: importance
 """
 ORDER = "tasks: [{name: order, label: stars, loss: pairwise, group: user}]"
+#: One task, whose probability is corrected.
+SAMPLED = "tasks: [{name: like, label: liked}]\ndata: {negative_sampling: 0.3}"
 TEXT = """
 model_name: NAME
 LEARNED
@@ -68,8 +70,9 @@ FILMS = {
     for path in sorted((Path(__file__).parents[2] / "trainer" / "configs").glob("movielens*.yaml"))
     if load_config(path).tasks
 }
-LEARNED = {**dict.fromkeys(MODELS, TASKS), "order": ORDER}
+LEARNED = {**dict.fromkeys(MODELS, TASKS), "order": ORDER, "sampled": SAMPLED}
 OUTPUTS = {name: (["order"] if name == "order" else ["like", "stars", "kind", "order"]) for name in LEARNED}
+OUTPUTS["sampled"] = ["like"]
 OUTPUTS |= {name: ["like", "stars"] for name in FILMS}
 OUTPUTS["movielens_two_tower"] = ["score", "user_embedding", "item_embedding"]
 

@@ -17,6 +17,7 @@ from storage.errors import InvalidInput
 from tests.e2e.test_tasks_served import FILMS, config_of, ratings, text_of
 from tests.integration.trainer.test_training import at_step, content, quiet
 from tests.support.films import made_up_films
+from trainer import StartFrom, plan_start
 from trainer.config import parse_text
 
 
@@ -81,3 +82,17 @@ def test_a_label_that_does_not_fit_stops_the_training_with_the_task(data: Path, 
     pq.write_table(wrong, tmp_path / "wrong.parquet")
     with pytest.raises(InvalidInput, match=r"task 'like': the label column 'liked' holds 2, expected 0 and 1"):
         quiet(parse_text(text_of("deepfm")), tmp_path / "wrong.parquet", tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["deepfm", "ple"])
+def test_a_model_of_other_tasks_starts_with_the_heads_of_the_same_names(data: Path, tmp_path: Path, name: str) -> None:
+    config = parse_text(text_of(name))
+    quiet(config, data / "train.parquet", tmp_path / "run", repository=tmp_path / "models", limit=500)
+    fewer = config.model_copy(update={"tasks": tuple(reversed(config.tasks[1:]))})
+    fewer.__dict__.pop("targets", None)
+    for source in (tmp_path / "run", tmp_path / "models" / name):
+        whole = plan_start(config, StartFrom(source))
+        assert {weight.change for weight in whole.weights} == {"taken"}
+        some = {weight.name: weight for weight in plan_start(fewer, StartFrom(source)).weights}
+        head = some["deep.2.bias"] if name == "deepfm" else some["towers.of_kind.2.bias"]
+        assert (head.change, head.values) == (("cut", 6) if name == "deepfm" else ("taken", 4))
