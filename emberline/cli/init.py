@@ -8,7 +8,7 @@ import click
 
 from emberline.cli.command import Command, DataArgument
 
-_MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2")
+_MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2", "din", "sasrec", "hstu")
 
 
 @click.command(
@@ -24,7 +24,12 @@ Examples:
 )
 @click.argument("data", nargs=-1, required=True, type=DataArgument())
 @click.option("--label", required=True, help="Column that the model learns to predict.")
-@click.option("--model", type=click.Choice(_MODELS), default="deepfm", help="Network; docs/training.md compares them.")
+@click.option(
+    "--model",
+    type=click.Choice(_MODELS),
+    default="deepfm",
+    help="Network; docs/models.md describes them. The last three need lists of ids.",
+)
 @click.option("--name", help="Name of the model.  [default: that of the first file]")
 @click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows to look at, spread over the data.")
 @click.option("--delimiter", help="What stands between two columns of CSV.  [default: a comma]")

@@ -22,6 +22,8 @@ _NETWORKS = {
     "wide_deep": "{type: wide_deep, hidden: [64, 32]}",
     "dcnv2": "{type: dcnv2, cross_layers: 2, hidden: [64, 32]}",
 }
+#: They read the list of ids that came before the item.
+SEQUENCE_MODELS = ("din", "sasrec", "hstu")
 _TIMES = {"hours": 24, "weekdays": 7}
 
 
@@ -44,6 +46,8 @@ class Document:
     parts: Sequence[Part]
     left_out: Sequence[tuple[str, str]]
     model: str
+    #: The features of the item and of the list of earlier ones, for a model that reads the order.
+    sequence: tuple[str, ...] | None
     rows: int
     sample_rows: int
     options: DataOptions
@@ -82,7 +86,7 @@ class Document:
             "tables:",
             *self._tables(),
             "",
-            f"model: {_NETWORKS[self.model]}",
+            *self._model(),
             "optimizer: {dense: {type: Adam, lr: 0.001}, sparse: {type: adagrad, lr: 0.05}}",
             *self._training(),
         ]
@@ -131,6 +135,18 @@ class Document:
             if any(f"table: {name}" in rest for rest in used):
                 lines.append(f"  - {{name: {name}, kind: static, dim: {dim}, rows: {rows}, init: {{scale: 0.01}}}}")
         return lines
+
+    def _model(self) -> list[str]:
+        if self.sequence is None:
+            return [f"model: {_NETWORKS[self.model]}"]
+        target, earlier = map(text, self.sequence)
+        return [
+            *_comment(
+                f"{earlier} is read in its order, the newest id last. Where the newest is first, give newest: first to "
+                "sasrec and hstu, and keep: first to truncate."
+            ),
+            f"model: {{type: {self.model}, target: {target}, sequence: {earlier}, hidden: [64, 32]}}",
+        ]
 
     def _dim(self) -> int:
         dim = 4 if self.rows < _SMALL_ROWS else 8 if self.rows < _LARGE_ROWS else 16

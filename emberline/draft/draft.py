@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emberline.draft.document import Document, Part
+from emberline.draft.document import SEQUENCE_MODELS, Document, Part
 from emberline.draft.findings import why_leaking, why_useless
 from emberline.draft.label import LabelDraft, draft_label, find_label
 from emberline.draft.sample import ColumnSample, describe, read_sample
@@ -18,7 +18,7 @@ from storage.errors import ConfigError
 from trainer.config import TrainConfig, parse_text
 from trainer.data import BatchMaker
 
-MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2")
+MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2", "din", "sasrec", "hstu")
 _NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_:-]+")
 _CHECKED_ROWS = 1000
 
@@ -66,7 +66,9 @@ def draft(
             kept.append(column)
         else:
             left_out.append((column.name, why))
-    parts = _parts(kept, left_out)
+    shared = shared_columns(kept)
+    sequence = _sequence(shared, model) if model in SEQUENCE_MODELS else None
+    parts = _parts(kept, left_out, shared, sequence)
     if not parts:
         reasons = "; ".join(f"{column}: {why}" for column, why in left_out)
         raise ConfigError(f"the data has no column to learn from beside {label!r} ({reasons})", field="data")
@@ -76,6 +78,7 @@ def draft(
         parts=parts,
         left_out=tuple(left_out),
         model=model,
+        sequence=None if sequence is None else tuple(_names([*(c.name for c in kept)])[name] for name in sequence),
         rows=total,
         sample_rows=table.num_rows,
         options=options,
@@ -87,9 +90,24 @@ def draft(
     return Draft(written, config, table.num_rows, total, tuple(left_out))
 
 
-def _parts(kept: Sequence[ColumnSample], left_out: list[tuple[str, str]]) -> list[Part]:
+def _sequence(shared: Mapping[str, str], model: str) -> tuple[str, str]:
+    """Returns the column of single ids and that of the lists of them, the first there is. Raises ConfigError."""
+    for of_lists, single in shared.items():
+        return single, of_lists
+    raise ConfigError(
+        f"--model {model} reads the list of what came before the item, but no column holds lists of the ids of another "
+        "one; choose another model, or add such a column",
+        field="model",
+    )
+
+
+def _parts(
+    kept: Sequence[ColumnSample],
+    left_out: list[tuple[str, str]],
+    shared: Mapping[str, str],
+    sequence: tuple[str, str] | None,
+) -> list[Part]:
     names = _names([column.name for column in kept])
-    shared = shared_columns(kept)
     # A list of ids that another column holds too says that those integers are ids.
     of_lists = set(shared.values())
     for binned in (False, True):
@@ -99,6 +117,7 @@ def _parts(kept: Sequence[ColumnSample], left_out: list[tuple[str, str]]) -> lis
             treatment = treat(
                 column,
                 shared=None if of is None else names[of],
+                is_sequence=sequence is not None and column.name == sequence[1],
                 as_ids=column.name in of_lists,
                 binned=binned,
             )

@@ -21,6 +21,7 @@ _DELIMITERS = ("|", ";", ",")
 _NULLS_FROM = 0.01
 _BUCKETS = 16
 _LONG_LIST = 100
+_SEQUENCE = 50
 _RARE_FROM = 10_000
 
 
@@ -49,16 +50,21 @@ class Treatment:
 
 
 def treat(
-    column: ColumnSample, *, shared: str | None = None, as_ids: bool = False, binned: bool = False
+    column: ColumnSample,
+    *,
+    shared: str | None = None,
+    is_sequence: bool = False,
+    as_ids: bool = False,
+    binned: bool = False,
 ) -> Treatment | None:
     """Returns what becomes of a column; None for a list of numbers of several lengths.
 
-    shared: the column whose table a list shares. as_ids: text says that these integers are ids. binned: numbers become
-    ids, as a model without any id needs.
+    shared: the column whose table a list shares. is_sequence: the order of the list counts. as_ids: these integers
+    are ids. binned: numbers become ids, as a model without any id needs.
     """
     match column.kind:
         case "list":
-            return _list(column, shared)
+            return _list(column, shared, is_sequence=is_sequence)
         case "text":
             return _text(column)
         case "time":
@@ -137,7 +143,7 @@ def _delimiter(column: ColumnSample) -> str | None:
     return None
 
 
-def _list(column: ColumnSample, shared: str | None) -> Treatment | None:
+def _list(column: ColumnSample, shared: str | None, *, is_sequence: bool) -> Treatment | None:
     assert column.lengths is not None
     longest = int(column.lengths.max(initial=0))
     if pa.types.is_floating(column.values.type):
@@ -151,9 +157,11 @@ def _list(column: ColumnSample, shared: str | None) -> Treatment | None:
     given = f"dtype: {dtype}, kind: list" + ("" if room == 1024 else f", max_length: {room}")
     table = "$each" if shared is None else shared
     steps = (f"{{op: hash, salt: {table}}}",) if is_text else ()
-    if longest > _LONG_LIST:
-        steps = (*steps, f"{{op: truncate, length: {_LONG_LIST}, keep: last}}")
-    rest = f"output: ids, table: {table}, pooling: mean"
+    length = min(longest, _SEQUENCE if is_sequence else _LONG_LIST)
+    if longest > length:
+        steps = (*steps, f"{{op: truncate, length: {length}, keep: last}}")
+    pooling = f"pooling: none, length: {length}" if is_sequence else "pooling: mean"
+    rest = f"output: ids, table: {table}, {pooling}"
     found = f"lists of ids, up to {longest} values" + ("" if shared is None else f"; ids of {shared}")
     return Treatment(given, (FeatureDraft("", steps, rest),), _admission(column) if shared is None else None, found)
 

@@ -83,7 +83,7 @@ def test_wrong_usage_is_said_in_words_with_exit_code_2(arguments: list[str], exp
         (["predict", "m", "--json", "{}", "--url", "localhost:8000"], "--url: expected http://HOST:PORT"),
         (["predict", "m", "--json", "{}", "--url", "ftp://x"], "--url: expected http://HOST:PORT"),
         (["train", "bad.yaml", "--data", ".", "--output", "run"], "bad.yaml: not YAML: expected the node content"),
-        (["train", "config.yaml", "--data", ".", "--output", "run"], "label"),
+        (["train", "config.yaml", "--data", ".", "--output", "run"], "inputs: missing"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_with_exit_code_1(arguments: list[str], expected: str, tmp_path: Path) -> None:

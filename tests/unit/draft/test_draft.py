@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from emberline.cli.frame import command
 from emberline.draft import MODELS, Draft, draft
+from emberline.draft.document import SEQUENCE_MODELS
 from emberline.draft.text import names
 from storage.data import DataOptions
 from storage.errors import ConfigError
@@ -173,7 +174,21 @@ def test_odd_names_and_a_model_of_numbers_alone_train_too(tmp_path: Path) -> Non
     assert report.rows > 0
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", SEQUENCE_MODELS)
+def test_models_of_sequences_read_the_lists_of_an_item_that_came_before(tmp_path: Path, model: str) -> None:
+    items = RNG.integers(0, 200, ROWS)
+    history = [RNG.integers(0, 200, RNG.integers(0, 70)).tolist() for _ in range(ROWS)]
+    path = write(tmp_path, item=items, history=history)
+    made = draft([path], "clicked", model=model)
+    feature = made.config.spec.feature("history")
+    assert (feature.pooling, feature.length, feature.table) == ("none", 50, "item")
+    report = train(made.config, path, output=tmp_path / "run", limit=300, progress=False)
+    assert report.rows > 0
+    with pytest.raises(ConfigError, match=f"--model {model} reads the list .* but no column"):
+        draft([write(tmp_path)], "clicked", model=model)
+
+
+@pytest.mark.parametrize("model", sorted({*MODELS} - {*SEQUENCE_MODELS}))
 def test_criteo_comes_out_in_about_twenty_lines_and_trains(tmp_path: Path, model: str) -> None:
     write_criteo_like(tmp_path, rows=3000)
     made = draft([tmp_path / "train.parquet"], "label", model=model)
