@@ -1,4 +1,4 @@
-"""`emberline data`: data sets as Parquet."""
+"""`emberline data`: data sets, and files of other formats, as Parquet."""
 
 from __future__ import annotations
 

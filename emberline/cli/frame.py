@@ -20,20 +20,23 @@ from storage.errors import EmberlineError
 # Maps a subcommand to its module (or module:name where it holds several) and one line for `emberline --help`. Nothing
 # of torch is imported to print help.
 COMMANDS = {
-    "data": ("emberline.cli.data", "Write a data set as Parquet: movielens, synthetic, wide or criteo-like."),
+    "data": (
+        "emberline.cli.data",
+        "Write a data set as Parquet: your own CSV and other files, or one that comes with it.",
+    ),
     "init": ("emberline.cli.init", "Look at data and write a configuration that trains on it."),
-    "train": ("emberline.cli.train", "Train a model from a YAML config and Parquet files."),
+    "train": ("emberline.cli.train", "Train a model from a YAML config and files of rows."),
     "sweep": ("emberline.cli.sweep", "Train a model with many values of its settings, and find the best."),
     "compare": ("emberline.cli.compare", "Compare trainings: figures, curves, and the parameters that differ."),
     "update": ("emberline.cli.update", "Go on training a run over newer rows, and publish what changes."),
     "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
-    "score": ("emberline.cli.score:score", "Score a Parquet file as of a snapshot, without a server."),
+    "score": ("emberline.cli.score:score", "Score files of rows as of a snapshot, without a server."),
     "export": ("emberline.cli.score:export", "Write the rows of a table as of a snapshot as Parquet."),
     "inspect": (
         "emberline.cli.inspect",
-        "Show what a run, a version or a Parquet file holds; analyse embedding tables.",
+        "Show what a run, a version or a file of rows holds; analyse embedding tables.",
     ),
     "snapshots": ("emberline.cli.snapshots", "Show what a running server serves of a model, and what it refused."),
     "rollback": ("emberline.cli.live:rollback", "Serve an earlier snapshot, and stay there."),

@@ -1,4 +1,4 @@
-"""`emberline inspect`: shows what a run, a version, a delta, a model, a repository or a Parquet file holds."""
+"""`emberline inspect`: shows what a run, a version, a delta, a model, a repository or a file of rows holds."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def command(
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Show what PATH holds: a run, a repository, a model, a version, a delta, or Parquet data.
+    """Show what PATH holds: a run, a repository, a model, a version, a delta, or data such as Parquet.
 
     With --table or --tables, analyse embedding tables: of a run (its output folder, or one of its commits) with exact
     counts, or of a model's folder or a version, deltas included.
