@@ -10,7 +10,7 @@ from typing import Any
 from emberline.draft.document import SEQUENCE_MODELS, Document, Part
 from emberline.draft.findings import why_leaking, why_useless
 from emberline.draft.label import LabelDraft, draft_label, find_label
-from emberline.draft.sample import ColumnSample, describe, read_sample
+from emberline.draft.sample import ColumnSample, describe, plain_column, read_sample
 from emberline.draft.text import text
 from emberline.draft.treatment import shared_columns, treat
 from storage.data import DataOptions
@@ -61,7 +61,7 @@ def draft(
     for column in columns:
         if column is target:
             continue
-        why = why_useless(column) or why_leaking(column, table.column(column.name), learned.values)
+        why = why_useless(column) or why_leaking(column, plain_column(table, column.name), learned.values)
         if why is None:
             kept.append(column)
         else:

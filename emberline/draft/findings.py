@@ -31,6 +31,8 @@ def why_useless(column: ColumnSample) -> str | None:
         return f"the same value in every row ({_shown(column.values[0])})"
     if column.distinct == 0:
         return "empty in every row"
+    if column.kind == "float" and not np.isfinite(column.numbers()).any():
+        return "infinite in every row"
     is_time = column.kind == "integer" and unit_of_time(column) is not None
     if column.kind in ("integer", "text") and column.distinct == column.present >= _UNIQUE_FROM and not is_time:
         return "another value in every row"
@@ -48,13 +50,12 @@ def why_leaking(column: ColumnSample, whole: Any, labels: Array) -> str | None:
         return None
     judged = 0.5
     if column.kind in ("integer", "float", "boolean"):
-        there = np.asarray(pc.is_valid(whole).to_numpy()).astype(bool)
+        there = np.asarray(pc.is_valid(whole).to_numpy(zero_copy_only=False)).astype(bool)
         if column.kind == "float":
-            there &= ~np.isnan(np.asarray(whole.to_numpy()).astype(np.float64))
+            there &= ~np.isnan(np.asarray(whole.to_numpy(zero_copy_only=False)).astype(np.float64))
         judged = _separation(labels[there], column.numbers())
     if column.distinct * _ROWS_OF_A_VALUE <= column.present:
-        codes = whole.combine_chunks().dictionary_encode(null_encoding="encode")
-        codes = codes.combine_chunks() if hasattr(codes, "combine_chunks") else codes
+        codes = whole.dictionary_encode(null_encoding="encode")
         places = np.asarray(codes.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
         means = np.bincount(places, labels) / np.maximum(np.bincount(places), 1)
         judged = max(judged, _separation(labels, means[places]))
@@ -66,7 +67,7 @@ def why_leaking(column: ColumnSample, whole: Any, labels: Array) -> str | None:
 def _separation(labels: Array, scores: Array) -> float:
     if len(labels) == 0 or labels.min() == labels.max():
         return 0.5
-    found = auc(labels.astype(np.float32), scores)
+    found = auc(labels.astype(np.float32), np.nan_to_num(scores))
     return max(found, 1.0 - found)
 
 

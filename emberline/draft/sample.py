@@ -73,13 +73,19 @@ def read_sample(data: DataPath | list[Any], options: DataOptions, rows: int) -> 
 
 def describe(table: Any) -> list[ColumnSample]:
     """Returns the columns of a sample in their order."""
-    return [_describe(name, table.column(name)) for name in table.column_names]
+    return [_describe(name, table.field(name).type, plain_column(table, name)) for name in table.column_names]
 
 
-def _describe(name: str, column: Any) -> ColumnSample:
+def plain_column(table: Any, name: str) -> Any:
+    """Returns a column as one pyarrow Array, without dictionaries and views."""
+    column = table.column(name)
     kind = plain(column.type)
-    whole = column.cast(kind).combine_chunks() if kind != column.type else column.combine_chunks()
-    whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    whole = (column if kind == column.type else column.cast(kind)).combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _describe(name: str, given: Any, whole: Any) -> ColumnSample:
+    kind = whole.type
     what = kind_of(kind)
     lengths = None
     nulls = whole.null_count
@@ -91,7 +97,7 @@ def _describe(name: str, column: Any) -> ColumnSample:
         numbers = values.filter(pc.invert(pc.is_nan(values)))
         nulls, values = nulls + len(values) - len(numbers), numbers
     distinct = 0 if what == "other" else len(pc.unique(values))
-    return ColumnSample(name, what, column.type, values, len(whole), nulls, distinct, lengths)
+    return ColumnSample(name, what, given, values, len(whole), nulls, distinct, lengths)
 
 
 def kind_of(kind: Any) -> Kind:

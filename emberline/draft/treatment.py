@@ -168,6 +168,12 @@ def _list(column: ColumnSample, shared: str | None, *, is_sequence: bool) -> Tre
 
 def _number(column: ColumnSample, *, binned: bool) -> Treatment:
     numbers = column.numbers()
+    finite = numbers[np.isfinite(numbers)]
+    # A dense feature has to be finite.
+    clip: tuple[str, ...] = ()
+    if len(finite) < len(numbers):
+        clip = (f"{{op: clip, min: {_short(finite.min())}, max: {_short(finite.max())}}}",)
+    numbers = finite
     dtype = "FP32" if column.kind == "float" else "INT64"
     given = f"dtype: {dtype}" + (', missing: "null"' if column.nulls and column.kind == "float" else "")
     nulls = _is_null(column)
@@ -183,11 +189,11 @@ def _number(column: ColumnSample, *, binned: bool) -> Treatment:
         quantiles = FeatureDraft("", (step,), "output: ids, table: $each")
         return Treatment(given, (quantiles, *nulls), "", "numbers, cut at their quantiles")
     if is_count:
-        return Treatment(given, (*_number_feature(("{op: log}",)), *nulls), None, "skewed numbers: logarithm")
+        return Treatment(given, (*_number_feature((*clip, "{op: log}")), *nulls), None, "skewed numbers: logarithm")
     if abs(mean) <= 1.0 and 0.25 <= deviation <= 2.0 and abs(low) <= 20 and high <= 20:
-        return Treatment(given, (*_number_feature(()), *nulls), None, "numbers of about -1 to 1: as they are")
+        return Treatment(given, (*_number_feature(clip), *nulls), None, "numbers of about -1 to 1: as they are")
     step = f"{{op: standardise, mean: {_short(mean)}, std: {_short(deviation)}}}"
-    return Treatment(given, (*_number_feature((step,)), *nulls), None, "numbers: mean 0, deviation 1")
+    return Treatment(given, (*_number_feature((*clip, step)), *nulls), None, "numbers: mean 0, deviation 1")
 
 
 def _number_feature(steps: tuple[str, ...]) -> tuple[FeatureDraft, ...]:

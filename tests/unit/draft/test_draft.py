@@ -91,6 +91,21 @@ def test_texts_of_several_words_are_split_and_lists_share_the_table_of_their_ids
     assert made.config.spec.input("history").kind == "list"
 
 
+def test_dictionaries_vectors_and_infinity_train_too(tmp_path: Path) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(RNG.random(ROWS * 4).astype(np.float32)), 4)
+    path = write(
+        tmp_path,
+        color=pa.array(RNG.choice(["red", "blue"], ROWS).tolist()).dictionary_encode(),
+        vector=vectors,
+        rate=np.where(np.arange(ROWS) == 3, np.inf, RNG.random(ROWS)),
+    )
+    made = draft([path], "clicked")
+    assert made.config.spec.flow("vector").high == 4
+    assert ops(made, "rate") == ["clip"]
+    report = train(made.config, path, output=tmp_path / "run", limit=300, progress=False)
+    assert report.rows > 0
+
+
 @pytest.mark.parametrize("unit", ["s", "ms"])
 def test_times_become_hours_and_weekdays(tmp_path: Path, unit: str) -> None:
     seconds = RNG.integers(1_600_000_000, 1_700_000_000, ROWS) * (1000 if unit == "ms" else 1)
