@@ -34,6 +34,7 @@ class RankingModel(nn.Module, ABC):
     def __init__(self, features: FeatureEmbeddings) -> None:
         super().__init__()
         self.features = features
+        self.tasks = features.tasks
 
     @abstractmethod
     def logits(self, inputs: Inputs) -> Tensor:
@@ -41,7 +42,7 @@ class RankingModel(nn.Module, ABC):
 
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns the output of each task by its name, (B, 1), or (B, C) for C classes."""
-        logits, tasks = self.logits(inputs), self.features.tasks
+        logits, tasks = self.logits(inputs), self.tasks
         if len(tasks) == 1:
             shifted = logits + self.log_odds_shift if self.log_odds_shift else logits
             return {tasks[0].name: _output(tasks[0], shifted)}

@@ -34,7 +34,7 @@ class Ple(RankingModel):
 
     def logits(self, inputs: Inputs) -> Tensor:
         joined = torch.cat([*self.features(inputs).parts(), *self.features.dense(inputs)], dim=1)
-        values = {key(task.name): joined for task in self.features.tasks}
+        values = {key(task.name): joined for task in self.tasks}
         shared = joined
         for level in self.levels:
             values, shared = level(values, shared)

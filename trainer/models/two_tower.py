@@ -64,7 +64,7 @@ class TwoTower(RankingModel):
         """Returns the score of each user and item (B, 1), under the name of the task, and both embeddings (B, D)."""
         user, item = self.embed(inputs)
         score = (user * item).sum(dim=1, keepdim=True)
-        return {self.features.tasks[0].name: score, USER: user, ITEM: item}
+        return {self.tasks[0].name: score, USER: user, ITEM: item}
 
     def embed(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Returns the embeddings of the users and of the items, (B, D) each."""
