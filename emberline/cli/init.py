@@ -27,7 +27,7 @@ Examples:
 @click.option(
     "--model",
     type=click.Choice(_MODELS),
-    default="deepfm",
+    default="wide_deep",
     help="Network; docs/models.md describes them. The last three need lists of ids.",
 )
 @click.option("--name", help="Name of the model.  [default: that of the first file]")

@@ -16,6 +16,13 @@ _EACH = "$each"
 _COLUMNS = 118
 _LARGE_ROWS = 1_000_000
 _SMALL_ROWS = 20_000
+# For few rows small networks with dropout, which overfit later (docs/tuning.md); for many rows larger ones without.
+_SMALL_NETWORKS = {
+    "deepfm": "{type: deepfm, hidden: [16], dropout: 0.5}",
+    "dlrm": "{type: dlrm, bottom: [32], top: [32], dropout: 0.3}",
+    "wide_deep": "{type: wide_deep, hidden: [32], dropout: 0.3}",
+    "dcnv2": "{type: dcnv2, cross_layers: 2, rank: 32, hidden: [32], dropout: 0.3}",
+}
 _NETWORKS = {
     "deepfm": "{type: deepfm, hidden: [64, 32]}",
     "dlrm": "{type: dlrm, bottom: [64], top: [64, 32]}",
@@ -87,7 +94,10 @@ class Document:
             *self._tables(),
             "",
             *self._model(),
-            "optimizer: {dense: {type: Adam, lr: 0.001}, sparse: {type: adagrad, lr: 0.05}}",
+            *_comment("With a small initial_accumulator, ids that are seen once learn too (docs/tuning.md)."),
+            "optimizer:",
+            "  dense: {type: Adam, lr: 0.001}",
+            "  sparse: {type: adagrad, lr: 0.1, initial_accumulator: 1.0e-5}",
             *self._training(),
         ]
         return "\n".join(lines) + "\n"
@@ -129,16 +139,17 @@ class Document:
         lines = []
         for options, members in groups.items():
             more = f", {options}" if options else ""
-            lines.append(f"  - {{name: {names(members)}, dim: {dim}, init: {{scale: 0.01}}{more}}}")
+            lines.append(f"  - {{name: {names(members)}, dim: {dim}, init: {{scale: 0.001}}{more}}}")
         used = {feature.rest for part in self.parts for feature in part.features}
         for name, rows in _TIMES.items():
             if any(f"table: {name}" in rest for rest in used):
-                lines.append(f"  - {{name: {name}, kind: static, dim: {dim}, rows: {rows}, init: {{scale: 0.01}}}}")
+                lines.append(f"  - {{name: {name}, kind: static, dim: {dim}, rows: {rows}, init: {{scale: 0.001}}}}")
         return lines
 
     def _model(self) -> list[str]:
         if self.sequence is None:
-            return [f"model: {_NETWORKS[self.model]}"]
+            networks = _SMALL_NETWORKS if self.rows < _LARGE_ROWS else _NETWORKS
+            return [f"model: {networks[self.model]}"]
         target, earlier = map(text, self.sequence)
         return [
             *_comment(
@@ -155,7 +166,7 @@ class Document:
 
     def _training(self) -> list[str]:
         batch = 128 if self.rows < _SMALL_ROWS else 512 if self.rows < _LARGE_ROWS else 2048
-        epochs = 5 if self.rows < _SMALL_ROWS else 3 if self.rows < _LARGE_ROWS else 1
+        epochs = 5 if self.rows < _SMALL_ROWS else 2 if self.rows < _LARGE_ROWS else 1
         return [
             *_comment("With --valid, `early_stopping: {patience: 1}` in `training` keeps the best of more epochs."),
             f"training: {{batch_size: {batch}, epochs: {epochs}, seed: 1}}",

@@ -40,7 +40,7 @@ def draft(
     data: list[Any],
     label: str,
     *,
-    model: str = "deepfm",
+    model: str = "wide_deep",
     name: str | None = None,
     rows: int = 200_000,
     options: DataOptions | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,18 @@ _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DELIMITERS = ("|", ";", ",")
 _NULLS_FROM = 0.01
 _BUCKETS = 16
+# Each bucket is about a quarter wider than the one before: counts of all sizes share these bounds.
+_COUNT_BOUNDS = (
+    *(0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 63, 80, 100, 130, 160, 200, 250, 320, 400, 500, 630, 800),
+    *(1000, 1600, 2500, 4000, 6300, 10_000, 16_000, 25_000, 63_000, 160_000),
+)
 _LONG_LIST = 100
 _SEQUENCE = 50
 _RARE_FROM = 10_000
+_COUNTS_FROM = 5
+_DENSE = "output: dense"
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -184,10 +194,10 @@ def _number(column: ColumnSample, *, binned: bool) -> Treatment:
     # A few negative values among counts are marks, such as -1 for unknown; log reads them as 0.
     is_count = skew > 2 and low >= min(0.0, -0.01 * high)
     if binned or (not is_count and np.abs((numbers - mean) / deviation).max() > 30):
-        bounds = np.unique(np.quantile(numbers, np.arange(1, _BUCKETS) / _BUCKETS)).tolist()
-        step = f"{{op: bucketise, boundaries: [{', '.join(f'{bound:.6g}' for bound in _apart(bounds))}]}}"
-        quantiles = FeatureDraft("", (step,), "output: ids, table: $each")
-        return Treatment(given, (quantiles, *nulls), "", "numbers, cut at their quantiles")
+        return Treatment(given, (_buckets(_quantiles(numbers)),), "", "numbers, cut at their quantiles")
+    if column.kind == "integer" and low <= _COUNTS_FROM and (is_count or (low >= 0 and skew > 0.5)):
+        parts = (_buckets(_COUNT_BOUNDS), FeatureDraft("_log", ("{op: log}", "{op: affine, scale: 0.25}"), _DENSE))
+        return Treatment(given, parts, "", "counts: a row for each range, and the logarithm")
     if is_count:
         return Treatment(given, (*_number_feature((*clip, "{op: log}")), *nulls), None, "skewed numbers: logarithm")
     if abs(mean) <= 1.0 and 0.25 <= deviation <= 2.0 and abs(low) <= 20 and high <= 20:
@@ -196,19 +206,26 @@ def _number(column: ColumnSample, *, binned: bool) -> Treatment:
     return Treatment(given, (*_number_feature((*clip, step)), *nulls), None, "numbers: mean 0, deviation 1")
 
 
+def _buckets(bounds: Sequence[float]) -> FeatureDraft:
+    """Returns ids of the ranges between these bounds, where a null has a row of its own."""
+    step = f"{{op: bucketise, boundaries: [{', '.join(f'{bound:.6g}' for bound in bounds)}]}}"
+    return FeatureDraft("", (step, "{op: fill, value: -1}"), "output: ids, table: $each")
+
+
+def _quantiles(numbers: Array) -> list[float]:
+    """Returns bounds between which about as many numbers lie, as they are written with six digits."""
+    bounds = np.quantile(numbers, np.arange(1, _BUCKETS) / _BUCKETS)
+    return list(dict.fromkeys(float(f"{bound:.6g}") for bound in bounds))
+
+
 def _number_feature(steps: tuple[str, ...]) -> tuple[FeatureDraft, ...]:
-    return (FeatureDraft("", steps, "output: dense"),)
+    return (FeatureDraft("", steps, _DENSE),)
 
 
 def _is_null(column: ColumnSample) -> tuple[FeatureDraft, ...]:
     if column.null_share < _NULLS_FROM:
         return ()
-    return (FeatureDraft("_is_null", ("{op: is_null}",), "output: dense"),)
-
-
-def _apart(bounds: Sequence[float]) -> list[float]:
-    """Returns the bounds that are still apart when they are written with six digits."""
-    return list(dict.fromkeys(float(f"{bound:.6g}") for bound in bounds))
+    return (FeatureDraft("_is_null", ("{op: is_null}",), _DENSE),)
 
 
 def _short(value: float) -> str:
