@@ -44,8 +44,9 @@ def command(
     \b
     What it decides, all of which you can change in the file:
       label      0 and 1, two texts, a rating (at least ...), or a quantity
-      numbers    as they are, their logarithm, or standardised; where a null was
-                 seen, a feature says so
+      numbers    as they are, standardised, or their logarithm; a null has a row
+                 of its own, or a feature that says so
+      counts     a row of a table for each range, and the logarithm
       ids        integers called ..._id or spread widely, and texts: a row of a
                  table for each; nulls have a row of their own
       texts      split where they hold several words between | ; or ,
