@@ -1,4 +1,4 @@
-"""Scores of a model over Parquet rows. Nothing here changes a model or a table.
+"""Scores of a model over rows. Nothing here changes a model or a table.
 
 N rows, C classes of a task, T tasks.
 """

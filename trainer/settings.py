@@ -69,9 +69,9 @@ def check_same_training(trained: Settings, config: TrainConfig, folder: Path) ->
     if changes:
         raise ChangedConfig(
             f"{folder}: was trained with another configuration: {_listed(changes)}. On resume only "
-            f"{', '.join((*_FREE_ON_RESUME, *_FREE_OF_TABLES))}, data.read_threads and publish may change; give the "
-            "configuration that the run began with, or start a new run in another folder from this one (start_from, "
-            "--from)",
+            f"{', '.join((*_FREE_ON_RESUME, *_FREE_OF_TABLES))}, data.read_threads, data.on_damaged, tasks.metrics, "
+            "publish and tracking may change; give the configuration that the run began with, or start a new run in "
+            "another folder from this one (start_from, --from)",
             field="resume",
         )
 

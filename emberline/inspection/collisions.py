@@ -73,7 +73,7 @@ def _expected(ids: int, buckets: int | None) -> tuple[float | None, float | None
 def measured_collisions(
     spec: FeatureSpec, tables: Sequence[str], data: Sequence[Path], limit: int
 ) -> dict[str, CollisionReport]:
-    """Counts on the first rows of Parquet files how many values share an id, by feature with buckets.
+    """Counts on the first rows of files how many values share an id, by feature with buckets.
 
     limit: rows to read, which lie in memory at once. Raises ConfigError and InvalidInput for data that does not fit.
     """

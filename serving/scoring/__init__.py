@@ -1,4 +1,4 @@
-"""Scores without a server: Parquet in, scores out, with the serving engine; exports a table's rows as Parquet."""
+"""Scores without a server: files of rows in, scores out, with the serving engine; exports a table's rows as Parquet."""
 
 from __future__ import annotations
 

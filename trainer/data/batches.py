@@ -1,4 +1,4 @@
-"""Turns rows of Parquet into model inputs: raw columns, the feature engine, tensors."""
+"""Turns rows into model inputs: raw columns, the feature engine, tensors."""
 
 from __future__ import annotations
 
