@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -74,6 +75,8 @@ def _config_error(
             path, message = _wrong_tag(path, problem)
         elif problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
             message = f"expected a mapping of names to values, got {_shown(problem['input'])}"
+        elif problem["type"] in ("tuple_type", "list_type"):
+            message = f"expected a list, got {_shown(problem['input'])}"
         elif problem["type"] in ("string_type", "literal_error"):
             message = f"{message}, got {_shown(problem['input'])}"
         elif isinstance(problem["input"], str | int | float):
@@ -96,7 +99,12 @@ def _wrong_tag(path: str, problem: Any) -> tuple[str, str]:
     path = f"{path}.{key}" if path else key
     if problem["type"] == "union_tag_not_found":
         return path, "missing; give it a value"
-    return path, f"expected one of {problem['ctx']['expected_tags']}, got {_shown(problem['input'][key])}"
+    tags, given = problem["ctx"]["expected_tags"], problem["input"][key]
+    own = " or MODULE:CLASS, a class of your own" if path == "model.type" else ""
+    known = [tag.strip("' ") for tag in tags.split(",")]
+    near = difflib.get_close_matches(given if isinstance(given, str) else "", known, n=1)
+    nearest = f"; did you mean {near[0]!r}?" if near else ""
+    return path, f"expected one of {tags}{own}, got {_shown(given)}{nearest}"
 
 
 def _shown(value: object) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, WrapValidator, model_validator
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, WrapValidator, field_validator, model_validator
 
 from storage.features.strict_model import StrictModel
 from trainer.optimizer_config import Probability
@@ -143,7 +144,14 @@ class OwnModelConfig(StrictModel):
     __pydantic_extra__: dict[str, JsonValue]
 
     #: MODULE:CLASS, as in `shop.models:Ranker`.
-    type: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    type: str
+
+    @field_validator("type")
+    @classmethod
+    def _names_a_class(cls, value: str) -> str:
+        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value) is None:
+            raise ValueError("expected MODULE:CLASS, such as shop.models:Ranker")
+        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -133,8 +133,18 @@ def test_a_class_that_cannot_be_used_is_refused_with_the_reason(ours: str, model
 
 @pytest.mark.parametrize("name", ["ours:", ":Ranker", "our models:Ranker", "ours:Outer.Inner", "a/b:C"])
 def test_a_name_that_is_none_is_refused_by_the_configuration(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"model\.type"):
+    with pytest.raises(ConfigError, match=r"model\.type: expected MODULE:CLASS, such as"):
         config_with(f"{{type: '{name}'}}")
+
+
+def test_a_misspelt_network_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"or MODULE:CLASS, .* got 'widedeep'; did you mean 'wide_deep'\?"):
+        config_with("{type: widedeep}")
+
+
+def test_a_number_in_the_place_of_a_list_is_refused_in_plain_words() -> None:
+    with pytest.raises(ConfigError, match=r"model\.hidden: expected a list, got 64"):
+        config_with("{type: deepfm, hidden: 64}")
 
 
 def test_logits_of_another_shape_are_refused(ours: str, clicks: Path, tmp_path: Path) -> None:
