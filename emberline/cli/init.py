@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
 
 from emberline.cli.command import Command, DataArgument
+from emberline.cli.data_options import DATA_CONFIG, data_options
+from storage.errors import ConfigError, InvalidInput
 
 _MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2", "din", "sasrec", "hstu")
+# An option of the section `data:`, such as data.columns.
+_OF_DATA = re.compile(r"\bdata\.[a-z_]+")
 
 
 @click.command(
@@ -20,7 +25,8 @@ Examples:
   emberline train clicks.yaml --data clicks.csv --valid 0.1 --output runs/clicks --repository models
 \b
   emberline init ratings/ --label rating --model dlrm > ratings.yaml
-  emberline init export.csv --label sold --delimiter ';' > export.yaml""",
+  emberline init export.csv --label sold --delimiter ';' > export.yaml
+  emberline init day.txt --label sold --data-config layout.yaml > day.yaml""",
 )
 @click.argument("data", nargs=-1, required=True, type=DataArgument())
 @click.option("--label", required=True, help="Column that the model learns to predict.")
@@ -33,13 +39,20 @@ Examples:
 @click.option("--name", help="Name of the model.  [default: that of the first file]")
 @click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows to look at, spread over the data.")
 @click.option("--delimiter", help="What stands between two columns of text.  [default: a comma, in TSV a tab]")
+@DATA_CONFIG
 def command(
-    data: tuple[Path | str, ...], label: str, model: str, name: str | None, rows: int, delimiter: str | None
+    data: tuple[Path | str, ...],
+    label: str,
+    model: str,
+    name: str | None,
+    rows: int,
+    delimiter: str | None,
+    data_config: Path | None,
 ) -> None:
     """Look at DATA and write a configuration that trains on it.
 
     The YAML goes to standard output, and what was found also stands in its comments. Nothing is asked, and the data is
-    only read.
+    only read. The section `data:` of --data-config, and the delimiter, are taken over into it.
 
     \b
     What it decides, all of which you can change in the file:
@@ -57,10 +70,16 @@ def command(
                  that give the label away, each with the reason
     """
     from emberline.draft import draft
-    from storage.data import DataOptions
 
-    options = DataOptions() if delimiter is None else DataOptions(delimiter=delimiter)
-    made = draft(list(data), label, model=model, name=name, rows=rows, options=options)
+    options = data_options(data_config, {} if delimiter is None else {"delimiter": delimiter})
+    try:
+        made = draft(list(data), label, model=model, name=name, rows=rows, options=options)
+    except (InvalidInput, ConfigError) as error:
+        if not _OF_DATA.search(str(error)):
+            raise
+        raise ConfigError(
+            f"{error} (in a YAML file, as the section `data:`, with --data-config)", field=error.field
+        ) from None
     click.echo(made.text, nl=False)
     config = made.config
     click.echo(

@@ -135,7 +135,10 @@ def _from_file(path: Path, config: Path | None, inputs: Sequence[InputSpec], ski
     there = [entry for entry in inputs if entry.source in opened.schema.names]
     if not there:
         raise ConfigError(
-            f"{path} has none of the columns of the model's inputs: {[entry.source for entry in inputs]}", field="data"
+            f"{path} has none of the columns of the model's inputs: {[entry.source for entry in inputs]}; its first "
+            f"line may lack them, or there may be another delimiter: name the model's YAML, whose section `data:` says "
+            "how files are laid out, with --data-config",
+            field="data",
         )
     chosen = opened.range(skip, skip + rows)
     if chosen.rows == 0:

@@ -62,6 +62,8 @@ class Document:
 
     def text(self) -> str:
         """Returns the YAML."""
+        data = self._data()
+        layout = " --data-config THIS.yaml" if data else ""
         lines = [
             *_comment(
                 f"Drafted from {self.sample_rows:,} of {self.rows:,} rows. Train, serve and ask (docs/newcomer.md):"
@@ -69,7 +71,7 @@ class Document:
             f"#   emberline train THIS.yaml --data {self.arguments} --valid 0.1 --output runs/{self.name} \\",
             "#       --repository models",
             "#   emberline serve --model-repository models",
-            f"#   emberline predict {self.name} --data {self.arguments} --rows 5",
+            f"#   emberline predict {self.name} --data {self.arguments}{layout} --rows 5",
             *_comment(
                 "--valid 0.1 holds the last tenth of the rows out, so sort them by time if later rows are to be "
                 "predicted. docs/training.md and docs/features.md explain every entry."
@@ -77,7 +79,7 @@ class Document:
             f"model_name: {text(self.name)}",
             *_comment(f"Label: {self.label.found}."),
             *self.label.lines,
-            *self._data(),
+            *data,
             "",
             *(line for group in self._found() for line in _comment(group)),
             "inputs:",

@@ -10,7 +10,7 @@ from typing import Any
 from emberline.draft.document import SEQUENCE_MODELS, Document, Part
 from emberline.draft.findings import why_leaking, why_useless
 from emberline.draft.label import LabelDraft, draft_label, find_label
-from emberline.draft.sample import ColumnSample, describe, plain_column, read_sample
+from emberline.draft.sample import ColumnSample, delimiter_option, describe, plain_column, read_sample
 from emberline.draft.text import text
 from emberline.draft.treatment import shared_columns, treat
 from storage.data import DataOptions
@@ -157,12 +157,10 @@ def _model_name(data: list[Any]) -> str:
 def _check_text(columns: Sequence[ColumnSample], options: DataOptions) -> None:
     if len(columns) > 1 or options.delimiter is not None:
         return
-    found = next((sign for sign in ("\t", ";", "|") if sign in columns[0].name), None)
+    found = delimiter_option(columns[0].name)
     if found is not None:
-        shown = "$'\\t'" if found == "\t" else f"'{found}'"
         raise ConfigError(
-            f"the data has one column only, called {columns[0].name!r}; if {found!r} stands between the columns, add "
-            f"--delimiter {shown}",
+            f"the data has one column only, called {columns[0].name!r}; is there another delimiter? add {found}",
             field="data",
         )
 

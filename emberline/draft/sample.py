@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -60,15 +61,42 @@ def read_sample(data: DataPath | list[Any], options: DataOptions, rows: int) -> 
 
     Raises ConfigError for data that cannot be read, or has no rows.
     """
-    everything = DataRows.open(data, None, options)
+    try:
+        everything = DataRows.open(data, None, options)
+    except ConfigError as error:
+        found = _other_delimiter(data, options)
+        if found is None:
+            raise
+        raise ConfigError(f"{error}; is there another delimiter? add {found}", field=error.field) from None
     total = everything.rows
     if total == 0:
-        raise ConfigError("the data has no rows; give more data", field="data")
+        raise ConfigError(f"{_named(data)}: the data has no rows; give more data", field="data")
     if total <= rows:
         return everything.read(), total
     size = max(rows // _PIECES, 1)
     starts = np.linspace(0, total - size, min(_PIECES, rows)).astype(int).tolist()
     return pa.concat_tables([everything.range(start, start + size).read() for start in starts]), total
+
+
+def delimiter_option(line: str) -> str | None:
+    """Returns the option for the delimiter of a line that no comma parts; None where no other sign is in it."""
+    found = next((sign for sign in ("\t", ";", "|") if sign in line), None)
+    if found is None or "," in line:
+        return None
+    return "--delimiter $'\\t'" if found == "\t" else f"--delimiter '{found}'"
+
+
+def _other_delimiter(data: DataPath | list[Any], options: DataOptions) -> str | None:
+    first = Path(str(data[0] if isinstance(data, list) else data))
+    if options.delimiter is not None or not first.is_file():
+        return None
+    with first.open(encoding="utf-8", errors="replace") as file:
+        line = file.readline(1 << 16)
+    return None if "\0" in line else delimiter_option(line)
+
+
+def _named(data: DataPath | list[Any]) -> str:
+    return ", ".join(map(str, data)) if isinstance(data, list) else str(data)
 
 
 def describe(table: Any) -> list[ColumnSample]:
