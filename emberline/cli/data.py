@@ -124,7 +124,7 @@ Examples:
     metavar="COLUMN=TYPE",
     multiple=True,
     help="Arrow type of a column, such as int64, float32, string, timestamp[s] or list<int64>; may be given several "
-    "times. Other columns of text have the type that the first file suggests.",
+    "times. Other columns of text have the type that the rows of their file suggest.",
 )
 @click.option("--on-damaged", type=click.Choice(["fail", "skip"]), help="What a damaged file means; default: fail.")
 @DATA_CONFIG

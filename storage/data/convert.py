@@ -41,8 +41,8 @@ def convert(
 ) -> ConvertReport:
     """Writes all columns of the data to the Parquet file `target`, which appears when it is complete.
 
-    `options.types` gives columns other types, of any format; columns of text without one have the type that the start
-    of the first file suggests. progress: called with the rows so far and the rows in all. Raises ConfigError and
+    `options.types` gives columns other types, of any format; columns of text without one have the type that the rows of
+    their file suggest. progress: called with the rows so far and the rows in all. Raises ConfigError and
     InvalidInput as reading does, StoreError when the file cannot be written.
     """
     target = local_path(target, "target")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv as header_reader
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +14,27 @@ from pyarrow import csv
 from storage.data.files import DataFile
 from storage.data.formats.base import Block, Content
 from storage.data.formats.lines import cut, first_row, line_of, read_bytes, rows_of
-from storage.data.formats.text_types import BadElement, flat_type, settled_type, split_lists
+from storage.data.formats.text_types import (
+    BadElement,
+    exact_type,
+    flat_type,
+    may_be_time,
+    settled_type,
+    split_lists,
+)
 from storage.data.options import DataOptions
 from storage.errors import InvalidInput
 from storage.features.column_types import is_list
 
-# Of the start of a file, by which the types of columns are inferred.
-_SAMPLE_BYTES = 4 << 20
+# Of a file, by which the types of columns are inferred: all of it, or this much, in pieces spread over its blocks.
+_SAMPLE_BYTES = 16 << 20
+_PIECES = 8
+# Marks the fields whose type is inferred.
+_INFERRED = {b"inferred": b"1"}
 _ROW = re.compile(r"Row #(\d+): ?")
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
 _BAD_VALUE = re.compile(r"CSV conversion error to (.+): invalid value '(.*)'", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FIELDS = re.compile(r"CSV parse error: Expected (\d+) columns, got (\d+)")
 
 
@@ -45,8 +56,7 @@ class Delimited:
         blocks = tuple(known or ())
         if known is None:
             blocks = cut(file, self._quote(options), options.block_rows, has_header=options.columns is None)
-        types = self._types(file, options, names, hints, blocks[0] if blocks else None)
-        return Content(pa.schema([pa.field(name, types[name]) for name in names]), blocks)
+        return Content(pa.schema(self._fields(file, options, names, hints, blocks)), blocks)
 
     def read(self, file: DataFile, options: DataOptions, block: Block, schema: Any) -> Any:
         """Parses the lines of a block; the columns that are not wanted are not converted."""
@@ -56,7 +66,8 @@ class Delimited:
         try:
             table = self._parsed(data, options, names, types)
         except pa.ArrowInvalid as error:
-            raise self._explained(str(error), data, options, names, block) from None
+            inferred = {field.name for field in schema if field.metadata == _INFERRED}
+            raise self._explained(str(error), data, options, names, block, inferred) from None
         columns = []
         for field in schema:
             column = table.column(field.name)
@@ -110,38 +121,76 @@ class Delimited:
             )
         return names
 
-    def _types(
+    def _fields(
         self,
         file: DataFile,
         options: DataOptions,
         names: Sequence[str],
         hints: Mapping[str, Any] | None,
-        block: Block | None,
-    ) -> dict[str, Any]:
-        """Returns the type of each column; columns that are not wanted are text."""
+        blocks: Sequence[Block],
+    ) -> list[Any]:
+        """Returns the field of each column; columns that are not wanted are text."""
         given = options.types_of({})
         wanted = dict.fromkeys(names) if hints is None else {name: hints[name] for name in names if name in hints}
-        inferred: dict[str, Any] = {}
-        if block is not None:
-            inferred = self._inferred(file, options, names, [name for name in wanted if name not in given], block)
+        open_ended = [
+            name for name, kind in wanted.items() if name not in given and (kind is None or may_be_time(kind))
+        ]
+        inferred = self._inferred(file, options, names, open_ended, blocks)
         types = {name: settled_type(kind, inferred.get(name, pa.null())) for name, kind in wanted.items()}
-        return {**dict.fromkeys(names, pa.string()), **types, **given}
+        types = {**dict.fromkeys(names, pa.string()), **types, **given}
+        guessed = {name for name in open_ended if wanted[name] is None}
+        return [pa.field(name, types[name], metadata=_INFERRED if name in guessed else None) for name in names]
 
     def _inferred(
-        self, file: DataFile, options: DataOptions, names: Sequence[str], wanted: Sequence[str], block: Block
+        self,
+        file: DataFile,
+        options: DataOptions,
+        names: Sequence[str],
+        wanted: Sequence[str],
+        blocks: Sequence[Block],
     ) -> dict[str, Any]:
-        if not wanted:
+        pieces = self._pieces(file, options, blocks) if wanted else []
+        text = b"".join(data for _, data in pieces)
+        if not text:
             return {}
-        length = min(block.end - block.start, _SAMPLE_BYTES)
-        with file.place.open() as source:
-            data = source.read_at(length, block.start)
-        found = rows_of(data, self._quote(options), last=length == block.end - block.start)
-        part = Block(len(found.starts), block.start, block.start + found.end, block.line)
         try:
-            table = self._parsed(data[: found.end], options, names, dict.fromkeys(wanted))
+            schema = self._parsed(text, options, names, dict.fromkeys(wanted)).schema
+            kinds = {name: schema.field(name).type for name in wanted}
+            again = [name for name, kind in kinds.items() if kind in (pa.float64(), pa.binary())]
+            if again:
+                # text that is not UTF-8 is refused here, and fractions are separated from long integers
+                as_text = self._parsed(text, options, names, dict.fromkeys(again, pa.string()))
+                kinds |= {name: exact_type(as_text[name]) for name in again if kinds[name] == pa.float64()}
+            return kinds
         except pa.ArrowInvalid as error:
-            raise self._explained(str(error), data[: found.end], options, names, part) from None
-        return {name: table.schema.field(name).type for name in wanted}
+            for piece, data in pieces:  # the first with an error, for the number of its line
+                try:
+                    kinds = dict.fromkeys(wanted)
+                    found = self._parsed(data, options, names, kinds).schema
+                    kinds = {entry.name: pa.string() for entry in found if entry.type == pa.binary()}
+                    if kinds:
+                        self._parsed(data, options, names, kinds)
+                except pa.ArrowInvalid as located:
+                    raise self._explained(str(located), data, options, names, piece) from None
+            raise InvalidInput(str(error)) from None
+
+    def _pieces(self, file: DataFile, options: DataOptions, blocks: Sequence[Block]) -> list[tuple[Block, bytes]]:
+        """Reads whole rows from several places of a file, or all of a small one."""
+        most = _SAMPLE_BYTES
+        if blocks and blocks[-1].end - blocks[0].start > _SAMPLE_BYTES:
+            count = min(_PIECES, len(blocks))
+            most //= count
+            blocks = [blocks[place * (len(blocks) - 1) // max(count - 1, 1)] for place in range(count)]
+        pieces = []
+        with file.place.open() as source:
+            for block in blocks:
+                length = block.end - block.start
+                data = bytes(source.read_at(min(length, most), block.start))
+                found = rows_of(data, self._quote(options), last=length <= most)
+                if len(found.starts):
+                    piece = Block(len(found.starts), block.start, block.start + found.end, block.line)
+                    pieces.append((piece, data[: found.end]))
+        return pieces
 
     def _parsed(self, data: Any, options: DataOptions, names: Sequence[str], types: Mapping[str, Any]) -> Any:
         return csv.read_csv(
@@ -163,21 +212,34 @@ class Delimited:
         )
 
     def _explained(
-        self, message: str, data: Any, options: DataOptions, names: Sequence[str], block: Block
+        self,
+        message: str,
+        data: Any,
+        options: DataOptions,
+        names: Sequence[str],
+        block: Block,
+        inferred: Collection[str] = (),
     ) -> InvalidInput:
         """Returns the error for a message of pyarrow, with the line of the file and the name of the column."""
-        where = ""
+        where = name = ""
         row = _ROW.search(message)
         if row:
             where = f"line {line_of(data, self._quote(options), block, int(row[1]) - 1)}"
             message = message.replace(row[0], "", 1)
         column = _COLUMN.match(message)
         if column:
-            where += f", column {names[int(column[1])]!r}"
+            name = names[int(column[1])]
+            where += f", column {name!r}"
             message = message[column.end() :]
         bad, fields = _BAD_VALUE.search(message), _FIELDS.search(message)
         if bad:
             message = f"{bad[2]!r} is no {bad[1]}"
+            if name in inferred:
+                wider = "double" if _NUMBER.fullmatch(bad[2].strip()) else "string"
+                message += (
+                    f", which other rows of the file suggest; set data.types: {{{name}: {wider}}}, or --type "
+                    f"{name}={wider} of `emberline data convert`"
+                )
         elif fields:
             message = f"{fields[2]} fields, expected {fields[1]} as there are columns"
             if options.quote and not options.newlines_in_values and bytes(data).count(options.quote.encode()):

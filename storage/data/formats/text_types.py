@@ -35,6 +35,22 @@ def settled_type(hint: Any, inferred: Any) -> Any:
     return inferred if may_be_time(hint) and is_time(inferred) else hint
 
 
+def exact_type(texts: Any) -> Any:
+    """Returns the type that holds numbers as they are written: integers that no int64 holds are no double, which would
+    give several of them one value.
+
+    texts: the values of a column that holds fractions, or integers beyond int64.
+    """
+    digits = pc.utf8_trim_whitespace(texts.drop_null())
+    if not pc.all(pc.match_substring_regex(digits, r"^[+-]?[0-9]+$")).as_py():
+        return pa.float64()
+    try:
+        digits.cast(pa.uint64())
+    except pa.ArrowInvalid:
+        return pa.string()
+    return pa.uint64()
+
+
 def flat_type(kind: Any) -> Any:
     """Returns the type that a CSV reader gives a column of this type: text for a list."""
     return pa.string() if is_list(kind) else kind

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from emberline.cli.data import command
-from storage.data import DataOptions, convert
+from storage.data import DataOptions, DataRows, convert
+from storage.data.formats import delimited
 from storage.errors import ConfigError, InvalidInput, StoreError
 
 
@@ -71,7 +72,7 @@ def test_other_formats_and_types(tmp_path: Path) -> None:
 def test_a_value_that_does_not_fit_leaves_nothing_behind_and_is_named(tmp_path: Path) -> None:
     path = clicks(tmp_path / "a.csv", 200_000, "x,1,2,0\n")
     with pytest.raises(InvalidInput, match=r"a.csv: line 200002, column 'user': 'x' is no int64"):
-        convert(path, tmp_path / "out.parquet")
+        convert(path, tmp_path / "out.parquet", DataOptions(types={"user": "int64"}))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.csv"]
     with pytest.raises(ConfigError, match=r"data.types: there is no column 'usr'; did you mean 'user'\?"):
         convert(path, tmp_path / "out.parquet", DataOptions(types={"usr": "string"}))
@@ -107,3 +108,40 @@ def test_the_command_names_wrong_options_and_its_help_shows_examples(tmp_path: P
         run(path, tmp_path / "b.parquet", "--data-config", tmp_path / "model.yaml")
     done = CliRunner().invoke(command, ["convert", str(path), str(path)])
     assert "is there already; --overwrite replaces it" in str(done.exception)
+
+
+def test_integers_that_no_int64_holds_stay_distinct(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("key,long,signed,real\n9223372036854775809,100000000000000000001,-1,1e30\n" + "7,8,2,1\n")
+    with path.open("a") as file:
+        file.write("18446744073709551615,100000000000000000002,9223372036854775808,9223372036854775808\n")
+    convert(path, tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert [str(kind) for kind in table.schema.types] == ["uint64", "string", "string", "double"]
+    assert table["key"].to_pylist() == [2**63 + 1, 7, 2**64 - 1]
+    assert table["long"].to_pylist() == ["100000000000000000001", "8", "100000000000000000002"]
+
+
+def test_types_are_inferred_from_rows_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("p,t\n" + "".join(f"{row},{row}\n" for row in range(9000)) + "2.5,late\n")
+    options = DataOptions(block_rows=1000)
+    convert(path, tmp_path / "out.parquet", options)
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert [str(kind) for kind in table.schema.types] == ["double", "string"]
+    assert table.slice(8999).to_pylist() == [{"p": 8999.0, "t": "8999"}, {"p": 2.5, "t": "late"}]
+
+    monkeypatch.setattr(delimited, "_SAMPLE_BYTES", 4000)  # less than the file has: some rows are not looked at
+    path.write_text("p\n" + "".join(f"{row}\n" for row in range(1000, 9950)) + "2.5\n" + "1\n" * 2050)
+    assert str(DataRows.open(path, None, options).schema.field("p").type) == "int64"
+    with pytest.raises(InvalidInput, match=r"line 8952, column 'p': '2.5' is no int64, .* data.types: {p: double}, or"):
+        convert(path, tmp_path / "out2.parquet", options)
+    convert(path, tmp_path / "out3.parquet", DataOptions(block_rows=1000, types={"p": "double"}))
+
+
+def test_text_that_is_not_utf_8_is_no_binary_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"user,item\n" + b"1,Z\n" * 2000 + b"2,Z\xfcrich\n")
+    with pytest.raises(ConfigError, match=r"a.csv.*: line 2002, column 'item': the text is not UTF-8"):
+        convert(path, tmp_path / "out.parquet", DataOptions(block_rows=1000))
+    convert(path, tmp_path / "out.parquet", DataOptions(types={"item": "binary"}))
