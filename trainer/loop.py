@@ -25,6 +25,7 @@ from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, Prefetcher,
 from trainer.embedding import EmbeddingTable, RowMemory, global_clip
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
+from trainer.label_means import begin_at_means
 from trainer.models import RankingModel
 from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
 from trainer.progress import Display
@@ -108,6 +109,10 @@ class TrainingLoop:
         """Fills model, tables and optimizers, all new, from another run or version; training begins at step 0."""
         self._schedule.set(0)  # what FTRL makes of rows from elsewhere depends on the learning rate
         return start_config(self.config, given, self.model, self.tables, self.dense_optimizer, self.sparse_optimizer)
+
+    def begin_at_means(self) -> None:
+        """Lets regressions begin at the mean label of the first rows. For a new run that starts from nothing else."""
+        begin_at_means(self.model, self._stream().epoch(0), self.config.targets)
 
     def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
         """Publishes from this call on. A snapshot that the publisher has pending is written first."""

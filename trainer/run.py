@@ -182,6 +182,8 @@ def _started(
     report = None
     if given is not None:
         report = loop.start_from(given if isinstance(given, StartFrom) else StartFrom(given))
+    else:
+        loop.begin_at_means()
     save_start(output, report)
     return report
 

@@ -61,6 +61,13 @@ class RankingModel(nn.Module, ABC):
             )
         return batch_loss(logits, batch, targets), logits
 
+    def output_biases(self) -> Sequence[Tensor]:
+        """Weights that are added to the values of the heads: joined, (K,); none for a model that has no such weights.
+
+        Those of a regression begin at the mean label.
+        """
+        return ()
+
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
         """The layouts of the weights, by name, of a model of this class over these inputs.
@@ -196,6 +203,14 @@ def _output(task: TaskConfig, logits: Tensor) -> Tensor:
             return torch.softmax(logits, dim=1)
         case _:
             return logits
+
+
+def last_bias(layers: nn.Module) -> Tensor:
+    """Returns the bias of the last layer of an MLP that `mlp` built with `out`."""
+    assert isinstance(layers, nn.Sequential)
+    layer = layers[-1]
+    assert isinstance(layer, nn.Linear)
+    return layer.bias
 
 
 def mlp(width: int, hidden: Sequence[int], *, dropout: float = 0.0, out: int | None = None) -> nn.Sequential:

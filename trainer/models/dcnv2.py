@@ -6,14 +6,14 @@ Systems", 2021; a cross layer makes x0 * (W x + b) + x of x, with W = U V of low
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from trainer.model_config import DcnV2Config
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
 
 
 class DcnV2(RankingModel):
@@ -40,6 +40,9 @@ class DcnV2(RankingModel):
             crossed = torch.cat([crossed, self.deep(first)], dim=1)
         result: Tensor = self.top(crossed)
         return result
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return (last_bias(self.top),)
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:

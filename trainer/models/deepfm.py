@@ -6,7 +6,7 @@ weight of an id is the first value of its row, the other D - 1 are its factors: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,9 @@ class DeepFm(RankingModel):
         else:
             result = self.bias + (first_order + pairs) * self.fm_share + self.deep(torch.cat(deep, dim=1))
         return result
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return (self.bias,)
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:

@@ -6,14 +6,14 @@ a sequence are normalised (softmax), which keeps the sum's size independent of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from trainer.model_config import DinConfig
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
 from trainer.models.sequence_inputs import sequence_shape
 
 _HIDDEN = -1e9
@@ -47,6 +47,9 @@ class Din(RankingModel):
         joined = torch.cat([*pooled, interest, interest * target, *self.features.dense(inputs)], dim=1)
         result: Tensor = self.top(joined)
         return result
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return (last_bias(self.top),)
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:

@@ -5,14 +5,14 @@ Source: Naumov et al., "Deep Learning Recommendation Model for Personalization a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from trainer.model_config import DlrmConfig
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
 from trainer.models.interactions import PairProducts
 
 
@@ -38,6 +38,9 @@ class Dlrm(RankingModel):
             joined = self.pairs.by_operators([*([] if first is None else [first]), *embedded.parts()])
         result: Tensor = self.top(joined)
         return result
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return (last_bias(self.top),)
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:

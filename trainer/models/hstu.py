@@ -11,7 +11,7 @@ B batch, T tokens (the target and L items), D values of a state, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from trainer.model_config import HstuConfig
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
 from trainer.models.sequence_inputs import NewestFirst, check_heads, older_or_same, sequence_shape, split_heads
 
 
@@ -56,6 +56,9 @@ class Hstu(RankingModel):
         joined = torch.cat([*pooled, states[:, 0], *self.features.dense(inputs)], dim=1)
         result: Tensor = self.top(joined)
         return result
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return (last_bias(self.top),)
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainer.model_config import MmoeConfig
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
 
 
 class Mmoe(RankingModel):
@@ -34,6 +34,9 @@ class Mmoe(RankingModel):
         made = [expert(joined) for expert in self.experts]
         heads = [self.towers[name](mixed(made, gate(joined))) for name, gate in self.gates.items()]
         return heads[0] if len(heads) == 1 else torch.cat(heads, dim=1)
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return [last_bias(tower) for tower in self.towers.values()]
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainer.model_config import PleConfig
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
 from trainer.models.mmoe import gate_layouts, key, mixed, towers
 
 
@@ -40,6 +40,9 @@ class Ple(RankingModel):
             values, shared = level(values, shared)
         heads = [tower(values[name]) for name, tower in self.towers.items()]
         return heads[0] if len(heads) == 1 else torch.cat(heads, dim=1)
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return [last_bias(tower) for tower in self.towers.values()]
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:

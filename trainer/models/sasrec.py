@@ -9,14 +9,14 @@ B batch, L length, D values of a state, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from trainer.model_config import SasRecConfig
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
 from trainer.models.sequence_inputs import NewestFirst, check_heads, older_or_same, sequence_shape, split_heads
 
 _HIDDEN = -1e9
@@ -57,6 +57,9 @@ class SasRec(RankingModel):
         joined = torch.cat([*pooled, newest, newest * target, *self.features.dense(inputs)], dim=1)
         result: Tensor = self.top(joined)
         return result
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return (last_bias(self.top),)
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:

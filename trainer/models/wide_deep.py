@@ -7,7 +7,7 @@ is a linear weight alone, which suits crosses of features; both parts learn with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,9 @@ class WideDeep(RankingModel):
             deep = [field[:, 1:] for field in pooled if field.shape[1] > 1]
             result = result + self.deep(torch.cat([*deep, *dense], dim=1))
         return result
+
+    def output_biases(self) -> Sequence[Tensor]:
+        return (self.bias,)
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
