@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage.data.formats import text_type
+from storage.data.missing import kind_of_missing, missing_value
 from storage.errors import ConfigError, InvalidInput
 from storage.features import InputSpec
 from storage.features.arrow import column_from_arrow
@@ -94,14 +95,14 @@ class ColumnCheck:
         for name, hint in self.hints().items():
             if name in self.missing and name not in self.found:
                 value = self.missing[name]
-                kind = hint if hint is not None else pa.scalar(value).type
+                kind = kind_of_missing(name, value, hint)
                 for entry in self.wanted.inputs:
                     if entry.source == name:
                         self._check_input("data.missing_columns", entry, {name: kind})
                 self.found[name] = (kind, "data.missing_columns")
         for name, value in self.missing.items():
             if name in self.found:
-                _check_value(name, value, self.found[name][0])
+                missing_value(name, value, self.found[name][0])
         return pa.schema([pa.field(name, kind) for name, (kind, _) in self.found.items()])
 
     def hints(self) -> dict[str, Any]:
@@ -166,21 +167,6 @@ class ColumnCheck:
                 f"{path}: the column {name!r} holds {kind}; expected {before}, as in {first}. Convert one of them",
                 field="data",
             ) from None
-
-
-def filled(value: Any, kind: Any, rows: int) -> Any:
-    """Returns a column of one value, for files that do not have it."""
-    return pa.repeat(pa.scalar(value, kind), rows)
-
-
-def _check_value(name: str, value: Any, kind: Any) -> None:
-    try:
-        pa.scalar(value, kind)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        raise ConfigError(
-            f"data.missing_columns.{name}: {value!r} is no {kind}, as the column is",
-            field=f"data.missing_columns.{name}",
-        ) from None
 
 
 def in_type(array: Any, kind: Any, column: str) -> Any:

@@ -56,14 +56,14 @@ class DataOptions(StrictModel):
     @classmethod
     def _one_character(cls, value: str | None) -> str | None:
         if value is not None and (len(value) != 1 or not value.isascii() or value in "\r\n"):
-            raise ValueError(f"expected one ASCII character that ends no line, got {value!r}")
+            raise ValueError("expected one ASCII character that ends no line")
         return value
 
     @field_validator("list_delimiter")
     @classmethod
     def _some_text(cls, value: str) -> str:
         if not value:
-            raise ValueError("expected one character or more between the values of a list, got an empty text")
+            raise ValueError("expected one character or more between the values of a list")
         return value
 
     @field_validator("columns")
@@ -92,6 +92,10 @@ class DataOptions(StrictModel):
             )
         if self.header is False and self.columns is None:
             raise ValueError("header: false needs `columns`, the names of the columns in their order")
+        if self.quote is not None and self.quote == (self.delimiter or ("\t" if self.format == "tsv" else ",")):
+            raise ValueError(
+                f"quote: {self.quote!r} is the delimiter too; expected another character, or null for none"
+            )
         return self
 
     def types_of(self, hints: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.data.columns import ColumnCheck, Wanted, filled, in_type
+from storage.data.columns import ColumnCheck, Wanted, in_type
 from storage.data.files import FORMAT_TITLES, DataFile
 from storage.data.formats import FORMATS, Block
 from storage.data.index import BlockIndex
+from storage.data.missing import missing_value
 from storage.data.options import DataOptions
 from storage.data.partitions import partition_array, partition_types
 from storage.data.sources import Data, data_files
@@ -63,7 +64,8 @@ class RowBlock:
             return in_type(table.column(entry.name), entry.type, entry.name)
         if entry.name in dict(self.file.partition):
             return pa.chunked_array([partition_array(self.file, entry.name, entry.type, self.rows)])
-        return pa.chunked_array([filled(self.options.missing_columns[entry.name], entry.type, self.rows)])
+        value = missing_value(entry.name, self.options.missing_columns[entry.name], entry.type)
+        return pa.chunked_array([pa.repeat(value, self.rows)])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pyarrow.feather as feather
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from storage.data import BlockIndex, DataOptions, DataRows, Wanted
 from storage.errors import ConfigError, InvalidInput
@@ -261,3 +262,43 @@ def test_tables_in_memory_and_patterns(tmp_path: Path) -> None:
         opened(str(tmp_path / "*.orc"), USER)
     with pytest.raises(ConfigError, match="expected paths, a pyarrow Table or a DataFrame, got dict"):
         opened({"user": [1]}, USER)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "expected"),
+    [
+        ("user", 1.9, "1.9 is no int64"),
+        ("user", True, "True is no int64"),
+        ("price", True, "True is no float"),
+        ("tags", [1, 2.5], r"\[1, 2.5\] is no list<"),
+    ],
+)
+def test_values_of_missing_columns_are_not_bent_to_their_type(
+    tmp_path: Path, entry: str, value: Any, expected: str
+) -> None:
+    path = text(tmp_path / "a.csv", "city\nBonn\n")
+    with pytest.raises(ConfigError, match=rf"data.missing_columns.{entry}: {expected}"):
+        opened(path, CITY, USER, PRICE, TAGS, missing_columns={"user": 1, "price": 1, "tags": [], entry: value})
+
+
+def test_times_of_missing_columns_are_read_as_those_of_text(tmp_path: Path) -> None:
+    bare = text(tmp_path / "a.csv", "user\n1\n")
+    timed = text(tmp_path / "b.csv", "user,at\n2,2026-01-01 00:00:01\n")
+    for files in ([bare], [bare, timed]):  # with and without a file that has the column
+        rows = opened(files, USER, AT, missing_columns={"at": "2026-01-01 00:00:00"})
+        assert rows.column_types["at"] == "timestamp"
+        assert rows.read()["at"][0].as_py() == datetime.datetime(2026, 1, 1)
+    with pytest.raises(ConfigError, match=r"missing_columns.at: 5 is no timestamp.*; write a time as text, such as"):
+        opened([bare, timed], USER, AT, missing_columns={"at": 5})
+    with pytest.raises(ConfigError, match=r"missing_columns.at: 'noon' is no int64"):
+        opened(bare, USER, AT, missing_columns={"at": "noon"})
+
+
+def test_options_of_text_that_cannot_work_are_named_once() -> None:
+    for name in ("delimiter", "quote"):
+        with pytest.raises(ValidationError) as caught:
+            DataOptions(**{name: ";;"})
+        assert "got" not in caught.value.errors()[0]["msg"]  # the caller says what was given
+    for options in ({"delimiter": ";", "quote": ";"}, {"quote": ","}, {"format": "tsv", "quote": "\t"}):
+        with pytest.raises(ValidationError, match=r"quote: .* is the delimiter too"):
+            DataOptions(**options)
