@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,23 @@ def data_options(config: Path | None, given: dict[str, Any] | None = None) -> Da
 
     content = {} if config is None else data_section(config)
     return parse_config(DataOptions, {**content, **(given or {})}, source="data")
+
+
+@contextmanager
+def advice_on_columns() -> Iterator[None]:
+    """Adds to the error for an input without its column what --data-config can say about it."""
+    from storage.errors import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        if not (error.field or "").endswith(".column"):
+            raise
+        raise ConfigError(
+            f"{error}. The model's YAML, named with --data-config, says in its section `data:` how files are laid out, "
+            "and in its missing_columns what stands for a column that is not there",
+            field=error.field,
+        ) from None
 
 
 def named(texts: tuple[str, ...], option: str) -> dict[str, str]:

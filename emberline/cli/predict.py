@@ -16,7 +16,7 @@ import click
 from pydantic import ValidationError
 
 from emberline.cli.command import Command, LocalPath
-from emberline.cli.data_options import DATA_CONFIG, data_options
+from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
 from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, InputSpec, column_from_arrow
@@ -131,21 +131,14 @@ def _from_file(path: Path, config: Path | None, inputs: Sequence[InputSpec], ski
         return _from_json_lines(path, inputs, skip, rows)
     from storage.data import DataRows, Wanted
 
-    opened = DataRows.open(path, Wanted(inputs, optional=[entry.name for entry in inputs]), data_options(config))
-    there = [entry for entry in inputs if entry.source in opened.schema.names]
-    if not there:
-        raise ConfigError(
-            f"{path} has none of the columns of the model's inputs: {[entry.source for entry in inputs]}; its first "
-            f"line may lack them, or there may be another delimiter: name the model's YAML, whose section `data:` says "
-            "how files are laid out, with --data-config",
-            field="data",
-        )
+    with advice_on_columns():
+        opened = DataRows.open(path, Wanted(inputs), data_options(config))
     chosen = opened.range(skip, skip + rows)
     if chosen.rows == 0:
         raise ConfigError(f"{path} has {opened.rows} rows; nothing is left after --skip {skip}", field="skip")
     table = chosen.read()
-    columns = [_json_values(entry, column_from_arrow(table.column(entry.source), entry)) for entry in there]
-    return [{entry.name: value for entry, value in zip(there, row, strict=True)} for row in zip(*columns, strict=True)]
+    columns = [_json_values(entry, column_from_arrow(table.column(entry.source), entry)) for entry in inputs]
+    return [{entry.name: value for entry, value in zip(inputs, row, strict=True)} for row in zip(*columns, strict=True)]
 
 
 def _from_json_lines(path: Path, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:

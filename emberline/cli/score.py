@@ -13,7 +13,7 @@ import click
 from rich.progress import Progress
 
 from emberline.cli.command import Command, DataArgument, LocalPath
-from emberline.cli.data_options import DATA_CONFIG, data_options
+from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
 from emberline.cli.sizes import BYTES
 from emberline.cli.target import bars, check_target, counting
 
@@ -89,7 +89,8 @@ def score(
     from serving.scoring import Scorer, find_as_of, open_source, score_parquet
 
     found = find_as_of(model, as_of)
-    rows = open_source(found.version.spec, source, keep, data_options(data_config))
+    with advice_on_columns():
+        rows = open_source(found.version.spec, source, keep, data_options(data_config))
     with (
         _folder(store, target) as folder,
         bars(quiet) as shown,

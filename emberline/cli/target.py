@@ -14,7 +14,18 @@ from storage.errors import InvalidInput
 
 
 def check_target(target: Path, overwrite: bool) -> None:
-    """Raises InvalidInput when OUT has no folder, or is there and is not to be replaced."""
+    """Raises InvalidInput when OUT is named as a file of another format than Parquet, has no folder, or is there and is
+    not to be replaced.
+    """
+    from storage.data.files import FORMAT_TITLES, SUFFIXES
+
+    other = SUFFIXES.get(target.suffix.lower(), "parquet")
+    if other != "parquet":
+        raise InvalidInput(
+            f"OUT {target}: what is written is Parquet, and {target.suffix} means {FORMAT_TITLES[other]}; expected a "
+            f"name such as {target.stem}.parquet",
+            field="OUT",
+        )
     if not target.parent.is_dir():
         raise InvalidInput(f"OUT {target}: there is no folder {target.parent}", field="OUT")
     if target.exists() and not overwrite:

@@ -131,8 +131,7 @@ def open_source(
     keep: columns that are copied into the result. options: how the files are laid out. Raises ConfigError naming the
     file and the column that is missing, or of another type than in training: before a model is loaded for it.
     """
-    optional = [entry.name for entry in spec.inputs if entry.missing == "null"]
-    return DataRows.open(source, Wanted(spec.inputs, keep=keep, optional=optional), options)
+    return DataRows.open(source, Wanted(spec.inputs, keep=keep), options)
 
 
 def score_parquet(
@@ -178,11 +177,10 @@ def _scored(
     scorer: Scorer, source: DataRows, batch_rows: int, threads: int
 ) -> Iterator[tuple[pa.RecordBatch, list[np.ndarray]]]:
     """Yields batches with their scores, in order; at most _AHEAD batches a thread are under way."""
-    inputs = [entry for entry in scorer.spec.inputs if entry.source in source.schema.names]
 
     def work(batch: pa.RecordBatch, first: int) -> list[np.ndarray]:
         try:
-            columns = {entry.name: column_from_arrow(batch.column(entry.source), entry) for entry in inputs}
+            columns = {entry.name: column_from_arrow(batch.column(entry.source), entry) for entry in scorer.spec.inputs}
             return scorer.score(columns, batch.num_rows)
         except InvalidInput as error:
             raise InvalidInput(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +34,6 @@ class Wanted:
     keep: Sequence[str] = ()
     #: The field of the configuration that names a column of `keep`, where it is not `keep`.
     fields: Mapping[str, str] = field(default_factory=dict)
-    #: The names of inputs that may have no column.
-    optional: Collection[str] = ()
     #: True when inputs of unknown type take the type of this data, as at the start of a training.
     learns: bool = False
 
@@ -62,7 +60,7 @@ class ColumnCheck:
         for entry in self.wanted.inputs:
             if entry.source in there:
                 self._check_input(path, entry, there)
-            elif entry.name not in self.wanted.optional and entry.source not in self.missing:
+            elif entry.source not in self.missing:
                 near = did_you_mean(entry.source, there).partition("; known")[0]
                 raise ConfigError(
                     f"{path}: input {entry.name!r} wants the column {entry.source!r}, which is not there"

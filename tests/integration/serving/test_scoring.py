@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from emberline.cli.frame import command as cli
 from serving.scoring import Scorer, export_table, find_as_of, open_source, score_parquet
+from storage.data import DataOptions
 from storage.errors import ConfigError, InvalidInput, NotFound, ParityError
 from tests.integration.serving.planted import DIM, Planted, World, planted_row
 
@@ -181,6 +182,12 @@ def test_rows_that_cannot_be_scored_are_named_and_nothing_is_left(chain: Chain, 
     pq.write_table(pa.table({"items": [[1]]}), tmp_path / "short.parquet")
     with pytest.raises(ConfigError, match="'user' wants the column 'user', which is not there; the file has: items"):
         open_source(spec, tmp_path / "short.parquet")
+    nulls = tuple(entry.model_copy(update={"missing": "null"}) for entry in spec.inputs)
+    lenient = spec.model_copy(update={"inputs": nulls})
+    with pytest.raises(ConfigError, match="'user' wants the column 'user', which is not there; the file has: items"):
+        open_source(lenient, tmp_path / "short.parquet")
+    named = DataOptions(missing_columns={"user": None})
+    assert open_source(lenient, tmp_path / "short.parquet", options=named).read()["user"].to_pylist() == [None]
     with pytest.raises(ConfigError, match="has no column 'reason'"):
         open_source(spec, chain.source, ["reason"])
     (tmp_path / "no.parquet").write_text("rows")

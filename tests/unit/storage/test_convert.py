@@ -107,6 +107,9 @@ def test_the_command_names_wrong_options_and_its_help_shows_examples(tmp_path: P
     with pytest.raises(ConfigError, match=r"delimter: unknown key; did you mean 'delimiter'\?"):
         run(path, tmp_path / "b.parquet", "--data-config", tmp_path / "model.yaml")
     done = CliRunner().invoke(command, ["convert", str(path), str(path)])
+    assert ".csv means CSV; expected a name such as a.parquet" in str(done.exception)
+    (tmp_path / "b.parquet").touch()
+    done = CliRunner().invoke(command, ["convert", str(path), str(tmp_path / "b.parquet")])
     assert "is there already; --overwrite replaces it" in str(done.exception)
 
 
