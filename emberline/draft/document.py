@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
@@ -58,6 +58,8 @@ class Document:
     rows: int
     sample_rows: int
     options: DataOptions
+    #: Words that stand for no value, by the column that has them.
+    null_words: Mapping[str, Sequence[str]]
     arguments: str
 
     def text(self) -> str:
@@ -106,7 +108,14 @@ class Document:
 
     def _data(self) -> list[str]:
         said = self.options.model_dump(mode="json", exclude_defaults=True)
-        return [f"data: {json.dumps(said)}"] if said else []
+        if not said:
+            return []
+        words = sorted({word for found in self.null_words.values() for word in found})
+        comment = (
+            f"{', '.join(self.null_words)}: numbers, where {', '.join(words)} {'is' if len(words) == 1 else 'are'} no "
+            "value; null_values says so for all columns."
+        )
+        return [*(_comment(comment) if words else []), f"data: {json.dumps(said, ensure_ascii=False)}"]
 
     def _found(self) -> list[str]:
         groups: dict[str, list[str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ from trainer.config import TrainConfig, parse_text
 from trainer.data import BatchMaker
 
 MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2", "din", "sasrec", "hstu")
-_NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_:-]+")
+_NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+_NAME_AT_MOST, _SHORTENED = 64, 48
 _CHECKED_ROWS = 1000
 
 
@@ -51,7 +53,8 @@ def draft(
     Raises ConfigError for data that cannot be read, and for a label that is none.
     """
     options = options or DataOptions()
-    table, total = read_sample(data, options, rows)
+    reading, total = read_sample(data, options, rows, label)
+    table, options = reading.table, reading.options
     columns = describe(table)
     _check_text(columns, options)
     target = find_label(columns, label, text)
@@ -82,6 +85,7 @@ def draft(
         rows=total,
         sample_rows=table.num_rows,
         options=options,
+        null_words=reading.null_words,
         arguments=" ".join(map(str, data)),
     )
     written = document.text()
@@ -138,13 +142,23 @@ def _parts(
 def _names(columns: Sequence[str]) -> dict[str, str]:
     """Returns a name for each column that features may have."""
     names: dict[str, str] = {}
-    for column in columns:
-        plain = _NOT_OF_NAMES.sub("_", column).lstrip(":-")[:100] or "column"
-        name, number = plain, 2
+    for place, column in enumerate(columns, 1):
+        name = plain = _name(column) or f"column_{place}"
+        number = 2
         while name in names.values() or (name in columns and name != column):
             name, number = f"{plain}_{number}", number + 1
         names[column] = name
     return names
+
+
+def _name(column: str) -> str:
+    """Returns what a column's name has of letters and digits in ASCII; an empty text for one without any."""
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", column) if not unicodedata.combining(sign))
+    name = _NOT_OF_NAMES.sub("_", plain)
+    if name != column:
+        name = name.strip("_-")
+    # Features of a column have its name and a suffix.
+    return name.lstrip("-") if len(name) <= _NAME_AT_MOST else name[:_SHORTENED].strip("_-")
 
 
 def _model_name(data: list[Any]) -> str:

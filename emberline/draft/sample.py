@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from emberline.draft.raw_text import Reading, reread
 from storage.data import DataOptions, DataPath, DataRows
 from storage.data.columns import plain
 from storage.errors import ConfigError
@@ -56,8 +57,8 @@ class ColumnSample:
         return np.asarray(values.to_numpy(zero_copy_only=False)).astype(np.float64)
 
 
-def read_sample(data: DataPath | list[Any], options: DataOptions, rows: int) -> tuple[Any, int]:
-    """Returns a pyarrow Table of at most `rows` rows, spread over the data, and how many rows the data has.
+def read_sample(data: DataPath | list[Any], options: DataOptions, rows: int, label: str) -> tuple[Reading, int]:
+    """Returns at most `rows` rows, spread over the data, and how many rows the data has.
 
     Raises ConfigError for data that cannot be read, or has no rows.
     """
@@ -71,11 +72,14 @@ def read_sample(data: DataPath | list[Any], options: DataOptions, rows: int) -> 
     total = everything.rows
     if total == 0:
         raise ConfigError(f"{_named(data)}: the data has no rows; give more data", field="data")
-    if total <= rows:
-        return everything.read(), total
     size = max(rows // _PIECES, 1)
     starts = np.linspace(0, total - size, min(_PIECES, rows)).astype(int).tolist()
-    return pa.concat_tables([everything.range(start, start + size).read() for start in starts]), total
+    pieces = [everything] if total <= rows else [everything.range(start, start + size) for start in starts]
+    table = pa.concat_tables([piece.read() for piece in pieces])
+    if any(block.file.format not in ("csv", "tsv") for block in everything.blocks):
+        return Reading(table, options), total
+    blocks = tuple(block for piece in pieces for block in piece.blocks)
+    return reread(table, replace(everything, blocks=blocks), options, label), total
 
 
 def delimiter_option(line: str) -> str | None:

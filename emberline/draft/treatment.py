@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from emberline.draft.raw_text import looks_like_json, looks_like_numbers
 from emberline.draft.sample import ColumnSample
 
 _ID = re.compile(r"(^|_)(id|ids|key|hash|code|zip|zipcode|postcode|sku|asin|isbn|uuid|user|item|product|category)(_|$)")
@@ -97,12 +98,18 @@ def is_id(column: ColumnSample) -> bool:
     numbers = np.abs(column.numbers())
     # Counts and prices lie near their low end; ids that were hashed or spread lie anywhere.
     is_spread = bool(numbers.max() >= 1e7 and np.median(numbers) * 50 > numbers.max())
-    return is_spread or (column.distinct > 2 and bool(_ID.search(column.name.lower())))
+    return is_spread or (column.distinct > 2 and bool(_ID.search(_words(column.name))))
+
+
+def _words(name: str) -> str:
+    """Returns a name in lower case with _ between its words: of userId, user-id and user id, user_id."""
+    parted = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
+    return re.sub(r"[^a-z0-9]+", "_", parted.lower())
 
 
 def unit_of_time(column: ColumnSample) -> str | None:
     """Returns the unit of integers that are times since 1970, by their name and range; None for others."""
-    if column.kind != "integer" or not _TIME.search(column.name.lower()):
+    if column.kind != "integer" or not _TIME.search(_words(column.name)):
         return None
     numbers = column.numbers()
     low, high = float(numbers.min()), float(numbers.max())
@@ -131,7 +138,15 @@ def _admission(column: ColumnSample) -> str:
 
 
 def _text(column: ColumnSample) -> Treatment:
-    delimiter = _delimiter(column)
+    texts = pc.unique(column.values)
+    whole = ""
+    if looks_like_numbers(texts):
+        whole = "looks like numbers, taken as ids; write 1234.5 for 1.234,5 or 1,234.5 to have numbers"
+    elif looks_like_json(texts):
+        whole = "JSON, each text taken as one id; write 1|2|3 and give the input kind: list to have lists"
+    if whole:
+        return replace(_ids(column, ("{op: hash, salt: $each}",), "dtype: BYTES"), found=whole)
+    delimiter = _delimiter(texts)
     if delimiter is None:
         return _ids(column, ("{op: hash, salt: $each}",), "dtype: BYTES")
     steps = (f'{{op: split, delimiter: "{delimiter}"}}', "{op: hash, salt: $each}")
@@ -140,9 +155,8 @@ def _text(column: ColumnSample) -> Treatment:
     return Treatment("dtype: BYTES", (FeatureDraft("", steps, rest),), _admission(column), found)
 
 
-def _delimiter(column: ColumnSample) -> str | None:
+def _delimiter(texts: Any) -> str | None:
     """Returns what separates words of a text; None unless the words come again far more often than the texts."""
-    texts = pc.unique(column.values)
     for delimiter in _DELIMITERS:
         several = pc.sum(pc.match_substring(texts, delimiter)).as_py() or 0
         if several * 3 < len(texts):
@@ -190,6 +204,8 @@ def _number(column: ColumnSample, *, binned: bool) -> Treatment:
     low, high, mean, deviation = numbers.min(), numbers.max(), numbers.mean(), numbers.std()
     if column.distinct < 2:
         return Treatment(given, nulls, None, "one value or null")
+    if deviation == 0.0:
+        return Treatment(given, (_buckets([float(low)]),), "", "one value or infinite, cut there")
     skew = float(np.mean(((numbers - mean) / deviation) ** 3))
     # A few negative values among counts are marks, such as -1 for unknown; log reads them as 0.
     is_count = skew > 2 and low >= min(0.0, -0.01 * high)

@@ -11,6 +11,8 @@ from emberline.cli.frame import command
 from emberline.cli.predict import _from_file
 from storage.errors import ConfigError
 from storage.features import InputSpec
+from trainer import train
+from trainer.config import TrainConfig, load_config
 
 
 def init(*arguments: object) -> Result:
@@ -73,3 +75,68 @@ def test_predict_sends_nulls_only_for_columns_that_missing_columns_names(tmp_pat
     (tmp_path / "rows.yaml").write_text("data: {missing_columns: {price: null}}")
     rows = _from_file(tmp_path / "rows.csv", tmp_path / "rows.yaml", wanted, 0, 1)
     assert rows == [{"user": 1, "price": None}]
+
+
+def columns_of(tmp_path: Path, **columns: list[str]) -> TrainConfig:
+    """Writes text as it is, and returns the drafted configuration."""
+    columns["user id"] = [str(row % 20) for row in range(200)]
+    columns["y"] = [str(row % 3 % 2) for row in range(200)]
+    lines = [columns, *zip(*(values * (200 // len(values)) for values in columns.values()), strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(",".join(line) for line in lines) + "\n", encoding="utf-8")
+    done = init(tmp_path / "rows.csv")
+    assert done.exit_code == 0, done.exception
+    (tmp_path / "rows.yaml").write_text(done.stdout, encoding="utf-8")
+    return load_config(tmp_path / "rows.yaml")
+
+
+def test_words_for_no_value_do_not_make_numbers_text(tmp_path: Path) -> None:
+    price = ["NA", *(f"{row / 7:.3f}" for row in range(98)), "n/a"]
+    made = columns_of(tmp_path, price=price, age=["NaN", "31", "52", "18"], kind=["NA", "new", "old", "used"])
+    dtypes = {entry.name: entry.dtype for entry in made.inputs}
+    assert (dtypes["price"], dtypes["age"], dtypes["kind"]) == ("FP32", "FP32", "BYTES")
+    assert set(made.data.null_values) == {"", "NA", "n/a"}
+    assert "price: numbers, where NA, n/a are no value" in (tmp_path / "rows.yaml").read_text()
+    report = train(made, tmp_path / "rows.csv", output=tmp_path / "run", progress=False)
+    assert report.rows == 200 * made.training.epochs
+
+
+def test_quoted_words_are_values_and_leave_the_column_a_text(tmp_path: Path) -> None:
+    made = columns_of(tmp_path, price=['"NA"', "1.5", "2.5", "3.5"])
+    assert made.data.null_values == ("",)
+    assert next(entry for entry in made.inputs if entry.name == "price").dtype == "BYTES"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([f'"{row},{row % 10}"' for row in range(20)], "price: looks like numbers, taken as ids"),
+        ([f'"1,{row:03}"' for row in range(20)], "price: looks like numbers, taken as ids"),
+        ([f'"[{row % 2}, {row % 3}, 3]"' for row in range(20)], "price: JSON, each text taken as one id"),
+    ],
+)
+def test_numbers_with_commas_and_json_are_not_split(tmp_path: Path, values: list[str], said: str) -> None:
+    made = columns_of(tmp_path, price=values)
+    assert [step.op for step in made.spec.feature("price").transforms] == ["hash", "fill"]
+    assert said in (tmp_path / "rows.yaml").read_text()
+
+
+def test_codes_with_leading_zeros_are_texts_and_names_are_made_to_fit(tmp_path: Path) -> None:
+    long = "x" * 90
+    made = columns_of(
+        tmp_path,
+        code=["007", "07", "12", "5"],
+        предмет=["a", "b"],
+        **{long + "a": ["u", "v"], long + "b": ["u", "w"], "größe:b": ["s", "t"]},
+    )
+    assert {entry.name: entry.source for entry in made.inputs} == {
+        "code": "code",
+        "column_2": "предмет",
+        "x" * 48: long + "a",
+        "x" * 48 + "_2": long + "b",
+        "gro_e_b": "größe:b",
+        "user_id": "user id",
+    }
+    assert made.spec.input("code").dtype == "BYTES"
+    assert made.spec.feature("user_id").output == "ids"
+    report = train(made, tmp_path / "rows.csv", output=tmp_path / "run", progress=False)
+    assert report.rows == 200 * made.training.epochs
