@@ -162,7 +162,8 @@ class ColumnCheck:
             return pa.unify_schemas(fields, promote_options="permissive").field(name).type
         except pa.ArrowException:
             raise ConfigError(
-                f"{path}: the column {name!r} holds {kind}; expected {before}, as in {first}. Convert one of them",
+                f"{path}: the column {name!r} holds {kind}; expected {before}, as in {first}. Convert one of them, "
+                "or set its type in data.types if they are text",
                 field="data",
             ) from None
 

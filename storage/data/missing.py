@@ -20,8 +20,9 @@ def missing_value(column: str, value: Any, kind: Any) -> Any:
     kind: nothing is rounded or cut.
     """
     field = f"data.missing_columns.{column}"
-    if is_time(kind) and isinstance(value, str):
-        found = _time(value, kind)
+    text = value.isoformat() if isinstance(value, datetime.datetime) else value
+    if is_time(kind) and isinstance(text, str):
+        found = _time(text, kind)
         if found is not None:
             return found
     elif _fits(value, kind):
@@ -65,7 +66,9 @@ def _time(text: str, kind: Any) -> Any:
     array = pa.array([text])
     for first in (pa.timestamp("us"), pa.timestamp("us", "UTC"), kind):
         try:
-            return array.cast(first).cast(kind)[0]
+            time = array.cast(first)
+            if time.cast(kind).cast(first) == time:  # a date has no hours
+                return time.cast(kind)[0]
         except pa.ArrowException:
             continue
     return None

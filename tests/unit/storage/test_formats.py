@@ -290,6 +290,10 @@ def test_times_of_missing_columns_are_read_as_those_of_text(tmp_path: Path) -> N
         assert rows.read()["at"][0].as_py() == datetime.datetime(2026, 1, 1)
     with pytest.raises(ConfigError, match=r"missing_columns.at: 5 is no timestamp.*; write a time as text, such as"):
         opened([bare, timed], USER, AT, missing_columns={"at": 5})
+    days = text(tmp_path / "c.csv", "user,at\n2,2026-01-01\n")
+    assert opened([bare, days], USER, AT, missing_columns={"at": "2026-01-01"}).read()["at"][0].as_py().day == 1
+    with pytest.raises(ConfigError, match=r"missing_columns.at: '2026-01-01 05:00:00' is no date32"):
+        opened([bare, days], USER, AT, missing_columns={"at": "2026-01-01 05:00:00"})
     with pytest.raises(ConfigError, match=r"missing_columns.at: 'noon' is no int64"):
         opened(bare, USER, AT, missing_columns={"at": "noon"})
 
