@@ -20,7 +20,7 @@ def missing_value(column: str, value: Any, kind: Any) -> Any:
     kind: nothing is rounded or cut.
     """
     field = f"data.missing_columns.{column}"
-    text = value.isoformat() if isinstance(value, datetime.datetime) else value
+    text = value.isoformat() if isinstance(value, datetime.date) else value
     if is_time(kind) and isinstance(text, str):
         found = _time(text, kind)
         if found is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -284,8 +285,9 @@ def test_values_of_missing_columns_are_not_bent_to_their_type(
 def test_times_of_missing_columns_are_read_as_those_of_text(tmp_path: Path) -> None:
     bare = text(tmp_path / "a.csv", "user\n1\n")
     timed = text(tmp_path / "b.csv", "user,at\n2,2026-01-01 00:00:01\n")
-    for files in ([bare], [bare, timed]):  # with and without a file that has the column
-        rows = opened(files, USER, AT, missing_columns={"at": "2026-01-01 00:00:00"})
+    written = ("2026-01-01 00:00:00", datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1))  # YAML knows dates
+    for files, at in itertools.product(([bare], [bare, timed]), written):  # also without a file that has the column
+        rows = opened(files, USER, AT, missing_columns={"at": at})
         assert rows.column_types["at"] == "timestamp"
         assert rows.read()["at"][0].as_py() == datetime.datetime(2026, 1, 1)
     with pytest.raises(ConfigError, match=r"missing_columns.at: 5 is no timestamp.*; write a time as text, such as"):
