@@ -261,8 +261,9 @@ def test_a_missing_repository_or_model_and_a_store_inside_are_refused(repository
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_exits_with_0(repository: Path, tmp_path: Path, number: signal.Signals) -> None:
     script = (
-        "import logging, sys; from pathlib import Path; from serving import ServerConfig, serve;"
+        "import logging, signal, sys; from pathlib import Path; from serving import ServerConfig, serve;"
         "logging.basicConfig(level=logging.INFO);"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"  # a background job of a shell ignores it
         "serve(ServerConfig(model_repository=Path(sys.argv[1]), store=Path(sys.argv[2]), http_port=0, grpc_port=0,"
         " metrics_port=0))"
     )
