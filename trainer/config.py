@@ -9,7 +9,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -194,6 +194,13 @@ class TrainConfig(StrictModel):
                 if name not in read:
                     raise ValueError(f"data.{key}: {name!r} is no column that is read{did_you_mean(name, read)}")
         return self
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Returns a copy with other values, as pydantic does, and nothing of what was derived from the old ones."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in ("targets", "_lowered"):
+            copied.__dict__.pop(name, None)
+        return copied
 
     @cached_property
     def targets(self) -> Targets:

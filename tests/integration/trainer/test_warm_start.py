@@ -31,6 +31,7 @@ from tests.integration.trainer.warm_starts import (
 from trainer import StartFrom, load_trained, plan_start, train
 from trainer.checkpoint import checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig
+from trainer.label_config import LabelConfig
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.optimizers import dense_optimizer
@@ -259,7 +260,7 @@ def test_another_label_is_learned_with_the_same_rows(runs: Path, config_of: Make
     data = pq.read_table(clicks / "a.parquet")
     bought = pa.array(data.column("clicked").to_numpy()[::-1].copy())
     pq.write_table(data.append_column("bought", bought).drop_columns(["clicked"]), tmp_path / "a.parquet")
-    config = config_of(epochs="1").model_copy(update={"label": "bought"})
+    config = config_of(epochs="1").model_copy(update={"label": LabelConfig(column="bought")})
     report = train(
         config, tmp_path / "a.parquet", output=tmp_path / "new", start_from=runs / "deepfm", progress=False, limit=600
     )

@@ -10,6 +10,7 @@ import yaml
 
 from storage.errors import ConfigError
 from trainer.config import load_config, parse_text
+from trainer.label_config import LabelConfig
 from trainer.settings import settings_of
 
 GOOD = """
@@ -194,3 +195,12 @@ def test_a_number_with_an_exponent_and_no_dot_is_a_number_and_a_run_reads_what_i
     assert load_config(tmp_path / "config.json") == config
     with pytest.raises(ConfigError, match="expected a number, got '1e-15'"):
         parse_text(text.replace("1e-15", "'1e-15'"))
+
+
+def test_a_copy_with_other_values_derives_nothing_from_the_old_ones() -> None:
+    config = parse_text(GOOD)
+    assert config.targets.tasks[0].label.column == config.label.column
+    assert config.spec.features
+    other = config.model_copy(update={"label": LabelConfig(column="bought"), "features": config.features[:1]})
+    assert other.targets.tasks[0].label.column == "bought"
+    assert len(other.spec.features) == 1
