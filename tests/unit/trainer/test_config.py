@@ -199,7 +199,7 @@ def test_a_number_with_an_exponent_and_no_dot_is_a_number_and_a_run_reads_what_i
 
 def test_a_copy_with_other_values_derives_nothing_from_the_old_ones() -> None:
     config = parse_text(GOOD)
-    assert config.targets.tasks[0].label.column == config.label.column
+    assert config.targets.tasks[0].label.column == "clicked"
     assert config.spec.features
     other = config.model_copy(update={"label": LabelConfig(column="bought"), "features": config.features[:1]})
     assert other.targets.tasks[0].label.column == "bought"
