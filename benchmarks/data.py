@@ -12,7 +12,6 @@ training.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +19,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.catalog import Run
 from benchmarks.command import script
-from benchmarks.data_pipeline import pipeline
-from benchmarks.measure import Contestant
+from benchmarks.data_pipeline import pipeline, rate
 from storage.data import DataRows, Wanted
 from trainer.config import TrainConfig, load_config
 from trainer.data import TOGETHER_ROWS, BatchMaker, Prefetcher, RowStream
@@ -82,10 +80,10 @@ def of_batches(run: Run, path: Path, config: TrainConfig, rows: DataRows, size: 
         return seen
 
     contestants = {
-        "ours": _rate(one_thread, rows.rows),
-        "two threads": _rate(two_threads, rows.rows),
-        "pyarrow.read_table": _rate(read_table, rows.rows),
-        "iter_batches to numpy": _rate(to_numpy, rows.rows),
+        "ours": rate(one_thread, rows.rows),
+        "two threads": rate(two_threads, rows.rows),
+        "pyarrow.read_table": rate(read_table, rows.rows),
+        "iter_batches to numpy": rate(to_numpy, rows.rows),
     }
     samples = run.interleave(contestants, max_s=_MAX_S, quiet_cores=0.5)
     claim = f"Parquet to tensors, batches of {size:,}"
@@ -129,7 +127,7 @@ def of_columns(run: Run, path: Path, config: TrainConfig) -> None:
     def reading(rows: DataRows) -> Callable[[], int]:
         return lambda: sum(block.read(rows.schema).num_rows for block in rows.blocks)
 
-    contestants = {"ours": _rate(reading(few), few.rows), "all 40": _rate(reading(everything), few.rows)}
+    contestants = {"ours": rate(reading(few), few.rows), "all 40": rate(reading(everything), few.rows)}
     samples = run.interleave(contestants, max_s=_MAX_S / 4, quiet_cores=0.5)
     share = sum(size[name] for name in inputs) / sum(size[name] for name in FEW)
     run.report.compare(
@@ -158,16 +156,6 @@ def _bytes_read() -> int:
     """Returns the bytes that this process has asked the kernel for."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("rchar")).split()[1])
-
-
-def _rate(work: Callable[[], int], rows: int) -> Contestant:
-    def once(_: int) -> float:
-        began = time.perf_counter()
-        if work() != rows:
-            raise AssertionError(f"expected {rows} rows: the figures would mean nothing")
-        return rows / (time.perf_counter() - began)
-
-    return once
 
 
 if __name__ == "__main__":

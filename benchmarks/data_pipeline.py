@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.nn import functional
 
 from benchmarks.catalog import Run
 from benchmarks.measure import Contestant
+from benchmarks.plain_tables import train_batches
 from trainer.config import TrainConfig
 from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, RowStream
 from trainer.models import build_model, build_tables
@@ -42,8 +42,10 @@ def pipeline(run: Run, path: Path, config: TrainConfig, rows: DataRows) -> None:
 
     contestants: dict[str, Contestant] = {
         "ours": whole,
-        "read alone": _rate(rows, lambda: [None for _ in stream.cut(stream.windows(0), together)]),
-        "features alone": _rate(rows, lambda: [maker.batches(table, BATCH) for table in tables]),
+        "read alone": rate(lambda: sum(table.num_rows for table in stream.cut(stream.windows(0), together)), rows.rows),
+        "features alone": rate(
+            lambda: sum(batch.rows for table in tables for batch in maker.batches(table, BATCH)), rows.rows
+        ),
         "step alone": lambda _: rows.rows / _steps_seconds(config, batches),
     }
     samples = run.interleave(contestants, max_s=_MAX_S)
@@ -60,30 +62,26 @@ def pipeline(run: Run, path: Path, config: TrainConfig, rows: DataRows) -> None:
     run.settle(samples)
 
 
-def _rate(rows: DataRows, work: Callable[[], object]) -> Contestant:
+def rate(work: Callable[[], int], rows: int) -> Contestant:
+    """Returns a contestant that does `work` once and gives `rows` a second; `work` returns how many rows it saw."""
+
     def once(_: int) -> float:
         began = time.perf_counter()
-        work()
-        return rows.rows / (time.perf_counter() - began)
+        if work() != rows:
+            raise AssertionError(f"expected {rows} rows: the figures would mean nothing")
+        return rows / (time.perf_counter() - began)
 
     return once
 
 
 def _steps_seconds(config: TrainConfig, batches: list[Batch]) -> float:
-    """Trains a new model on batches that lie in memory, as an ordinary loop does."""
+    """Trains a new model on batches that lie in memory, and returns the seconds of the steps."""
     with threads(config.training.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
         tables = build_tables(config)
         model = build_model(config, tables)
         dense = dense_optimizer(config.optimizer.dense, model)
         sparse = sparse_optimizer(config.optimizer.sparse, tables)
-        model.train()
         began = time.perf_counter()
-        for batch in batches:
-            dense.zero_grad()
-            sparse.zero_grad()
-            loss = functional.binary_cross_entropy_with_logits(model.logits(batch.inputs), batch.labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            dense.step()
-            sparse.step()
+        train_batches(model, batches, dense, sparse)
         return time.perf_counter() - began

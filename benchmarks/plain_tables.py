@@ -6,7 +6,7 @@ numbered beforehand, over all ids that training and test have, as a torch user d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.nn import functional
 from benchmarks.traffic import Array
 from storage.features.spec import FeatureSpec
 from trainer.config import TrainConfig
-from trainer.data import BatchMaker, DataRows, RowStream
+from trainer.data import Batch, BatchMaker, DataRows, RowStream
 from trainer.embedding import Embedded
 from trainer.evaluate import Evaluation, evaluate
 from trainer.models import RankingModel, build_model, build_tables
@@ -100,17 +100,14 @@ def train_plain(config: TrainConfig, data: Path, *, same_rows: bool) -> tuple[Ev
         )
         stream = RowStream(rows, training.batch_size, shuffle_rows=training.shuffle_rows, seed=training.seed)
         for epoch in range(training.epochs):
-            train_epoch(model, stream, epoch, maker, dense, sparse)
+            train_batches(model, map(maker.batch, stream.epoch(epoch)), dense, sparse)
         return evaluate(model, test, maker), ids
 
 
-def train_epoch(
-    model: RankingModel, stream: RowStream, epoch: int, maker: BatchMaker, *optimizers: torch.optim.Optimizer
-) -> None:
-    """Trains every batch of an epoch once."""
+def train_batches(model: RankingModel, batches: Iterable[Batch], *optimizers: torch.optim.Optimizer) -> None:
+    """Trains every batch once, as an ordinary loop does."""
     model.train()
-    for table in stream.epoch(epoch):
-        batch = maker.batch(table)
+    for batch in batches:
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss = functional.binary_cross_entropy_with_logits(model.logits(batch.inputs), batch.labels)

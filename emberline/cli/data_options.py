@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emberline.cli.command import LocalPath
+from emberline.cli.command import DataArgument, LocalPath
 
 if TYPE_CHECKING:
     from storage.data import DataOptions
@@ -18,6 +18,18 @@ DATA_CONFIG = click.option(
     "--data-config",
     type=LocalPath(exists=True, dir_okay=False),
     help="YAML with a section `data:` that says how the files are laid out, such as the model's configuration.",
+)
+
+DATA = click.option(
+    "--data",
+    type=DataArgument(),
+    multiple=True,
+    required=True,
+    help="File of rows (Parquet, CSV, TSV, ORC, Arrow, libsvm), folder, pattern or URL; may be given several times.",
+)
+VALID = click.option(
+    "--valid",
+    help="Rows to evaluate on (file, folder, pattern or URL), or a fraction: the last rows of --data, held out.",
 )
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emberline.cli.command import Command, DataArgument, LocalPath
+from emberline.cli.command import Command, LocalPath
+from emberline.cli.data_options import DATA, VALID
 from emberline.cli.train import validation
 from storage.errors import ConfigError, InvalidInput
 
@@ -44,14 +45,8 @@ Examples:
   emberline train sweeps/wide/best.yaml --data clicks/ --output runs/shop --repository model_repo""",
 )
 @click.argument("config", type=LocalPath(exists=True, dir_okay=False))
-@click.option(
-    "--data",
-    type=DataArgument(),
-    multiple=True,
-    required=True,
-    help="Rows to train on, as for `emberline train`: file, folder, pattern or URL; may be given several times.",
-)
-@click.option("--valid", help="A file to evaluate on, or a fraction: the last rows of --data, held out.")
+@DATA
+@VALID
 @click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
 @click.option("--sweep", "file", type=LocalPath(exists=True, dir_okay=False), help="YAML file of parameters.")
 @click.option("--set", "given", metavar="PATH=VALUES", multiple=True, help="Values of one parameter; may be repeated.")

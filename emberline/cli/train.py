@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from emberline.cli.command import Command, DataArgument, LocalPath
+from emberline.cli.data_options import DATA, VALID
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
 from storage.errors import ChangedConfig, ConfigError
 
@@ -28,14 +29,8 @@ Examples:
   emberline train wider.yaml --data clicks/ --valid 0.1 --output run-2 --from run --dry-run""",
 )
 @click.argument("config", type=LocalPath(exists=True, dir_okay=False))
-@click.option(
-    "--data",
-    type=DataArgument(),
-    multiple=True,
-    required=True,
-    help="File of rows (Parquet, CSV, TSV, ORC, Arrow, libsvm), folder, pattern or URL; may be given several times.",
-)
-@click.option("--valid", help="File or folder to evaluate on, or a fraction: the last rows of --data, held out.")
+@DATA
+@VALID
 @click.option(
     "--output",
     type=LocalPath(file_okay=False),

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.errors import ConfigError
 from trainer.datasets.id_space import id_effect, spread_ids, zipf_ranks
-from trainer.datasets.parts import DatasetReport, part_bounds, write_all
-from trainer.datasets.planted import PlantedAuc
+from trainer.datasets.parts import DatasetReport
+from trainer.datasets.planted import PlantedAuc, write_planted
 
 CHUNK = 100_000
 BIAS = -2.5
@@ -84,12 +83,7 @@ def write_criteo_like(directory: Path, *, rows: int = 300_000, seed: int = 1) ->
     Columns: label int8; I1 to I13 int64 with nulls; C1 to C26 strings of eight hex digits, with nulls. Raises
     ConfigError for sizes that make no sense.
     """
-    if not 0 <= seed < 2**31:
-        raise ConfigError(f"seed is {seed}; expected 0 to 2**31 - 1", field="seed")
-    bounds = part_bounds(rows)
-    judge = PlantedAuc({part: bounds[part] for part in ("valid", "test")})
-    facts: dict[str, Any] = {"name": "criteo-like", "seed": seed}
-    return write_all(directory, rows, _chunks(rows, seed, judge), facts, last_facts=judge.facts)
+    return write_planted(directory, "criteo-like", rows, seed, lambda judge: _chunks(rows, seed, judge))
 
 
 def _chunks(rows: int, seed: int, judge: PlantedAuc) -> Iterator[Any]:

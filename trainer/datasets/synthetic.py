@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from storage.errors import ConfigError
 from trainer.datasets.id_space import id_effect, spread_ids, zipf_ranks
-from trainer.datasets.parts import DatasetReport, lists, part_bounds, write_all
-from trainer.datasets.planted import PlantedAuc
+from trainer.datasets.parts import DatasetReport, lists
+from trainer.datasets.planted import PlantedAuc, write_planted
 
 CHUNK = 500_000
 BIAS = -0.4
@@ -54,12 +54,9 @@ def write_synthetic(directory: Path, *, rows: int = 4_000_000, ids: int = 5_000_
     """
     if ids < 1000:
         raise ConfigError(f"ids is {ids}; at least 1000 are needed for three id columns", field="ids")
-    if not 0 <= seed < 2**31:
-        raise ConfigError(f"seed is {seed}; expected 0 to 2**31 - 1", field="seed")
-    bounds = part_bounds(rows)
-    judge = PlantedAuc({part: bounds[part] for part in ("valid", "test")})
-    facts: dict[str, Any] = {"name": "synthetic", "ids": ids, "seed": seed}
-    return write_all(directory, rows, _chunks(rows, ids, seed, judge), facts, last_facts=judge.facts)
+    return write_planted(
+        directory, "synthetic", rows, seed, lambda judge: _chunks(rows, ids, seed, judge), facts={"ids": ids}
+    )
 
 
 def _chunks(rows: int, ids: int, seed: int, judge: PlantedAuc) -> Iterator[Any]:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.errors import ConfigError
 from trainer.datasets.id_space import id_effect, spread_ids, zipf_ranks
-from trainer.datasets.parts import DatasetReport, part_bounds, write_all
-from trainer.datasets.planted import PlantedAuc
+from trainer.datasets.parts import DatasetReport
+from trainer.datasets.planted import PlantedAuc, write_planted
 
 CHUNK = 100_000
 WORDS, KEYS, COUNTS, MEASURES = 16, 8, 8, 8
@@ -32,12 +31,7 @@ def write_wide(directory: Path, *, rows: int = 200_000, seed: int = 1) -> Datase
     Columns: word_00 to word_15 strings, key_00 to key_07 uint64 over the whole range, count_00 to count_07 int64 and
     measure_00 to measure_07 float32, a tenth of them null; clicked (the label).
     """
-    if not 0 <= seed < 2**31:
-        raise ConfigError(f"seed is {seed}; expected 0 to 2**31 - 1", field="seed")
-    bounds = part_bounds(rows)
-    judge = PlantedAuc({part: bounds[part] for part in ("valid", "test")})
-    facts: dict[str, Any] = {"name": "wide", "seed": seed}
-    return write_all(directory, rows, _chunks(rows, seed, judge), facts, last_facts=judge.facts)
+    return write_planted(directory, "wide", rows, seed, lambda judge: _chunks(rows, seed, judge))
 
 
 def _chunks(rows: int, seed: int, judge: PlantedAuc) -> Iterator[Any]:
