@@ -5,13 +5,11 @@ Nothing in the trainer knows a data set; columns, transforms, tables, label, mod
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from storage.data import DataOptions
@@ -24,6 +22,7 @@ from storage.paths import local_path
 from storage.specs import RowType, check_model_name
 from trainer.config_errors import parse_config
 from trainer.config_templates import expand
+from trainer.config_yaml import parse_yaml, read_yaml
 from trainer.label_config import Label
 from trainer.lowering import CombinedFeature, Lowered, lower
 from trainer.model_config import ModelConfig
@@ -249,38 +248,15 @@ class TrainConfig(StrictModel):
         return parse_config(TrainConfig, content)
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice instead of dropping the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable):
-                if key in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key!r} stands twice", key_node.start_mark
-                    )
-                seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-# PyYAML follows YAML 1.1, where a number without a dot has no exponent. In YAML 1.2 and JSON, and so in the config.json
-# of a run, 1e-15 is a number.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
 def load_config(path: Path | str) -> TrainConfig:
     """Reads a YAML file. Raises ConfigError naming the file, the dotted path and what to do."""
     path = local_path(path, "config")
-    return parse_text(_read(path), source=str(path))
+    return parse_content(read_yaml(path), source=str(path))
 
 
 def data_section(path: Path) -> dict[str, Any]:
     """Returns the section `data` of a YAML file, which may be a whole configuration. Raises ConfigError."""
-    content = _parsed(_read(path), str(path))
+    content = read_yaml(path)
     found = content.get("data") if isinstance(content, Mapping) else None
     if not isinstance(found, Mapping):
         raise ConfigError(f"{path}: has no section `data:` with options of how files are read", field="data")
@@ -289,30 +265,13 @@ def data_section(path: Path) -> dict[str, Any]:
 
 def parse_text(text: str, *, source: str = "config") -> TrainConfig:
     """Reads a configuration from YAML text. Raises ConfigError as `load_config` does."""
-    return parse_content(_parsed(text, source), source=source)
+    return parse_content(parse_yaml(text, source), source=source)
 
 
 def parse_content(content: object, *, source: str = "config") -> TrainConfig:
     """Reads a configuration from a mapping, which may have ranges of names. Raises ConfigError as `load_config`."""
     expanded, written = expand(content, source)
     return parse_config(TrainConfig, expanded, source=source, as_written=written.path)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-
-
-def _parsed(text: str, source: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f", in line {mark.line + 1}"
-        reason = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{source}: not YAML: {reason}{where}") from None
 
 
 def with_row_types(config: TrainConfig, row_types: Mapping[str, str]) -> TrainConfig:
