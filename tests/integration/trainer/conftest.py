@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from tests.integration.trainer.published_line import publish_first
 from tests.integration.trainer.update_runs import NEWER_ROWS, POLICY, updated
 from trainer import UpdateReport, train
+from trainer.checkpoint import checkpoints, read_commit
 from trainer.config import PublishConfig, TrainConfig
 
 _PATH = Path(__file__).parents[2] / "unit" / "trainer" / "conftest.py"
@@ -87,6 +89,23 @@ def finished(clicks: Path, config: TrainConfig, tmp_path_factory: pytest.TempPat
     train(plain, clicks, output=folder / "run", repository=folder / "models", limit=2000, progress=False)
     (folder / "run" / "config.json").write_text(config.model_dump_json())
     return folder
+
+
+@pytest.fixture(scope="session")
+def run_of(
+    clicks: Path, clicks_config: Callable[..., TrainConfig], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Trains ten steps of a model when first asked for it, in commits that are full ones and increments."""
+
+    @cache
+    def run(model: str) -> Path:
+        output = tmp_path_factory.mktemp("runs") / model
+        config = clicks_config(model, epochs="1", checkpoint_every_steps="2")
+        train(config, clicks, output=output, progress=False, limit=2500)
+        assert read_commit(checkpoints(output)[-1]).links > 0
+        return output
+
+    return run
 
 
 @pytest.fixture
