@@ -7,33 +7,30 @@ the newest commit names the pending snapshot, and it is written from there first
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from storage.errors import CheckpointError, ConfigError, InvalidInput
+from storage.errors import CheckpointError
+from trainer.batch_flow import BatchFlow
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState, load_checkpoint
 from trainer.config import TrainConfig
-from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, Prefetcher, RowStream, located, mapped
-from trainer.embedding import EmbeddingTable, RowMemory, global_clip
+from trainer.data import Batch, DataRows, RowStream
+from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
 from trainer.label_means import begin_at_means
 from trainer.models import RankingModel
-from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
 from trainer.progress import Display
-from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
+from trainer.publishing import DeltaPolicy, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
-from trainer.report import EpochReport, first_figure, metrics_text
+from trainer.report import EpochReport, first_figure
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
+from trainer.snapshots import Snapshots
+from trainer.step import TrainingStep
 from trainer.step_profile import ProfileReport, StepProfile, time_lookups
 from trainer.stopping import Verdict, judge
 from trainer.tracking import Track
@@ -61,15 +58,10 @@ class TrainingLoop:
         self.config = config
         self.model = model
         self.tables = tables
-        self.dense_optimizer = dense_optimizer(config.optimizer.dense, model)
-        self.sparse_optimizer = sparse_optimizer(config.optimizer.sparse, tables)
-        self._optimizers = {"dense": self.dense_optimizer, "sparse": self.sparse_optimizer}
-        self._schedule = Schedule(config.optimizer.schedule, self.dense_optimizer, self.sparse_optimizer)
         self.position = Position()
         self.history: list[EpochReport] = []
         self.stopped = False
         self.update: UpdateState | None = None
-        self.published: list[Path] = []
         self._rows = rows
         self._valid = valid
         self._log = log
@@ -79,20 +71,23 @@ class TrainingLoop:
         #: Gets the figures of steps and epochs.
         self.track = Track()
         self._settings = settings_of(config)
-        self._maker = BatchMaker(config.spec, config.targets, config.training.time_column)
-        self._feature_threads = config.training.feature_threads
-        self._profile = StepProfile({"features": self._feature_threads})
+        self._profile = StepProfile({"features": config.training.feature_threads})
         time_lookups(model, self._profile)
+        self._flow = BatchFlow(config, rows, self._profile)
+        self._learning = TrainingStep(config, model, tables, self._profile)
+        self.dense_optimizer = self._learning.dense_optimizer
+        self._snapshots = Snapshots(display)
         self._stop = threading.Event()
-        self._publishing: dict[str, Any] | None = None
-        self._publisher: Publisher | None = None
-        self._policy = DeltaPolicy()
-        self._published_at = time.monotonic()
 
     @property
     def checkpoint(self) -> Path | None:
         """The folder of the commit that the next one adds to; None before the first."""
         return None if self._log.base is None else self._log.base.folder
+
+    @property
+    def published(self) -> list[Path]:
+        """The folders of the versions and deltas that this loop has published, oldest first."""
+        return self._snapshots.written
 
     def restore(self, state: TrainingState) -> None:
         """Continues where `state` ended; weights, rows and optimizer are in place already."""
@@ -103,12 +98,14 @@ class TrainingLoop:
             # Epochs were added: the best one is trained on, through those that came after it.
             self.history, self.stopped = self.history[: self.position.epoch], False
         self.update = state.update
-        self._publishing = state.publishing
+        self._snapshots.carried = state.publishing
 
     def start_from(self, given: StartFrom) -> StartReport:
         """Fills model, tables and optimizers, all new, from another run or version; training begins at step 0."""
-        self._schedule.set(0)  # what FTRL makes of rows from elsewhere depends on the learning rate
-        return start_config(self.config, given, self.model, self.tables, self.dense_optimizer, self.sparse_optimizer)
+        learning = self._learning
+        learning.schedule.set(0)  # what FTRL makes of rows from elsewhere depends on the learning rate
+        optimizers = learning.dense_optimizer, learning.sparse_optimizer
+        return start_config(self.config, given, self.model, self.tables, *optimizers)
 
     def begin_at_means(self) -> None:
         """Lets regressions begin at the mean label of the first rows. For a new run that starts from nothing else."""
@@ -116,11 +113,14 @@ class TrainingLoop:
 
     def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
         """Publishes from this call on. A snapshot that the publisher has pending is written first."""
-        self._publisher = publisher
-        self._policy = policy
-        self._offer_again(publisher)
-        if publisher.lineage.pending is not None:
-            self._write()
+        self._snapshots.publish_with(publisher, policy)
+        base = self._log.base
+        if base is not None and base.state.data_fingerprint == self._rows.fingerprint:
+            # Golden requests are made of rows before the position, so they are offered as the stopped run did.
+            epoch = 0 if self.update is not None else self.position.epoch
+            for columns in self._flow.columns_before(self._stream(), epoch, self.position.batch, POOL_ROWS):
+                self._snapshots.offer(columns)
+        self._snapshots.write_pending()
 
     def run(self) -> None:
         """Trains the remaining epochs. Raises KeyboardInterrupt after Ctrl-C, when the commit is written."""
@@ -157,14 +157,14 @@ class TrainingLoop:
     def run_update(self, update: UpdateState) -> None:
         """Trains one pass over the rows in their order; `update` holds where it began. Interrupted as `run` is."""
         self.update = update
-        if self._publisher is not None and self.position.batch == 0:
-            self._publisher.forget_offered()
+        if self.position.batch == 0:
+            self._snapshots.forget_offered()
         with noticed_interrupts(self._stop):
             if not update.done:
                 self._pass(self._stream(), 0, f"update {update.number}")
             # `done` goes into the commit of the last publish: after it there is nothing left to train.
             self.update = replace(self.update, done=True)
-            if self._publisher is not None and self.position.step > self.position.published_step:
+            if self._snapshots.are_published and self.position.step > self.position.published_step:
                 self.publish()
             else:
                 self.save()
@@ -173,7 +173,7 @@ class TrainingLoop:
         """Returns the scores of the validation rows as the model is now; None without such rows."""
         if self._valid is None:
             return None
-        return evaluate(self.model, self._valid, self._maker, self._display)
+        return evaluate(self.model, self._valid, self._flow.maker, self._display)
 
     def save(self, snapshots: tuple[str, ...] = ()) -> Path:
         """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""
@@ -190,7 +190,6 @@ class TrainingLoop:
 
     def state(self, snapshots: tuple[str, ...] = ()) -> TrainingState:
         """Returns what a commit holds beside weights and rows."""
-        publisher = self._publisher
         return TrainingState(
             position=self.position,
             settings=self._settings,
@@ -198,7 +197,7 @@ class TrainingLoop:
             data_fingerprint=self._rows.fingerprint,
             history=[asdict(entry) for entry in self.history],
             update=self.update,
-            publishing=self._publishing if publisher is None else publisher.lineage.to_json_value(),
+            publishing=self._snapshots.to_json_value(),
             snapshots=snapshots,
             best_epoch=self.verdict.best_epoch,
             stopped=self.stopped,
@@ -206,94 +205,40 @@ class TrainingLoop:
 
     def publish(self, kind: WantedKind = "auto") -> Path:
         """Publishes the state as it is now and returns the folder of the version or delta."""
-        assert self._publisher is not None
         rebase = "" if self.update is None else self.update.rebase
-        with torch.random.fork_rng(devices=[]):
-            pending = self._publisher.prepare(kind, from_snapshot=rebase or None)
+        names = self._snapshots.prepare(kind, rebase or None)
         self.position = replace(self.position, published_step=self.position.step, published_rows=self.position.rows)
         if self.update is not None:
             self.update = replace(self.update, rebase="")
-        self.save(tuple(name for name in (pending.snapshot, pending.compaction) if name))
-        return self._write()
+        self.save(names)
+        return self._snapshots.write()
 
     def settle(self) -> None:
         """Saves that nothing is pending, after the last publish of a run."""
         base = self._log.base
-        if self._publisher is None or base is None or base.state.publishing is None:
-            return
-        if Lineage.from_json_value(base.state.publishing).pending is not None:
+        if base is not None and self._snapshots.is_unsettled(base.state.publishing):
             self.save()
 
-    def _write(self) -> Path:
-        assert self._publisher is not None
-        with torch.random.fork_rng(devices=[]):
-            folder = self._publisher.write()
-        self._published_at = time.monotonic()
-        self.published += self._publisher.written
-        for path in self._publisher.written:
-            self._display.say(f"published {path}")
-        return folder
-
     def _publish_if_due(self) -> bool:
-        if self._publisher is None or not self._policy.publishes_deltas:
-            return False
-        due = self._policy.delta_due(
-            steps=self.position.step - self.position.published_step,
-            rows=self.position.rows - self.position.published_rows,
-            seconds=time.monotonic() - self._published_at,
-        )
+        due = self._snapshots.is_due(self.position)
         if due:
             self.publish()
         return due
 
     def _stream(self) -> RowStream:
-        """Returns the rows in the order in which the training, or the update, sees them."""
-        training = self.config.training
-        if self.update is not None:
-            return RowStream(self._rows, training.batch_size)
-        window = training.shuffle_rows if training.shuffle else None
-        return RowStream(self._rows, training.batch_size, shuffle_rows=window, seed=training.seed)
-
-    def _offer_again(self, publisher: Publisher) -> None:
-        """Offers the rows before the position, as the stopped run did, because golden requests are made of them."""
-        base = self._log.base
-        if base is None or base.state.data_fingerprint != self._rows.fingerprint:
-            return
-        stream, size = self._stream(), self.config.training.batch_size
-        epoch, done = (0 if self.update is not None else self.position.epoch), self.position.batch
-        parts: list[tuple[int, int, int]] = []
-        wanted = POOL_ROWS
-        while wanted > 0 and epoch >= 0:
-            first = max(0, done - -(-wanted // size) - 1)  # one more, because an epoch's last batch may be short
-            parts.append((epoch, first, done))
-            wanted -= min(done * size, self._rows.rows) - first * size
-            epoch, done = epoch - 1, stream.batches
-        for epoch, first, done in reversed(parts):
-            for table in islice(stream.epoch(epoch, skip_batches=first), done - first):
-                publisher.offer(self._maker.columns(table))
+        return self._flow.stream(in_order=self.update is not None)
 
     def _pass(self, stream: RowStream, epoch: int, what: str) -> None:
         start = self.position
         self._display.begin(what, stream.batches, start.batch)
-        profile = self._profile
         self.model.train()
         if start.step > start.published_step:
             self._publish_if_due()  # it was due at the step that Ctrl-C interrupted
         began = time.monotonic()
         every = self.config.training.checkpoint_every_steps
-        windows = stream.windows(epoch, skip_batches=start.batch)
-        size = self.config.training.batch_size
-        together = max(1, TOGETHER_ROWS // size)
-        numbers = count(start.batch, together)
-        make = located(profile.working("features", lambda table: self._maker.batches(table, size)), stream, epoch)
-        with (
-            Prefetcher(profile.timed("read", windows), depth=1) as read,
-            Prefetcher(
-                mapped(make, zip(numbers, stream.cut(read, together), strict=False), self._feature_threads), depth=2
-            ) as made,
-        ):
+        with self._flow.ahead(stream, epoch, start.batch) as batches:
             step_began = time.perf_counter()
-            for batch in self._with_rows(profile.timed("wait", chain.from_iterable(made))):
+            for batch in self._with_rows(batches):
                 loss = self._step(batch)
                 self.position = replace(
                     self.position,
@@ -303,15 +248,15 @@ class TrainingLoop:
                     loss_sum=self.position.loss_sum + loss * batch.rows,
                     seconds=start.seconds + time.monotonic() - began,
                 )
-                self.track.step(self.position.step, batch.rows, loss, self._optimizers)
-                if self._publisher is not None:
-                    self._publisher.offer(batch.columns)
+                self.track.step(self.position.step, batch.rows, loss, self._learning.optimizers)
+                self._snapshots.offer(batch.columns)
                 if self._stop.is_set():
-                    self._interrupted()
+                    self.save()
+                    raise self._interrupt()
                 if not self._publish_if_due() and every and self.position.step % every == 0:
                     self.save()
                 step_ended = time.perf_counter()
-                profile.step(step_ended - step_began)
+                self._profile.step(step_ended - step_began)
                 step_began = step_ended
 
     def _with_rows(self, batches: Iterable[Batch]) -> Iterable[Batch]:
@@ -331,38 +276,9 @@ class TrainingLoop:
         return self._profile.report()
 
     def _step(self, batch: Batch) -> float:
-        began, looked_up = time.perf_counter(), self._profile.lookup_seconds
-        self.dense_optimizer.zero_grad()
-        self.sparse_optimizer.zero_grad()
-        loss, logits = self.model.learn(batch, self.config.targets)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise self._not_finite(batch, value)
-        loss.backward()  # type: ignore[no-untyped-call]
-        looked_up = self._profile.lookup_seconds - looked_up
-        self._profile.add("dense", time.perf_counter() - began - looked_up)
-        with self._profile.stage("update"):
-            self._update(batch)
-        self._display.step(value, batch.labels, logits)
-        return value
-
-    def _update(self, batch: Batch) -> None:
-        self._schedule.set(self.position.step)
-        clip_norm = self.config.optimizer.clip_norm
-        scale = global_clip(clip_norm, self.model.parameters(), self.sparse_optimizer) if clip_norm else 1.0
-        self.dense_optimizer.step()
-        self.sparse_optimizer.step(scale=scale, seconds=self._seconds(batch))
-
-    def _seconds(self, batch: Batch) -> float | None:
-        """Returns the time of a batch for eviction; None: the wall clock."""
-        column = self.config.training.time_column
-        if column is not None and batch.seconds is None:
-            raise InvalidInput(
-                f"step {self.position.step + 1}: no row of the batch has a time in the column {column!r}; "
-                "leave such rows out",
-                field="training.time_column",
-            )
-        return batch.seconds
+        loss, logits = self._learning.take(batch, self.position.step, self.checkpoint)
+        self._display.step(loss, batch.labels, logits)
+        return loss
 
     def _finish_epoch(self) -> None:
         training = self.config.training
@@ -375,42 +291,15 @@ class TrainingLoop:
             metrics = result.metrics
             figures = EpochReport(epoch, loss, first_figure(metrics, "auc"), first_figure(metrics, "log_loss"), metrics)
         self.history.append(figures)
-        self._display.say(_line(figures))
+        self._display.say(figures.text())
         self.track.epoch(self.position.step, figures, self._profile, self.tables)
         self.position = replace(self.position, epoch=epoch, batch=0, loss_sum=0.0)
         self.save()
         if self._stop.is_set():
             raise self._interrupt()
 
-    def _interrupted(self) -> None:
-        self.save()
-        raise self._interrupt()
-
     def _interrupt(self) -> KeyboardInterrupt:
         return KeyboardInterrupt(
             f"stopped after step {self.position.step}; the state is in {self.checkpoint}. "
             f"Run the same {'training' if self.update is None else 'update'} with resume (--resume) to go on"
         )
-
-    def _not_finite(self, batch: Batch, loss: float) -> Exception:
-        for group in self.config.spec.dense_groups:
-            bad = ~torch.isfinite(batch.inputs[group])
-            if bad.any():
-                row, column = (int(index) for index in bad.nonzero()[0])
-                return InvalidInput(
-                    f"step {self.position.step + 1}: the dense group {group!r} holds a value that is not finite "
-                    f"(row {row} of the batch, column {column}); clean the column, or clip it in `transforms`",
-                    field=group,
-                )
-        return ConfigError(
-            f"step {self.position.step + 1}: the loss is {loss}; lower optimizer.dense.lr or optimizer.sparse.lr, or "
-            f"bring large dense features to scale (log, clip, affine); last good state: {self.checkpoint or 'none'}",
-            field="optimizer",
-        )
-
-
-def _line(figures: EpochReport) -> str:
-    parts = [f"epoch {figures.epoch}", f"loss {figures.loss:.5f}"]
-    if figures.metrics:
-        parts.append(f"valid: {metrics_text(figures.metrics)}")
-    return "  ".join(parts)

@@ -37,6 +37,11 @@ class EpochReport:
     #: All metrics that the tasks ask for; empty when they were not taken.
     metrics: Metrics = field(default_factory=dict)
 
+    def text(self) -> str:
+        """Returns the figures in one line."""
+        valid = f"  valid: {metrics_text(self.metrics)}" if self.metrics else ""
+        return f"epoch {self.epoch}  loss {self.loss:.5f}{valid}"
+
 
 @dataclass(frozen=True)
 class TableReport:
