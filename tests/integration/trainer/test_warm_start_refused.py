@@ -1,4 +1,4 @@
-"""What is no run, or a damaged one, is refused as a source, and so is one of which nothing fits."""
+"""Sources that a model cannot start from: no run, a damaged one, one of which nothing fits."""
 
 from __future__ import annotations
 
