@@ -84,7 +84,8 @@ def train(
         )
     if saved:
         config = config.with_column_types(read_commit(saved[-1]).state.column_types)
-    config, rows, valid_rows = _open_rows(config, data, valid, limit, block_index(output))
+    index = block_index(output)
+    config, rows, valid_rows = _open_rows(config, data, valid, limit, index)
     # The caller's random numbers are not ours to change.
     with (
         CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
@@ -126,6 +127,7 @@ def train(
                 report = end.of(best, profile, skipped_of(rows, valid_rows))
     assert report is not None
     report.write(output / "report.json")
+    index.remove_copies()
     return report
 
 

@@ -123,6 +123,7 @@ def update(
         metrics_after=metrics_after,
     )
     report.write(output / "update.json")
+    index.remove_copies()
     return report
 
 

@@ -154,7 +154,8 @@ def convert(
 ) -> None:
     """Write the rows of IN as the Parquet file OUT.
 
-    IN is a file, a folder with or without partitions, a pattern in quotes, or a URL, of CSV, TSV, libsvm, ORC, Arrow or
+    IN is a file, a folder with or without partitions, a pattern in quotes, or a URL, of CSV, TSV, libsvm (each also
+    compressed), ORC, Arrow or
     Parquet. Training reads all of these directly; Parquet is read faster, because only the columns in use are. OUT
     appears when it is complete. A row that cannot be read stops it, and is named by its file and line.
     """

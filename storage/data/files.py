@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
+from storage.data.compressed import CODECS, CompressedPlace
 from storage.data.options import DataOptions, FormatName
 from storage.data.places import Place, is_marker, places
 from storage.errors import ConfigError
@@ -38,7 +39,7 @@ SUFFIXES: dict[str, FormatName] = {
 _MAGIC: dict[bytes, FormatName] = {b"PAR1": "parquet", b"ORC": "orc", b"ARROW1": "arrow"}
 _TEXT = ("csv", "tsv", "libsvm")
 FORMAT_TITLES = {"parquet": "Parquet", "csv": "CSV", "tsv": "TSV", "orc": "ORC", "arrow": "Arrow", "libsvm": "libsvm"}
-_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".xz", ".zip"})
+_ARCHIVES = frozenset({".xz", ".zip", ".tar", ".tgz", ".tbz2", ".7z", ".rar", ".z", ".br", ".snappy"})
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 # Tables whose log says which of the files are valid: read as plain files, they would give rows that were deleted.
 _TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
@@ -197,33 +198,65 @@ def _partition(name: str) -> tuple[str, str | None] | None:
     return unquote(key), None if value == _NULL else unquote(value)
 
 
+def format_by_name(name: str) -> FormatName | None:
+    """Returns the format that a file's name tells, such as a.csv or a.csv.gz; None when it tells none."""
+    known = SUFFIXES.get(_suffix(name))
+    if known is None and _suffix(name) in CODECS:
+        inner = SUFFIXES.get(_inner_suffix(name))
+        return inner if inner in _TEXT else None
+    return known
+
+
+def _suffix(name: str) -> str:
+    return Path(name).suffix.lower()
+
+
+def _inner_suffix(name: str) -> str:
+    """Returns the extension before that of the compression."""
+    return _suffix(name[: -len(_suffix(name))])
+
+
 def _data_file(place: Place, info: Any, format_name: FormatName, partition: _Partition) -> DataFile:
     if info.size == 0:
         raise ConfigError(f"{place.shown}: is empty (0 bytes); write it again, or remove it", field="data")
+    codec = CODECS.get(place.suffix) if format_name in _TEXT else None
+    if codec is not None:
+        place = CompressedPlace(place.filesystem, place.inner, place.shown, codec)
     return DataFile(place, format_name, info.size, info.mtime_ns, partition)
 
 
 def _format_of(place: Place, info: Any, options: DataOptions) -> FormatName | None:
     """Returns the format of a file, by its extension, its first bytes or the configuration; None when it is unknown."""
-    known = SUFFIXES.get(place.suffix)
-    if known is not None and (options.format is None or known not in _TEXT or options.format not in _TEXT):
-        return known
-    if known is None and info.size and place.suffix not in _COMPRESSED:
-        try:
-            with place.open() as file:
-                start = file.read(max(map(len, _MAGIC)))
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigError(f"{place.shown}: cannot be read: {error}", field="data") from error
-        for magic, name in _MAGIC.items():  # Hive writes files without a suffix
-            if start.startswith(magic):
-                return name
-    if place.suffix in _COMPRESSED or (options.format is not None and options.format not in _TEXT):
+    known, asked = format_by_name(place.name), options.format
+    if known is not None:
+        return asked if known in _TEXT and asked in _TEXT else known
+    if place.suffix in CODECS:
+        inner = _inner_suffix(place.name)
+        return asked if asked in _TEXT and inner not in SUFFIXES and inner not in _ARCHIVES else None
+    if place.suffix in _ARCHIVES:
         return None
-    return options.format
+    found = _by_first_bytes(place) if info.size else None
+    if found is not None and asked is not None and asked not in (*_TEXT, found):
+        raise ConfigError(
+            f"{place.shown}: is {FORMAT_TITLES[found]} by its first bytes, and data.format is {asked}; set it to "
+            f"{found}, or leave it out",
+            field="data.format",
+        )
+    return found or asked
+
+
+def _by_first_bytes(place: Place) -> FormatName | None:
+    try:
+        with place.open() as file:
+            start = file.read(max(map(len, _MAGIC)))
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"{place.shown}: cannot be read: {error}", field="data") from error
+    return next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)  # Hive writes no suffix
 
 
 def _kind(place: Place) -> str:
-    return place.suffix[1:].upper() or "without a suffix"
+    inner = _inner_suffix(place.name) if place.suffix in CODECS else ""
+    return f"{inner[1:]}{place.suffix}".lstrip(".").upper() or "without a suffix"
 
 
 def _known() -> str:
@@ -232,8 +265,15 @@ def _known() -> str:
 
 def _refusal(kind: str) -> str:
     text = f"expected {', '.join(FORMAT_TITLES.values())}, got a file of the kind {kind}"
-    if f".{kind.lower()}" in _COMPRESSED:
-        return f"{text}; text is cut into blocks that are read in any order, so unpack it first"
+    inner, _, last = f".{kind.lower()}".rpartition(".")
+    if f".{last}" in CODECS and inner not in SUFFIXES and inner not in _ARCHIVES:
+        return (
+            f"{text}; compressed text has a name that tells its format, such as a.csv{f'.{last}'}, or set data.format: "
+            "csv, tsv or libsvm"
+        )
+    if f".{last}" in CODECS or f".{last}" in _ARCHIVES:
+        compressions = ", ".join(suffix[1:] for suffix in CODECS)
+        return f"{text}; unpack it: what is read compressed is text, as {compressions}"
     return f"{text}; name its format if it is text (data.format: csv, tsv or libsvm), or convert it"
 
 

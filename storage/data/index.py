@@ -1,14 +1,19 @@
-"""Remembers the blocks of files, so that a run that is resumed need not read whole files to find them again."""
+"""Remembers the blocks of files, so that a run that is resumed need not read whole files to find them again.
+
+Compressed text lies there too while a run needs it, in a form that is read in any order.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
+from storage.data.compressed import CompressedPlace
 from storage.data.files import DataFile
 from storage.data.formats import SEARCHED, Block
 from storage.data.options import DataOptions
@@ -32,6 +37,19 @@ class BlockIndex:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def in_any_order(self, file: DataFile) -> DataFile:
+        """Returns a file of compressed text with the place of its copy; any other file as it is."""
+        if not isinstance(file.place, CompressedPlace):
+            return file
+        changed = uuid.uuid4().hex if file.changed_ns is None else file.changed_ns
+        key = _digest([file.path, file.size, changed])
+        return replace(file, place=replace(file.place, copy=self._folder / f"{key}.copy"))
+
+    def remove_copies(self) -> None:
+        """Removes the copies of compressed text, which the next run over it makes again."""
+        for path in (*self._folder.glob("*.copy"), *self._folder.glob("*.copy.part*")):
+            path.unlink(missing_ok=True)
+
     def insert(self, file: DataFile, options: DataOptions, blocks: Sequence[Block]) -> None:
         """Keeps the blocks of a file whose format has to be searched for them."""
         if file.format not in SEARCHED or file.changed_ns is None:
@@ -48,8 +66,8 @@ class BlockIndex:
 
     def _path(self, file: DataFile, options: DataOptions) -> Path:
         how = [getattr(options, name) for name in _OF_BLOCKS]
-        key = json.dumps([file.path, file.format, file.size, file.changed_ns, how])
-        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+        key = _digest([file.path, file.format, file.size, file.changed_ns, how])
+        return self._folder / f"{key}.json"
 
     def _forget(self) -> None:
         kept = list(self._folder.glob("*.json"))
@@ -57,3 +75,7 @@ class BlockIndex:
             kept.sort(key=lambda path: path.stat().st_mtime)
             for path in kept[: len(kept) - _FILES_AT_MOST // 2]:
                 path.unlink(missing_ok=True)
+
+
+def _digest(content: list[object]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]

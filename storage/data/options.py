@@ -25,7 +25,8 @@ _KNOWN_TYPES = (
 class DataOptions(StrictModel):
     """Says how files are read. The entries from `delimiter` to `block_rows` are for text: CSV, TSV and libsvm."""
 
-    #: Of files whose extension does not tell it; Parquet, ORC and Arrow files are known by their first bytes.
+    #: Of files whose extension does not tell it. Those of Parquet, ORC and Arrow are otherwise known by their first
+    #: bytes.
     format: FormatName | None = None
     #: Between two fields of a line; None for a comma, in TSV a tab.
     delimiter: str | None = None

@@ -103,6 +103,8 @@ class DataRows:
         """
         options = options or DataOptions()
         files = data_files(data, options)
+        if index is not None:
+            files = [index.in_any_order(file) for file in files]
         everything = wanted is None
         wanted = _every_column(files, options, index) if wanted is None else wanted
         check = ColumnCheck(wanted, partition_types(files, _by_column(wanted)), missing=options.missing_columns)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from storage.data.compressed import HEAD_BYTES
 from storage.data.files import DataFile
 from storage.data.formats.base import Block
 from storage.errors import InvalidInput
@@ -15,6 +16,8 @@ _CHUNK_BYTES = 16 << 20
 _LONGEST_LINE = 64 << 20
 _BOM = b"\xef\xbb\xbf"
 _LF, _CR = 10, 13
+# How files begin whose names should end in these extensions.
+_CODECS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zst"}
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,19 @@ def rows_of(data: Any, quote: str | None, *, last: bool) -> Rows:
 
 def first_row(file: DataFile, quote: str | None) -> tuple[bytes, int, int]:
     """Returns the first row of a file, where it ends, and the number of the line after it."""
+    count = HEAD_BYTES
     with file.place.open() as source:
-        data = source.read(_CHUNK_BYTES)
-    skipped = len(_BOM) if data.startswith(_BOM) else 0
-    found = rows_of(data[skipped:], quote, last=len(data) == file.size)
+        while True:
+            data = bytes(source.read_at(count, 0))
+            skipped = len(_BOM) if data.startswith(_BOM) else 0
+            found = rows_of(data[skipped:], quote, last=len(data) < count)
+            if len(found.starts) or len(data) < count or count > _CHUNK_BYTES:
+                break
+            count *= 8
+    for mark, codec in _CODECS.items():
+        if data.startswith(mark):
+            name = file.place.name
+            raise InvalidInput(f"is compressed, which its name does not say; call it {name}.{codec}", field="data")
     if not len(found.starts):
         raise InvalidInput(f"no line in the first {len(data)} bytes; expected text", field="data")
     start, end = skipped + int(found.starts[0]), skipped + int(found.ends[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +66,12 @@ def flat(table: pa.Table) -> pa.Table:
 def write(table: pa.Table, path: Path) -> None:
     """Writes a table in the format of the name, in blocks of PART rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
+    if path.suffix in (".gz", ".bz2"):
+        write(table, path.with_suffix(""))
+        text = path.with_suffix("").read_bytes()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else bz2.compress(text))
+        path.with_suffix("").unlink()
+    elif path.suffix == ".parquet":
         pq.write_table(table, path, row_group_size=PART)
     elif path.suffix == ".orc":
         orc.write_table(table, path, stripe_size=1, batch_size=PART)
@@ -91,8 +98,11 @@ def test_the_same_clicks_train_the_same_model_in_any_format_and_layout(
             write(part, tmp_path / f"hive{suffix}" / f"part={number}" / f"rows{suffix}")
         data[f"many{suffix}"] = str(tmp_path / f"many{suffix}" / "*")
         data[f"hive{suffix}"] = tmp_path / f"hive{suffix}"
+    for name in ("packed.csv.gz", "packed.tsv.bz2"):
+        write(table, tmp_path / name)
+        data[name] = tmp_path / name
     made = {name: checkpoint_bytes(quiet(config, given, tmp_path / f"run-{name}")) for name, given in data.items()}
-    assert len(made) == 16
+    assert len(made) == 18
     for name, content in made.items():
         assert content == made["one.parquet"], name
     other = checkpoint_bytes(quiet(config, tmp_path / "one.csv", tmp_path / "other", limit=ROWS - PART))
@@ -135,14 +145,14 @@ def test_a_run_over_text_is_resumed_to_the_bit_without_searching_its_files_again
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("step", [3, 8])
+@pytest.mark.parametrize(("step", "name"), [(3, "a.tsv"), (8, "a.csv.gz")])
 def test_a_run_over_text_that_stops_within_an_epoch_goes_on_to_the_bit(
-    tmp_path: Path, config_of: Make, click_table: Table, monkeypatch: pytest.MonkeyPatch, step: int
+    tmp_path: Path, config_of: Make, click_table: Table, monkeypatch: pytest.MonkeyPatch, step: int, name: str
 ) -> None:
-    write(click_table(ROWS, 1), tmp_path / "a.tsv")
+    write(click_table(ROWS, 1), tmp_path / name)
     config = config_of(checkpoint_every_steps="0", shuffle_rows="600")
     config = config.model_copy(update={"data": DataOptions(block_rows=PART, read_threads=2)})
-    whole = quiet(config, tmp_path / "a.tsv", tmp_path / "whole")
+    whole = quiet(config, tmp_path / name, tmp_path / "whole")
     real = TrainingLoop._step
 
     def stopped(loop: TrainingLoop, batch: Batch) -> float:
@@ -152,12 +162,15 @@ def test_a_run_over_text_that_stops_within_an_epoch_goes_on_to_the_bit(
 
     monkeypatch.setattr(TrainingLoop, "_step", stopped)
     with pytest.raises(KeyboardInterrupt):
-        quiet(config, tmp_path / "a.tsv", tmp_path / "run")
+        quiet(config, tmp_path / name, tmp_path / "run")
     monkeypatch.setattr(TrainingLoop, "_step", real)
-    resumed = quiet(config, tmp_path / "a.tsv", tmp_path / "run", resume=True)
-    first, second = (load_trained(report.output).predict(tmp_path / "a.tsv") for report in (whole, resumed))
+    copies = [path.stat().st_ino for path in (tmp_path / "run" / "data-index").glob("*.copy")]
+    assert len(copies) == name.endswith(".gz")
+    resumed = quiet(config, tmp_path / name, tmp_path / "run", resume=True)
+    first, second = (load_trained(report.output).predict(tmp_path / name) for report in (whole, resumed))
     assert np.array_equal(first, second)
     assert resumed.steps == whole.steps
+    assert not list((tmp_path / "run" / "data-index").glob("*.copy"))
 
 
 def test_update_and_evaluation_read_text_too(tmp_path: Path, config_of: Make, click_table: Table) -> None:

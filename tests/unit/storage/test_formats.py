@@ -101,6 +101,21 @@ def test_files_without_a_header_other_delimiters_and_names_that_do_not_tell(tmp_
         opened(path, USER)
 
 
+def test_the_format_of_binary_files_without_a_known_extension_counts_and_is_checked(tmp_path: Path) -> None:
+    for suffix, name in ((".parquet", "parquet"), (".orc", "orc"), (".arrow", "arrow")):
+        path = written(tmp_path, suffix).rename(tmp_path / f"{name}.data")
+        for asked in (None, name, "csv"):
+            assert opened(path, USER, format=asked).rows == 4
+        other = "orc" if name == "parquet" else "parquet"
+        with pytest.raises(
+            ConfigError, match=rf"{name}.data: is \w+ by its first bytes, and data.format is {other}; set"
+        ):
+            opened(path, USER, format=other)
+    path = text(tmp_path / "clicks.data", "user\n1\n")
+    with pytest.raises(ConfigError, match=r"clicks.data: not a readable Parquet file"):
+        opened(path, USER, format="parquet")
+
+
 def test_quoted_line_ends_belong_to_their_field(tmp_path: Path) -> None:
     path = text(tmp_path / "a.csv", 'user,city\n1,"a\n\nb"\n2,"c ""\n"\n3,d')
     rows = opened(path, USER, CITY, newlines_in_values=True, block_rows=1)
