@@ -8,6 +8,7 @@ from storage.data import SkippedFile
 from storage.features import Column
 from trainer.config import TrainConfig
 from trainer.data import DataRows
+from trainer.label_ranges import metric_warnings
 from trainer.loop import TrainingLoop
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage, Publisher
@@ -74,6 +75,7 @@ class RunEnd:
             skipped=skipped,
             metrics=evaluated[-1].metrics if evaluated else {},
             best_epoch=best or None,
+            warnings=[*loop.warnings, *metric_warnings(evaluated[-1].metrics if evaluated else {})],
         )
 
     def _published(self, loop: TrainingLoop, publisher: Publisher) -> Path:

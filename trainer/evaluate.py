@@ -35,7 +35,7 @@ class TaskEvaluation:
     """Labels and scores of one task for some rows, in their order."""
 
     task: TaskConfig
-    #: The labels, (N,) float32.
+    #: The labels, (N,) float32; NaN for rows without one, which metrics leave out.
     labels: Array
     #: The scores, (N,) float32, or (N, C) for a task of C classes.
     scores: Array
@@ -43,14 +43,17 @@ class TaskEvaluation:
     groups: Array | None = None
     #: Of two towers: the embeddings of the rows' users and items, (N, D) each, and the items' ids, (N,) int64.
     towers: tuple[Array, Array, Array] | None = None
+    #: How much each row counts, (N,) float32; None: all alike.
+    weights: Array | None = None
 
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The metrics that the task asks for, by name; nan where these rows do not allow one."""
         if self.towers is not None:
             places = retrieval_places(self.labels, *self.towers)
-            return {name: retrieval_metric(name, places) for name in self.task.measured}
-        return measure(self.task, self.labels, self.scores, self.groups)
+            weights = None if self.weights is None else self.weights[self.labels > 0]
+            return {name: retrieval_metric(name, places, weights) for name in self.task.measured}
+        return measure(self.task, self.labels, self.scores, self.groups, self.weights)
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,18 @@ class Evaluation:
     @property
     def auc(self) -> float:
         """Area under the ROC curve of the first task, which is binary; nan with one class only."""
-        return auc(self.labels, self.scores)
+        return auc(*self._first)
 
     @property
     def log_loss(self) -> float:
         """Mean log-loss in nats of the first task, which is binary."""
-        return log_loss(self.labels, self.scores)
+        return log_loss(*self._first)
+
+    @property
+    def _first(self) -> tuple[Array, Array, Array | None]:
+        first = self.first
+        present = ~np.isnan(first.labels)
+        return first.labels[present], first.scores[present], None if first.weights is None else first.weights[present]
 
     @property
     def metrics(self) -> Metrics:
@@ -116,11 +125,14 @@ def evaluate(
     labels = [np.empty((0, len(targets.tasks)), np.float32)]
     scores: dict[str, list[Array]] = {task.name: [_no_rows(task)] for task in targets.tasks}
     groups: dict[str, list[Any]] = {column: [] for column in targets.groups}
+    weights: list[Array] = []
     towers: tuple[list[Array], ...] = ([], [], [])
     batches = map(located(maker.batch, stream, 0), enumerate(stream.epoch(0)))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
         for batch in prefetched:
             labels.append(batch.labels.numpy())
+            if batch.weights is not None:
+                weights.append(batch.weights.numpy().reshape(-1))
             outputs = model(batch.inputs)
             for task in targets.tasks:
                 scores[task.name].append(_scores(task, outputs[task.name]))
@@ -133,6 +145,7 @@ def evaluate(
             if display:
                 display.advance()
     truth = np.concatenate(labels)
+    factors = np.concatenate(weights) if weights else None
     embedded = tuple(np.concatenate(parts) for parts in towers if parts)
     numbers = {column: group_numbers(pa.chunked_array(chunks)) for column, chunks in groups.items() if chunks}
     return Evaluation(
@@ -143,6 +156,7 @@ def evaluate(
                 np.concatenate(scores[task.name]),
                 numbers.get(task.group or ""),
                 (embedded[0], embedded[1], embedded[2]) if embedded else None,
+                factors,
             )
             for place, task in enumerate(targets.tasks)
         }

@@ -25,6 +25,7 @@ from storage.features.transforms import Number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_ADVICE = "leave such rows out, or let their task ignore them (missing_label: ignore)"
 _BOUNDS = ("at_least", "above", "at_most", "below")
 
 
@@ -95,14 +96,29 @@ class LabelConfig(StrictModel):
         """True when the column is compared with text; any other label is read from numbers or booleans."""
         return bool(self.values) and isinstance(self.values[0], str)
 
-    def read(self, table: Any) -> Array:
+    def described(self) -> str:
+        """Returns the column with its comparison, for people: `rating at_least 4`."""
+        bounds = [f"{name} {bound}" for name, bound in self._bounds()]
+        equals = [f"equals {' or '.join(map(str, self.values))}"] if self.values else []
+        return " ".join([self.column, " and ".join([*bounds, *equals])]).rstrip()
+
+    def read(self, table: Any, *, may_miss: bool = False) -> Array:
         """Returns the labels of a pyarrow Table, (N,) numbers: 0 and 1 if it compares, else what the column holds.
 
-        Raises InvalidInput for a null, and where it compares for NaN.
+        may_miss: a null and NaN give NaN; else a null, and NaN where it compares, raise InvalidInput.
         """
         column = table.column(self.column)
+        if may_miss:
+            present = np.asarray(pc.invert(pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))))
+            if not present.all():
+                found = np.full(len(column), np.nan)
+                found[present] = self._read(column.filter(pa.array(present)))
+                return found
         if column.null_count:
-            raise InvalidInput(f"the label column {self.column!r} holds nulls; leave such rows out", field=self.column)
+            raise InvalidInput(f"the label column {self.column!r} holds nulls; {_ADVICE}", field=self.column)
+        return self._read(column)
+
+    def _read(self, column: Any) -> Array:
         if self.is_text:
             text = column.cast(pa.large_string())
             return np.asarray(pc.is_in(text, pa.array(self.values, pa.large_string()))).astype(np.float32)
@@ -110,7 +126,7 @@ class LabelConfig(StrictModel):
         if not self.compares:
             return numbers
         if numbers.dtype.kind == "f" and np.isnan(numbers).any():
-            raise InvalidInput(f"the label column {self.column!r} holds NaN; leave such rows out", field=self.column)
+            raise InvalidInput(f"the label column {self.column!r} holds NaN; {_ADVICE}", field=self.column)
         return self._compared(numbers).astype(np.float32)
 
     def _compared(self, numbers: Array) -> Array:

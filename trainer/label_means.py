@@ -27,20 +27,20 @@ def begin_at_means(model: RankingModel, batches: Iterable[Any], targets: Targets
     if not any(regressions) or not biases:
         return
     total = torch.zeros(len(regressions), dtype=torch.float64)
-    weight, rows = 0.0, 0
+    weight, rows = torch.zeros(len(regressions), dtype=torch.float64), 0
     for table in batches:
         try:
             labels, weights = read_labels(table, targets).double(), read_weights(table, targets)
         except InvalidInput:
             return  # training meets the same row, and says where it is
         factors = torch.ones(len(labels), 1, dtype=torch.float64) if weights is None else weights.double()
-        total += (labels * factors).sum(dim=0)
-        weight, rows = weight + float(factors.sum()), rows + len(labels)
+        present = ~labels.isnan()
+        total += torch.where(present, labels * factors, 0.0).sum(dim=0)
+        weight += torch.where(present, factors, 0.0).sum(dim=0)
+        rows += len(labels)
         if rows >= _ROWS:
             break
-    if weight == 0.0:
-        return
-    means = total / weight
+    means = total / weight  # NaN without any weight
     # The value of each head, NaN where it stays.
     wanted = torch.cat(
         [

@@ -22,6 +22,7 @@ from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
 from trainer.label_means import begin_at_means
+from trainer.label_ranges import label_warnings, widened
 from trainer.models import RankingModel
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Publisher, WantedKind
@@ -134,6 +135,11 @@ class TrainingLoop:
             self.save()
 
     @property
+    def warnings(self) -> list[str]:
+        """Returns what the labels that were trained on leave unlearned, a sentence each."""
+        return label_warnings(self.position.labels, self.config.targets, self.config.data.negative_sampling)
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict of early stopping on the epochs so far."""
         return judge(self.config, self.history)
@@ -231,6 +237,7 @@ class TrainingLoop:
     def _pass(self, stream: RowStream, epoch: int, what: str) -> None:
         start = self.position
         self._display.begin(what, stream.batches, start.batch)
+        tasks = self.config.targets.tasks
         self.model.train()
         if start.step > start.published_step:
             self._publish_if_due()  # it was due at the step that Ctrl-C interrupted
@@ -247,6 +254,7 @@ class TrainingLoop:
                     rows=self.position.rows + batch.rows,
                     loss_sum=self.position.loss_sum + loss * batch.rows,
                     seconds=start.seconds + time.monotonic() - began,
+                    labels=widened(self.position.labels, batch.labels, tasks),
                 )
                 self.track.step(self.position.step, batch.rows, loss, self._learning.optimizers)
                 self._snapshots.offer(batch.columns)
@@ -292,6 +300,9 @@ class TrainingLoop:
             figures = EpochReport(epoch, loss, first_figure(metrics, "auc"), first_figure(metrics, "log_loss"), metrics)
         self.history.append(figures)
         self._display.say(figures.text())
+        if epoch == 1:
+            for text in self.warnings:
+                self._display.say(f"warning: {text}")
         self.track.epoch(self.position.step, figures, self._profile, self.tables)
         self.position = replace(self.position, epoch=epoch, batch=0, loss_sum=0.0)
         self.save()

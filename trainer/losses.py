@@ -15,7 +15,7 @@ from torch.nn import functional
 from storage.errors import InvalidInput
 from trainer.data.batches import Batch
 from trainer.data.targets import group_numbers
-from trainer.task_config import Targets, TaskConfig
+from trainer.task_config import RANKING_LOSSES, Targets, TaskConfig
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,13 +26,19 @@ _PAIRS_AT_MOST = 1 << 26
 def batch_loss(logits: Tensor, batch: Batch, targets: Targets) -> Tensor:
     """Returns the loss of a batch, a scalar. logits: (B, K), the values of the heads in the order of the tasks.
 
-    A row's weight is a factor of its loss, and the loss of a batch is the mean over its rows; of a pair, it is the
-    weight of the row that should come first, and of a list, that of its rows by their labels.
+    A row's weight is a factor of its loss, and the loss of a batch is the mean over its rows with a label, 0 without
+    any; of a pair, it is the weight of the row that should come first, and of a list, that of its rows by their labels.
     """
     total: Tensor | None = None
     at = 0
     for place, task in enumerate(targets.tasks):
-        loss = _task_loss(task, logits[:, at : at + task.width], batch.labels[:, place : place + 1], batch)
+        head, labels, weights = logits[:, at : at + task.width], batch.labels[:, place : place + 1], batch.weights
+        numbers = group_numbers(batch.groups[task.group]) if task.loss in RANKING_LOSSES and task.group else None
+        if task.missing_label == "ignore" and not (present := ~labels.isnan().squeeze(1)).all():
+            head, labels = head[present], labels[present]
+            weights = None if weights is None else weights[present]
+            numbers = None if numbers is None else numbers[present.numpy()]
+        loss = _task_loss(task, head, labels, weights, numbers) if len(labels) else (head * 0.0).sum()
         if task.weight != 1.0:
             loss = task.weight * loss
         total = loss if total is None else total + loss
@@ -41,11 +47,10 @@ def batch_loss(logits: Tensor, batch: Batch, targets: Targets) -> Tensor:
     return total
 
 
-def _task_loss(task: TaskConfig, logits: Tensor, labels: Tensor, batch: Batch) -> Tensor:
-    weights = batch.weights
-    if task.loss in ("pairwise", "listwise"):
-        assert task.group is not None
-        numbers = group_numbers(batch.groups[task.group])
+def _task_loss(
+    task: TaskConfig, logits: Tensor, labels: Tensor, weights: Tensor | None, numbers: Array | None
+) -> Tensor:
+    if numbers is not None:
         rank = pairwise_loss if task.loss == "pairwise" else listwise_loss
         return rank(logits.squeeze(1), labels.squeeze(1), numbers, None if weights is None else weights.squeeze(1))
     reduction = "mean" if weights is None else "none"

@@ -92,6 +92,8 @@ class TrainReport:
     metrics: Metrics = field(default_factory=dict)
     #: The epoch whose model was kept, with early stopping.
     best_epoch: int | None = None
+    #: What the labels did not allow to learn or to measure, a sentence each.
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def rows_per_second(self) -> float:
@@ -141,6 +143,8 @@ class UpdateReport:
     #: All metrics on the validation rows, before the pass and after it; empty without such rows.
     metrics_before: Metrics = field(default_factory=dict)
     metrics_after: Metrics = field(default_factory=dict)
+    #: What the labels did not allow to learn or to measure, a sentence each.
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def rows_per_second(self) -> float:

@@ -29,7 +29,7 @@ def rows_to_learn(config: TrainConfig, rows: DataRows) -> DataRows:
     rate = config.data.negative_sampling
     if rate == 1.0:
         return rows
-    return sampled_negatives(rows, config.targets.tasks[0].label, rate, config.training.seed)
+    return sampled_negatives(rows, config.targets.tasks[0], rate, config.training.seed)
 
 
 def evaluation_rows(config: TrainConfig, data: Data, index: BlockIndex | None = None) -> DataRows:

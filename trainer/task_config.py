@@ -66,6 +66,8 @@ class TaskConfig(StrictModel):
     loss: Loss = "binary_cross_entropy"
     #: Factor of the task's loss in that of the model.
     weight: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+    #: Whether a row without a label (null, NaN) is an error, or counts for the other tasks alone.
+    missing_label: Literal["error", "ignore"] = "error"
     #: Classes of softmax_cross_entropy; its labels are 0 to classes - 1.
     classes: int | None = Field(default=None, ge=2, le=65_536)
     #: The column whose equal values make a group, for losses and metrics that rank.

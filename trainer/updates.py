@@ -13,6 +13,7 @@ from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
 from trainer.config import PublishConfig, TrainConfig
 from trainer.data import BatchMaker, Data, DataRows
 from trainer.ending import table_reports
+from trainer.label_ranges import metric_warnings
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
@@ -121,6 +122,7 @@ def update(
         skipped=skipped_of(rows, valid_rows),
         metrics_before=pass_of.metrics_before,
         metrics_after=metrics_after,
+        warnings=[*loop.warnings, *metric_warnings(metrics_after)],
     )
     report.write(output / "update.json")
     index.remove_copies()
@@ -183,7 +185,7 @@ class _Start:
         """The new pass, at its first row."""
         before = loop.evaluate()
         metrics = {} if before is None else before.metrics
-        position = loop.position = replace(loop.position, batch=0, loss_sum=0.0)
+        position = loop.position = replace(loop.position, batch=0, loss_sum=0.0, labels=None)
         return UpdateState(
             number=self._number,
             origin=self._origin,

@@ -191,6 +191,8 @@ def _print(report: TrainReport) -> None:
         click.echo(f"validation: {metrics_text(report.metrics)} on {report.valid_rows:,} rows")
     for file in report.skipped:
         click.echo(f"left out as damaged: {file.reason}")
+    for text in report.warnings:
+        click.echo(f"warning: {text}")
     if report.best_epoch is not None:
         click.echo(f"kept the model of epoch {report.best_epoch}, the best of {len(report.epochs)}")
     for table in report.tables:

@@ -108,6 +108,8 @@ def _print(report: UpdateReport) -> None:
     if report.metrics_after:
         change = change_text(report.metrics_before, report.metrics_after)
         click.echo(f"validation: {change} on {report.valid_rows:,} rows")
+    for text in report.warnings:
+        click.echo(f"warning: {text}")
     for file in report.skipped:
         click.echo(f"left out as damaged: {file.reason}")
     if report.memory is not None:

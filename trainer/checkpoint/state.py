@@ -24,6 +24,8 @@ class Position:
     published_step: int = 0
     #: Rows at the last publish.
     published_rows: int = 0
+    #: The smallest and the largest label of each task in the training, or in the update; None before its first step.
+    labels: dict[str, list[float]] | None = None
 
 
 @dataclass(frozen=True)

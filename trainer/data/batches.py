@@ -25,7 +25,7 @@ class Batch:
 
     #: Inputs of the model (see trainer.models.base).
     inputs: dict[str, Tensor]
-    #: The labels of T tasks, (B, T) float32.
+    #: The labels of T tasks, (B, T) float32; NaN where a task has none and ignores that.
     labels: Tensor
     rows: int
     #: The raw columns, by input.

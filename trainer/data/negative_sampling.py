@@ -19,20 +19,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.data import DataRows, RowBlock
-from trainer.label_config import LabelConfig
+from trainer.task_config import TaskConfig
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
-def sampled_negatives(rows: DataRows, label: LabelConfig, rate: float, seed: int) -> DataRows:
+def sampled_negatives(rows: DataRows, task: TaskConfig, rate: float, seed: int) -> DataRows:
     """Returns the rows with label 1, and a share of those with label 0. It reads the label of every row once.
+
+    Rows without a label are left out, if the task ignores them.
 
     Raises InvalidInput for a label that cannot be read.
     """
     blocks: list[RowBlock] = []
     at = 0
     for block in rows.blocks:
-        kept = _kept(block, rows.schema, label, rate, _hashed(seed, at, block.rows))
+        kept = _kept(block, rows.schema, task, rate, _hashed(seed, at, block.rows))
         at += block.rows
         if len(kept):
             blocks.append(SampledBlock(block.file, block.block, 0, len(kept), block.own, block.options, block, kept))
@@ -57,12 +59,12 @@ class SampledBlock(RowBlock):
         return self.whole.place_of(int(self.kept[self.skip + row]))
 
 
-def _kept(
-    block: RowBlock, schema: Any, label: LabelConfig, rate: float, drawn: NDArray[np.float64]
-) -> NDArray[np.int32]:
+def _kept(block: RowBlock, schema: Any, task: TaskConfig, rate: float, drawn: NDArray[np.float64]) -> NDArray[np.int32]:
+    label = task.label
     own = pa.schema([entry for entry in block.own if entry.name == label.column])
     table = replace(block, own=own).read(pa.schema([schema.field(label.column)]))
-    return np.flatnonzero((label.read(table) != 0) | (drawn < rate)).astype(np.int32)
+    labels = label.read(table, may_miss=task.missing_label == "ignore")
+    return np.flatnonzero(((labels != 0) | (drawn < rate)) & ~np.isnan(labels)).astype(np.int32)
 
 
 def _hashed(seed: int, first: int, rows: int) -> NDArray[np.float64]:

@@ -21,15 +21,16 @@ _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def read_labels(table: Any, targets: Targets) -> Tensor:
-    """Returns the labels of a pyarrow Table, (B, T) float32, in the order of the tasks.
+    """Returns the labels of a pyarrow Table, (B, T) float32, in the order of the tasks; NaN where one may be missing.
 
     Raises InvalidInput naming the column and the task for a null, or a value that is no label of the task's loss.
     """
     labels = np.empty((table.num_rows, len(targets.tasks)), np.float32)
     for place, task in enumerate(targets.tasks):
         try:
-            values = task.label.read(table)
-            _check_labels(task, values)
+            may_miss = task.missing_label == "ignore"
+            values = task.label.read(table, may_miss=may_miss)
+            _check_labels(task, values[~np.isnan(values)] if may_miss else values)
         except InvalidInput as error:
             if len(targets.tasks) == 1:
                 raise

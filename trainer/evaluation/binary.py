@@ -1,6 +1,7 @@
 """Metrics of a binary label: AUC, log-loss, accuracy, and whether one set of scores beats another by more than chance.
 
-N rows throughout. Labels are 0 or 1, scores any finite numbers (probabilities for the log-loss).
+N rows throughout. Labels are 0 or 1, scores any finite numbers (probabilities for the log-loss). weights: (N,), how
+much each row counts; None: all alike.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from storage.errors import InvalidInput
+from trainer.evaluation.regression import checked_weights, weighted_mean
 
 _SMALLEST_PROBABILITY = 1e-7
 
@@ -28,32 +30,32 @@ class BootstrapResult:
     samples: int
 
 
-def auc(labels: ArrayLike, scores: ArrayLike) -> float:
+def auc(labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Returns the area under the ROC curve by ranks; equal scores share their mean rank (Mann-Whitney U).
 
     labels, scores: (N,). nan with one class only. Raises InvalidInput when they differ in length or a score is not
     finite.
     """
     truth, values = _checked(labels, scores)
-    return float(_RankedScores(truth, values).auc(np.ones((1, len(truth)), dtype=np.float64))[0])
+    factors = checked_weights(weights, len(truth))
+    each = np.ones(len(truth)) if factors is None else factors
+    return float(_RankedScores(truth, values).auc(each[None, :])[0])
 
 
-def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
+def log_loss(labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Returns the mean negative log-likelihood in nats; nan without rows.
 
     probabilities: (N,), kept 1e-7 away from 0 and 1.
     """
     truth, values = _checked(labels, probabilities)
-    if len(truth) == 0:
-        return float("nan")
     clipped = np.clip(values, _SMALLEST_PROBABILITY, 1.0 - _SMALLEST_PROBABILITY)
-    return float(-np.mean(np.where(truth, np.log(clipped), np.log1p(-clipped))))
+    return -weighted_mean(np.where(truth, np.log(clipped), np.log1p(-clipped)), weights)
 
 
-def accuracy(labels: ArrayLike, probabilities: ArrayLike) -> float:
+def accuracy(labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Returns the share of rows whose probability is on the side of 0.5 that the label says; nan without rows."""
     truth, values = _checked(labels, probabilities)
-    return float(np.mean((values >= 0.5) == truth)) if len(truth) else float("nan")
+    return weighted_mean(((values >= 0.5) == truth).astype(np.float64), weights)
 
 
 def paired_bootstrap(

@@ -9,29 +9,29 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from storage.errors import InvalidInput
+from trainer.evaluation.regression import weighted_mean
 
 _SMALLEST_PROBABILITY = 1e-7
 
 
-def class_accuracy(labels: ArrayLike, probabilities: ArrayLike) -> float:
+def class_accuracy(labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Returns the share of rows whose most probable class is the label; nan without rows.
 
-    labels: (N,), 0 to C - 1. probabilities: (N, C).
+    labels: (N,), 0 to C - 1. probabilities: (N, C). weights: (N,), how much each row counts.
     """
     truth, values = _checked(labels, probabilities)
-    return float(np.mean(values.argmax(axis=1) == truth)) if len(truth) else float("nan")
+    found = values.argmax(axis=1) if len(truth) else truth
+    return weighted_mean((found == truth).astype(np.float64), weights)
 
 
-def class_log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
+def class_log_loss(labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Returns the mean negative log-likelihood of the label in nats; nan without rows.
 
-    labels: (N,), 0 to C - 1. probabilities: (N, C), of which that of the label is kept 1e-7 away from 0.
+    labels: (N,), 0 to C - 1. probabilities: (N, C), of which that of the label is kept 1e-7 away from 0. weights: (N,).
     """
     truth, values = _checked(labels, probabilities)
-    if len(truth) == 0:
-        return float("nan")
-    own = np.take_along_axis(values, truth[:, None], axis=1)
-    return float(-np.mean(np.log(np.maximum(own, _SMALLEST_PROBABILITY))))
+    own = np.take_along_axis(values, truth[:, None], axis=1).reshape(-1)
+    return -weighted_mean(np.log(np.maximum(own, _SMALLEST_PROBABILITY)), weights)
 
 
 def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -11,25 +11,30 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from storage.errors import InvalidInput
-from trainer.evaluation.regression import checked_pair
+from trainer.evaluation.regression import checked_pair, checked_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def gauc(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike) -> float:
-    """Returns the mean AUC of the groups that have relevant and other rows, weighted by the rows of a group."""
+def gauc(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, weights: ArrayLike | None = None) -> float:
+    """Returns the mean AUC of the groups that have relevant and other rows, weighted by the rows of a group.
+
+    weights: (N,), how much each row counts; None: all alike.
+    """
     ranked = _Ranked(labels, scores, groups)
-    relevant = (ranked.labels > 0).astype(np.float64)
-    positive = ranked.by_group(relevant)
-    negative = ranked.by_group(1.0 - relevant)
-    # By Mann-Whitney: places from the worst row on, which are 1 for the last one.
-    from_below = ranked.sizes[ranked.group] - ranked.mean_place
-    wins = ranked.by_group(relevant * from_below) - positive * (positive + 1.0) / 2.0
+    factors = checked_weights(weights, len(ranked.labels))
+    counted = np.ones(len(ranked.labels)) if factors is None else factors[ranked.order]
+    relevant, other = (counted * chosen for chosen in (ranked.labels > 0, ranked.labels <= 0))
+    positive, negative = ranked.by_group(relevant), ranked.by_group(other)
+    # By Mann-Whitney: each relevant row wins against the other ones below it, and half of those with its score.
+    until_here = ranked.through_equal(np.cumsum(other)) - (np.cumsum(negative) - negative)[ranked.group]
+    wins = ranked.by_group(relevant * (negative[ranked.group] - until_here + 0.5 * ranked.total_of_equal(other)))
     used = (positive > 0) & (negative > 0)
     if not used.any():
         return float("nan")
-    return float(np.average(wins[used] / (positive * negative)[used], weights=ranked.sizes[used]))
+    sizes = ranked.by_group(counted)
+    return float(np.average(wins[used] / (positive * negative)[used], weights=sizes[used]))
 
 
 def ndcg(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, k: int) -> float:
@@ -76,6 +81,8 @@ class _Ranked:
         if len(numbers) != len(truth):
             raise InvalidInput(f"{len(numbers)} groups for {len(truth)} labels; give one a label", field="groups")
         order = np.lexsort((-values, numbers))
+        #: The rows (N,) in this order.
+        self.order: Ints = order
         self.labels: Floats = truth[order]
         #: The number of each row's group, 0 for the first.
         self.group: Ints = numbers[order].astype(np.int64)
@@ -92,9 +99,19 @@ class _Ranked:
 
     def shared(self, values: Floats) -> Floats:
         """Returns for each row the mean of the values (N,) of all rows of its group with its score."""
-        totals = np.bincount(self._equal, weights=values)
-        mean: Floats = (totals / np.bincount(self._equal))[self._equal]
+        mean: Floats = self.total_of_equal(values) / np.bincount(self._equal)[self._equal]
         return mean
+
+    def total_of_equal(self, values: Floats) -> Floats:
+        """Returns for each row the sum of the values (N,) of all rows of its group with its score."""
+        totals: Floats = np.bincount(self._equal, weights=values).astype(np.float64)
+        return totals[self._equal]
+
+    def through_equal(self, values: Floats) -> Floats:
+        """Returns for each row the value (N,) of the last row of its group with its score."""
+        last: Ints = np.cumsum(np.bincount(self._equal)) - 1
+        found: Floats = values[last][self._equal]
+        return found
 
     @property
     def mean_place(self) -> Floats:

@@ -25,16 +25,22 @@ _OF_PAIRS = {
     "rmse": rmse,
 }
 _OF_CLASSES = {"accuracy": class_accuracy, "log_loss": class_log_loss}
-_OF_GROUPS = {"gauc": gauc, "mrr": mrr}
 _AT_DEPTH = {"ndcg": ndcg, "recall": recall}
 
 
-def measure(task: TaskConfig, labels: Array, scores: Array, groups: Array | None) -> dict[str, float]:
+def measure(
+    task: TaskConfig, labels: Array, scores: Array, groups: Array | None, weights: Array | None = None
+) -> dict[str, float]:
     """Returns the task's metrics by name, nan where one cannot be computed of these rows.
 
-    labels: (N,). scores: (N,), or (N, C) for C classes. groups: (N,), for metrics that rank.
+    labels: (N,), NaN for rows without one, which are left out. scores: (N,), or (N, C) for C classes. groups: (N,), for
+    metrics that rank. weights: (N,), how much each row counts; None: all alike.
     """
-    return {name: _metric(name, task, labels, scores, groups) for name in task.measured}
+    present = ~np.isnan(labels)
+    if not present.all():
+        labels, scores = labels[present], scores[present]
+        groups, weights = (None if each is None else each[present] for each in (groups, weights))
+    return {name: _metric(name, task, labels, scores, groups, weights) for name in task.measured}
 
 
 def recent_text(task: TaskConfig, labels: Array, logits: Array) -> str:
@@ -44,6 +50,8 @@ def recent_text(task: TaskConfig, labels: Array, logits: Array) -> str:
     """
     if task.loss in (*RANKING_LOSSES, RETRIEVAL):
         return ""
+    present = ~np.isnan(labels)
+    labels, logits = labels[present], logits[present]
     if task.loss == "softmax_cross_entropy":
         return f"accuracy {class_accuracy(labels, logits):.4f}"
     if task.loss == "mean_squared_error":
@@ -51,13 +59,18 @@ def recent_text(task: TaskConfig, labels: Array, logits: Array) -> str:
     return f"auc {auc(labels, logits):.4f}"
 
 
-def _metric(name: str, task: TaskConfig, labels: Array, scores: Array, groups: Array | None) -> float:
+def _metric(
+    name: str, task: TaskConfig, labels: Array, scores: Array, groups: Array | None, weights: Array | None
+) -> float:
     kind, _, depth = name.partition("@")
     if task.classes is not None:
-        return _OF_CLASSES[kind](labels, scores)
+        return _OF_CLASSES[kind](labels, scores, weights)
     if kind in _OF_PAIRS:
         if task.loss in RANKING_LOSSES:
             labels = labels > 0
-        return _OF_PAIRS[kind](labels, scores)
+        return _OF_PAIRS[kind](labels, scores, weights)
     assert groups is not None
-    return _AT_DEPTH[kind](labels, scores, groups, k=int(depth)) if depth else _OF_GROUPS[kind](labels, scores, groups)
+    if kind == "gauc":
+        return gauc(labels, scores, groups, weights)
+    # The place of a row in its group has no weight.
+    return _AT_DEPTH[kind](labels, scores, groups, k=int(depth)) if depth else mrr(labels, scores, groups)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.evaluation.regression import weighted_mean
+
 # Scores in memory at a time.
 _AT_ONCE = 1 << 24
 
@@ -36,9 +38,10 @@ def retrieval_places(labels: Array, users: Array, items: Array, ids: Array) -> N
     return places
 
 
-def retrieval_metric(name: str, places: NDArray[np.float64]) -> float:
-    """Returns recall@K, the share of places up to K, or mrr, the mean of 1 / place; nan without places."""
-    if len(places) == 0:
-        return float("nan")
+def retrieval_metric(name: str, places: NDArray[np.float64], weights: Array | None = None) -> float:
+    """Returns recall@K, the share of places up to K, or mrr, the mean of 1 / place; nan without places.
+
+    weights: (P,), how much each place counts; None: all alike.
+    """
     kind, _, depth = name.partition("@")
-    return float(np.mean(places <= int(depth))) if kind == "recall" else float(np.mean(1.0 / places))
+    return weighted_mean((places <= int(depth)).astype(np.float64) if kind == "recall" else 1.0 / places, weights)

@@ -116,6 +116,49 @@ def test_pairs_and_lists_of_a_group_are_those_of_plain_loops(table: pa.Table, he
         assert torch.autograd.gradcheck(lambda each, loss=loss: loss(each, labels.double(), groups), given)
 
 
+@pytest.mark.parametrize(
+    "task",
+    [
+        "label: liked",
+        "label: stars, loss: mean_squared_error",
+        "label: stars, loss: softmax_cross_entropy, classes: 6",
+        "label: stars, loss: pairwise, group: user",
+        "label: stars, loss: listwise, group: user",
+        "label: {column: stars, at_least: 4}",
+    ],
+)
+@pytest.mark.parametrize("weighted", ["", "sample_weight: weight\n"])
+def test_a_task_learns_from_the_rows_with_its_label_alone(
+    table: pa.Table, heads: torch.Tensor, task: str, weighted: str
+) -> None:
+    missing = np.random.default_rng(1).random(B) < 0.4
+    column = "liked" if "liked" in task else "stars"
+    values = pa.array(table[column].to_pylist(), mask=missing)
+    holes = table.set_column(table.column_names.index(column), column, values)
+    targets = config_of(weighted + "tasks: [{" + task + ", missing_label: ignore}]").targets
+    some = batch_loss(heads[:, : targets.width], batch_of(holes, targets), targets)
+    known = np.flatnonzero(~missing)
+    alone = batch_loss(heads[known, : targets.width], batch_of(table.take(known), targets), targets)
+    assert some.item() == alone.item()
+    some.backward()
+    assert heads.grad is not None
+    assert not heads.grad[missing].any()
+    assert heads.grad[known].any()
+    none = holes.slice(int(np.flatnonzero(missing)[0]), 1)
+    loss = batch_loss(heads[:1, : targets.width], batch_of(none, targets), targets)
+    assert loss.item() == 0.0
+    with pytest.raises(InvalidInput, match=r"holds nulls; .*missing_label: ignore"):
+        read_labels(holes, config_of("tasks: [{" + task + "}]").targets)
+
+
+def test_nan_counts_as_no_label_where_a_task_ignores_these() -> None:
+    targets = config_of("tasks: [{label: a, missing_label: ignore}]").targets
+    found = read_labels(pa.table({"a": pa.array([1.0, float("nan"), None, 0.0])}), targets)
+    assert found.isnan().squeeze(1).tolist() == [False, True, True, False]
+    with pytest.raises(InvalidInput, match=r"holds 2\.0, expected 0 and 1"):
+        read_labels(pa.table({"a": pa.array([1.0, None, 2.0])}), targets)
+
+
 @pytest.mark.parametrize("loss", [pairwise_loss, listwise_loss])
 def test_a_batch_without_anything_to_rank_has_no_loss_and_no_gradient(heads: torch.Tensor, loss: Any) -> None:
     value = loss(heads[:, 0], torch.zeros(B), np.zeros(B, np.int64))

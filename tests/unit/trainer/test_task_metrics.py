@@ -125,6 +125,62 @@ def test_calibration_compares_means_overall_and_by_bins() -> None:
     assert metrics.calibration_error([0, 1], [0.95, 0.05]) == pytest.approx(0.95)
 
 
+def test_weights_count_as_sklearns_sample_weight() -> None:
+    rng = np.random.default_rng(7)
+    labels, shares = rng.integers(0, 2, 400), rng.integers(0, 20, 400) / 19
+    weights = rng.integers(0, 5, 400) / 2
+    given: dict[str, np.ndarray] = {"sample_weight": weights}
+    assert metrics.auc(labels, shares, weights) == pytest.approx(sklearn.metrics.roc_auc_score(labels, shares, **given))
+    clipped = np.clip(shares, 1e-7, 1 - 1e-7)
+    assert metrics.log_loss(labels, shares, weights) == pytest.approx(
+        sklearn.metrics.log_loss(labels, clipped, **given)
+    )
+    for ours, theirs in [
+        (metrics.accuracy(labels, shares, weights), sklearn.metrics.accuracy_score(labels, shares >= 0.5, **given)),
+        (metrics.rmse(labels, shares, weights), sklearn.metrics.root_mean_squared_error(labels, shares, **given)),
+        (metrics.mae(labels, shares, weights), sklearn.metrics.mean_absolute_error(labels, shares, **given)),
+        (metrics.calibration(labels, shares, weights), (shares @ weights) / (labels @ weights)),
+    ]:
+        assert ours == pytest.approx(theirs)
+    of_classes, classes = rng.dirichlet(np.ones(4), 400), rng.integers(0, 4, 400)
+    assert metrics.class_log_loss(classes, of_classes, weights) == pytest.approx(
+        sklearn.metrics.log_loss(classes, of_classes, **given)
+    )
+    assert metrics.class_accuracy(classes, of_classes, weights) == pytest.approx(
+        sklearn.metrics.accuracy_score(classes, of_classes.argmax(axis=1), **given)
+    )
+
+
+@pytest.mark.parametrize("name", ["auc", "gauc", "log_loss", "accuracy", "calibration", "calibration_error"])
+def test_a_weight_counts_as_so_many_rows_in_the_metrics_of_a_task(name: str) -> None:
+    rng = np.random.default_rng(8)
+    labels, scores, groups = rng.integers(0, 2, 300), rng.integers(0, 9, 300) / 8, rng.integers(0, 40, 300)
+    times = rng.integers(0, 4, 300)
+    task = TaskConfig(label="liked", group="user", metrics=(name,))
+    again = np.repeat(np.arange(300), times)
+    assert measure(task, labels, scores, groups, times) == pytest.approx(
+        measure(task, labels[again], scores[again], groups[again])
+    )
+
+
+def test_rows_without_a_label_are_left_out_of_every_metric() -> None:
+    labels, scores, groups = ranked_rows(9)
+    labels = (labels > 0).astype(float)
+    missing = np.random.default_rng(9).random(len(labels)) < 0.3
+    task = TaskConfig(label="liked", group="user", metrics=("auc", "gauc", "log_loss", "ndcg@3", "mrr"))
+    scores = 1 / (1 + np.exp(-scores))
+    known = measure(task, labels[~missing], scores[~missing], groups[~missing], groups[~missing] % 3)
+    assert measure(task, np.where(missing, np.nan, labels), scores, groups, groups % 3) == known
+    assert all(math.isnan(value) for value in measure(task, labels * np.nan, scores, groups).values())
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, math.nan], [1.0, math.inf]])
+def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
+    for metric in (metrics.auc, metrics.log_loss, metrics.rmse, metrics.calibration, metrics.calibration_error):
+        with pytest.raises(InvalidInput, match="weights"):
+            metric([0, 1], [0.2, 0.4], weights)
+
+
 def test_a_task_gets_the_metrics_that_it_asks_for() -> None:
     labels, scores, groups = ranked_rows(6)
     task = TaskConfig(label="stars", loss="listwise", group="user", metrics=("ndcg@3", "recall@2", "gauc", "auc"))
