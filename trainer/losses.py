@@ -5,6 +5,7 @@ B rows, T tasks, K values of all heads together, C classes, P pairs, G groups.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,28 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Two int64 a pair, and some more while it is made: about 2 GB.
 _PAIRS_AT_MOST = 1 << 26
+
+
+def joint_logits(logits: Tensor, tasks: Sequence[TaskConfig]) -> Tensor:
+    """Returns the heads (B, K) with the log-odds that both happen, for each task with `given`.
+
+    Its head has the log-odds that it happens where the given task did. Source: Ma et al., "Entire Space Multi-Task
+    Model: An Effective Approach for Estimating Post-Click Conversion Rate", 2018.
+    """
+    if not any(task.given for task in tasks):
+        return logits
+    heads: dict[str, Tensor] = {}
+    for task, head in zip(tasks, torch.split(logits, [task.width for task in tasks], dim=1), strict=True):
+        if task.given is not None:
+            first = heads[task.given]
+            happens = functional.logsigmoid(first) + functional.logsigmoid(head)
+            # Either the first does not happen, or it does and the second does not.
+            does_not = torch.logaddexp(
+                functional.logsigmoid(-first), functional.logsigmoid(first) + functional.logsigmoid(-head)
+            )
+            head = happens - does_not
+        heads[task.name] = head
+    return torch.cat([heads[task.name] for task in tasks], dim=1)
 
 
 def batch_loss(logits: Tensor, batch: Batch, targets: Targets) -> Tensor:

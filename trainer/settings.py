@@ -24,7 +24,7 @@ _FREE_OF_DATA = {"read_threads", "on_damaged"}
 # Settings that have keys of their own.
 _IN_PARTS = ("inputs", "features", "tables", "label", "tasks", "sample_weight")
 # Settings of a task that say what its head computes.
-_OF_HEADS = ("place", "loss", "classes")
+_OF_HEADS = ("place", "loss", "classes", "given")
 # Of each table.
 _FREE_OF_TABLES = ("admit_after", "eviction")
 # The setting that stands for a new or removed entry of a section.

@@ -6,7 +6,7 @@ B rows of a batch, T tasks, K values of all heads together.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -66,6 +66,8 @@ class TaskConfig(StrictModel):
     loss: Loss = "binary_cross_entropy"
     #: Factor of the task's loss in that of the model.
     weight: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+    #: An earlier binary task without which this one does not happen: the probability of both is learned of all rows.
+    given: str | None = None
     #: Whether a row without a label (null, NaN) is an error, or counts for the other tasks alone.
     missing_label: Literal["error", "ignore"] = "error"
     #: Classes of softmax_cross_entropy; its labels are 0 to classes - 1.
@@ -87,6 +89,8 @@ class TaskConfig(StrictModel):
         if (self.classes is not None) != (self.loss == "softmax_cross_entropy"):
             need = "softmax_cross_entropy needs `classes`" if self.classes is None else f"{self.loss} has no `classes`"
             raise ValueError(f"{need}; expected the number of classes for softmax_cross_entropy alone")
+        if self.given is not None and self.loss != "binary_cross_entropy":
+            raise ValueError(f"given: is for binary_cross_entropy, whose output is a probability, got {self.loss}")
         if self.loss in RANKING_LOSSES and self.group is None:
             raise ValueError(f"{self.loss} needs `group`, the column whose equal values make a list")
         for metric in self.metrics or ():
@@ -108,6 +112,11 @@ class TaskConfig(StrictModel):
     def width(self) -> int:
         """Values of the task's head, and of its output."""
         return self.classes or 1
+
+    @property
+    def conditional(self) -> str:
+        """The name of the second output of a task with `given`: the probability of its label where that happened."""
+        return f"{self.name}_given_{self.given}"
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -187,6 +196,21 @@ def check_tasks(label: LabelConfig | None, tasks: Sequence[TaskConfig], model: s
     for place, task in enumerate(tasks):
         if not task.label.is_text and task.label.column in texts:
             raise ValueError(f"tasks.{place}.label: {task.label.column!r} is compared with text by another task")
-    names: Mapping[str, int] = {task.name: place for place, task in enumerate(tasks)}
-    if len(names) < len(tasks):
-        raise ValueError(f"tasks: expected a name of its own for each, got {[task.name for task in tasks]}")
+    names = [task.name for task in tasks]
+    if len(set(names)) < len(tasks):
+        raise ValueError(f"tasks: expected a name of its own for each, got {names}")
+    for place, task in enumerate(tasks):
+        _check_given(task, tasks[:place], names, f"tasks.{place}")
+
+
+def _check_given(task: TaskConfig, earlier: Sequence[TaskConfig], names: Sequence[str], where: str) -> None:
+    if task.given is None:
+        return
+    binary = [each.name for each in earlier if each.loss == "binary_cross_entropy"]
+    if task.given not in binary:
+        raise ValueError(
+            f"{where}.given: {task.given!r} is no earlier binary task"
+            f"{did_you_mean(task.given, binary) or f'; expected one of {binary}, which stand above it'}"
+        )
+    if task.conditional in names:
+        raise ValueError(f"{where}.given: makes the output {task.conditional!r}, which is the name of a task too")

@@ -35,6 +35,8 @@ sample_weight: importance
 ORDER = "tasks: [{name: order, label: stars, loss: pairwise, group: user}]"
 #: One task, whose probability is corrected.
 SAMPLED = "tasks: [{name: like, label: liked}]\ndata: {negative_sampling: 0.3}"
+#: A task that happens where another one does, learned over the entire space.
+ENTIRE = "tasks: [{name: like, label: liked}, {name: top, label: {column: stars, equals: 5}, given: like}]"
 TEXT = """
 model_name: NAME
 LEARNED
@@ -70,9 +72,10 @@ FILMS = {
     for path in sorted((Path(__file__).parents[2] / "trainer" / "configs").glob("movielens*.yaml"))
     if load_config(path).tasks
 }
-LEARNED = {**dict.fromkeys(MODELS, TASKS), "order": ORDER, "sampled": SAMPLED}
+LEARNED = {**dict.fromkeys(MODELS, TASKS), "order": ORDER, "sampled": SAMPLED, "entire": ENTIRE}
 OUTPUTS = {name: (["order"] if name == "order" else ["like", "stars", "kind", "order"]) for name in LEARNED}
 OUTPUTS["sampled"] = ["like"]
+OUTPUTS["entire"] = ["like", "top", "top_given_like"]
 OUTPUTS |= {name: ["like", "stars"] for name in FILMS}
 OUTPUTS["movielens_two_tower"] = ["score", "user_embedding", "item_embedding"]
 

@@ -17,7 +17,7 @@ from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
 from trainer.data.batches import Batch
 from trainer.embedding import Combination, Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
-from trainer.losses import batch_loss
+from trainer.losses import batch_loss, joint_logits
 from trainer.lowering import CombinedFeature
 from trainer.models import blocks
 from trainer.task_config import Targets, TaskConfig
@@ -41,13 +41,21 @@ class RankingModel(nn.Module, ABC):
         """The values of the heads of all tasks, side by side, (B, K): log-odds of a binary task, for one."""
 
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Returns the output of each task by its name, (B, 1), or (B, C) for C classes."""
+        """Returns the output of each task by its name, (B, 1), or (B, C) for C classes.
+
+        A task with `given` has the probability that both happen, and under `conditional` that of its head.
+        """
         logits, tasks = self.logits(inputs), self.tasks
         if len(tasks) == 1:
             shifted = logits + self.log_odds_shift if self.log_odds_shift else logits
             return {tasks[0].name: _output(tasks[0], shifted)}
-        heads = torch.split(logits, [task.width for task in tasks], dim=1)
-        return {task.name: _output(task, head) for task, head in zip(tasks, heads, strict=True)}
+        outputs: dict[str, Tensor] = {}
+        for task, head in zip(tasks, torch.split(logits, [task.width for task in tasks], dim=1), strict=True):
+            output = outputs[task.name] = _output(task, head)
+            if task.given is not None:
+                outputs[task.name] = output * outputs[task.given]
+                outputs[task.conditional] = output
+        return outputs
 
     def learn(self, batch: Batch, targets: Targets) -> tuple[Tensor, Tensor]:
         """Returns the loss of a batch in training, and the values of the heads (B, K) for the rows."""
@@ -59,6 +67,7 @@ class RankingModel(nn.Module, ABC):
                 "each head (features.heads)",
                 field="model.type",
             )
+        logits = joint_logits(logits, targets.tasks)
         return batch_loss(logits, batch, targets), logits
 
     def output_biases(self) -> Sequence[Tensor]:

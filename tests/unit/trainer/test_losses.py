@@ -16,7 +16,7 @@ from storage.errors import ConfigError, InvalidInput
 from trainer.config import TrainConfig, parse_text
 from trainer.data import Batch
 from trainer.data.targets import read_groups, read_labels, read_weights
-from trainer.losses import batch_loss, listwise_loss, pairwise_loss
+from trainer.losses import batch_loss, joint_logits, listwise_loss, pairwise_loss
 from trainer.settings import check_same_model, settings_of
 from trainer.task_config import Targets, TaskConfig
 
@@ -151,6 +151,34 @@ def test_a_task_learns_from_the_rows_with_its_label_alone(
         read_labels(holes, config_of("tasks: [{" + task + "}]").targets)
 
 
+def test_a_given_task_is_learned_as_the_probability_that_all_happen(table: pa.Table, heads: torch.Tensor) -> None:
+    text = (
+        "{name: click, label: liked}, {name: order, label: bought, given: click},"
+        " {name: again, label: twice, given: order, weight: 2}"
+    )
+    targets = config_of("tasks: [" + text + "]").targets
+    rng = np.random.default_rng(3)
+    bought = rng.integers(0, 2, B)
+    table = table.append_column("bought", pa.array(bought)).append_column(
+        "twice", pa.array(bought & rng.integers(0, 2))
+    )
+    logits = 4 * heads[:, :3]
+    joint = joint_logits(logits, targets.tasks)
+    product = torch.cumprod(torch.sigmoid(logits.double()), dim=1)
+    assert torch.allclose(torch.sigmoid(joint), product.float(), atol=1e-6)
+    labels = batch_of(table, targets).labels
+    plain = functional.binary_cross_entropy(product, labels.double(), reduction="none").mean(dim=0)
+    expected = (plain * torch.tensor([1.0, 1.0, 2.0])).sum()
+    assert batch_loss(joint, batch_of(table, targets), targets).item() == pytest.approx(expected.item(), rel=1e-5)
+    # Far from where a product would be 0 or 1, values and gradients are finite.
+    far = torch.tensor([[200.0, 200.0, -200.0], [-200.0, 200.0, 200.0]], requires_grad=True)
+    loss = batch_loss(joint_logits(far, targets.tasks), batch_of(table.slice(0, 2), targets), targets)
+    loss.backward()
+    assert far.grad is not None
+    assert loss.isfinite()
+    assert far.grad.isfinite().all()
+
+
 def test_nan_counts_as_no_label_where_a_task_ignores_these() -> None:
     targets = config_of("tasks: [{label: a, missing_label: ignore}]").targets
     found = read_labels(pa.table({"a": pa.array([1.0, float("nan"), None, 0.0])}), targets)
@@ -216,6 +244,19 @@ def test_weights_and_groups_that_do_not_fit_are_refused_by_name() -> None:
         ("tasks: [{label: a, metrics: [gauc]}]", "'gauc' needs `group`"),
         ("tasks: [{label: a, group: u, metrics: [ndcg]}]", "metrics: 'ndcg', expected ndcg@10"),
         ("tasks: [{label: a, metrics: [auc@3]}]", "metrics: 'auc@3', expected auc"),
+        (
+            "tasks: [{label: a}, {name: b, label: b, given: scor}]",
+            "tasks.1.given: 'scor' is no earlier binary task; did",
+        ),
+        ("tasks: [{label: a, given: b}, {name: b, label: b}]", "tasks.0.given: 'b' is no earlier binary task"),
+        (
+            "tasks: [{label: a}, {name: b, label: b, loss: mean_squared_error, given: score}]",
+            "tasks.1: given: is for bi",
+        ),
+        (
+            "tasks: [{name: b_given_c, label: a}, {name: c, label: a}, {name: b, label: b, given: c}]",
+            "output 'b_given_c'",
+        ),
         ("tasks: [{label: a, loss: mean_squared_error, metrics: [auc]}]", "'auc' is no metric of mean_squared_error"),
     ],
 )
