@@ -25,16 +25,19 @@ def mlp(weights: Weights, prefix: str, x: np.ndarray) -> np.ndarray:
     return x
 
 
+def first_order(weights: Weights, prefix: str, pooled: list[np.ndarray], dense: np.ndarray) -> np.ndarray:
+    """The bias, and the first value of each row and the dense features by their weights."""
+    result: np.ndarray = weights[f"{prefix}.bias"] + sum(field[0] for field in pooled)
+    return result + weights[f"{prefix}.dense.weight"] @ dense if len(dense) else result
+
+
 def deepfm(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) -> np.ndarray:
-    deep = [field[1:] for field in pooled]
-    fields = list(pooled)
+    fields = [field[1:] for field in pooled]
+    deep = np.concatenate([*fields, dense])
     if len(dense):
-        deep.append(dense)
-        fields.append(weights["dense_field.weight"] @ dense + weights["dense_field.bias"])
-    first_order = sum(field[0] for field in fields)
-    pairs = sum(fields[i][1:] @ fields[j][1:] for i in range(len(fields)) for j in range(i))
-    result: np.ndarray = weights["bias"] + first_order + pairs + mlp(weights, "deep", np.concatenate(deep))
-    return result
+        fields.append(weights["dense_factors.weight"] @ dense)
+    pairs = sum(fields[i] @ fields[j] for i in range(len(fields)) for j in range(i))
+    return first_order(weights, "linear", pooled, dense) + weights["pair_weight"] * pairs + mlp(weights, "deep", deep)
 
 
 def dlrm(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) -> np.ndarray:
@@ -46,10 +49,8 @@ def dlrm(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) 
 
 
 def wide_deep(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) -> np.ndarray:
-    result: np.ndarray = weights["bias"] + sum(field[0] for field in pooled)
-    if len(dense):
-        result = result + weights["wide_dense.weight"] @ dense
-    return result + mlp(weights, "deep", np.concatenate([*(field[1:] for field in pooled), dense]))
+    deep = np.concatenate([*(field[1:] for field in pooled), dense])
+    return first_order(weights, "wide", pooled, dense) + mlp(weights, "deep", deep)
 
 
 def dcnv2(weights: Weights, pooled: list[np.ndarray], dense: np.ndarray, _: Any) -> np.ndarray:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.model_config import WideDeepConfig
 from trainer.models import blocks
 from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, mlp
+from trainer.models.first_order import FirstOrder, first_order_layouts
 
 
 class WideDeep(RankingModel):
@@ -25,34 +26,26 @@ class WideDeep(RankingModel):
         features.expect_pooled("wide_deep", same_dim=False)
         dense = features.dense_width
         width = sum(features.dims[name] - 1 for name in features.pooled_names) + dense
-        self.bias = nn.Parameter(torch.zeros(features.heads))
-        # Several heads share the linear weights of the rows, each by a factor of its own.
-        self.wide_share = nn.Parameter(torch.ones(features.heads)) if features.heads > 1 else None
-        self.wide_dense = nn.Linear(dense, features.heads, bias=False) if dense else None
+        self.wide = FirstOrder(features)
         self.deep = mlp(width, config.hidden, dropout=config.dropout, out=features.heads) if width else None
 
     def logits(self, inputs: Inputs) -> Tensor:
         pooled = self.features(inputs).parts()
-        dense = self.features.dense(inputs)
-        wide = torch.cat([field[:, :1] for field in pooled], dim=1).sum(dim=1, keepdim=True)
-        result: Tensor = self.bias + (wide if self.wide_share is None else wide * self.wide_share)
-        if self.wide_dense is not None:
-            result = result + self.wide_dense(torch.cat(dense, dim=1))
+        groups = self.features.dense(inputs)
+        dense = torch.cat(groups, dim=1) if groups else None
+        result: Tensor = self.wide(pooled, dense)
         if self.deep is not None:
             deep = [field[:, 1:] for field in pooled if field.shape[1] > 1]
-            result = result + self.deep(torch.cat([*deep, *dense], dim=1))
+            result = result + self.deep(torch.cat(deep if dense is None else [*deep, dense], dim=1))
         return result
 
     def output_biases(self) -> Sequence[Tensor]:
-        return (self.bias,)
+        return (self.wide.bias,)
 
     @staticmethod
     def layouts(inputs: blocks.InputLayout, weights: Mapping[str, blocks.Shape]) -> dict[str, blocks.WeightLayout]:
         fields = tuple((f"field {inputs.names(name)}", inputs.dims[name] - 1) for name in inputs.pooled)
-        heads = inputs.heads
         return {
-            "bias": blocks.WeightLayout("bias", (heads,)),
-            "wide_share": blocks.WeightLayout("wide_share", (heads,)),
-            "wide_dense.weight": blocks.WeightLayout("wide_dense.weight", (heads, inputs.dense())),
-            **blocks.mlp_layouts("deep", weights, (*fields, *inputs.dense()), heads),
+            **first_order_layouts("wide", inputs),
+            **blocks.mlp_layouts("deep", weights, (*fields, *inputs.dense()), inputs.heads),
         }

@@ -92,14 +92,15 @@ def looked_up(model: RankingModel, rows: dict[str, Tensor]) -> dict[str, Tensor]
     return {f"{name}.{part}": torch.zeros(0, dtype=torch.int64) for name in rows for part in ("values", "offsets")}
 
 
-def test_deepfm_is_the_sum_over_pairs() -> None:
+def test_deepfm_is_the_mean_over_fields_of_the_sum_over_pairs_at_first() -> None:
     config = parse_text(NO_DENSE.replace("MODEL", "{type: deepfm, hidden: []}"))
     built = build_model(config, build_tables(config))
     rows = {name: torch.randn(3, 4) for name in "ab"}
     given = looked_up(built, rows)
     a, b = rows["a"], rows["b"]
     deep = built.deep(torch.cat([a[:, 1:], b[:, 1:]], dim=1))  # type: ignore[operator]
-    expected = built.bias + a[:, :1] + b[:, :1] + (a[:, 1:] * b[:, 1:]).sum(1, keepdim=True) + deep  # type: ignore[operator]
+    pairs = (a[:, 1:] * b[:, 1:]).sum(1, keepdim=True)
+    expected = a[:, :1] + b[:, :1] + pairs / 2 + deep
     torch.testing.assert_close(built.logits(given), expected)
 
 
@@ -112,7 +113,7 @@ def test_a_row_of_one_value_is_a_linear_weight_alone() -> None:
     built = build_model(config, build_tables(config))
     a, b = torch.randn(5, 4), torch.randn(5, 1)
     given = looked_up(built, {"a": a, "b": b})
-    torch.testing.assert_close(built.logits(given), built.bias + a[:, :1] + b + built.deep(a[:, 1:]))  # type: ignore[operator]
+    torch.testing.assert_close(built.logits(given), a[:, :1] + b + built.deep(a[:, 1:]))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("options", ["", ", rank: 3", ", structure: stacked", ", structure: stacked, hidden: []"])
