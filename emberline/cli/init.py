@@ -11,7 +11,7 @@ from emberline.cli.command import Command, DataArgument
 from emberline.cli.data_options import DATA_CONFIG, data_options
 from storage.errors import ConfigError, InvalidInput
 
-_MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2", "din", "sasrec", "hstu")
+_MODELS = ("deepfm", "dlrm", "wide_deep", "dcnv2", "din", "sasrec", "hstu", "mmoe", "ple", "two_tower")
 # An option of the section `data:`, such as data.columns.
 _OF_DATA = re.compile(r"\bdata\.[a-z_]+")
 
@@ -25,16 +25,29 @@ Examples:
   emberline train clicks.yaml --data clicks.csv --valid 0.1 --output runs/clicks --repository models
 \b
   emberline init ratings/ --label rating --model dlrm > ratings.yaml
+  emberline init shop.csv --label bought --label stars --model mmoe > shop.yaml
+  emberline init shop.csv --label bought --model two_tower --item item --item tags > towers.yaml
   emberline init export.csv --label sold --delimiter ';' > export.yaml
   emberline init day.txt --label sold --data-config layout.yaml > day.yaml""",
 )
 @click.argument("data", nargs=-1, required=True, type=DataArgument())
-@click.option("--label", required=True, help="Column that the model learns to predict.")
+@click.option(
+    "--label",
+    "labels",
+    required=True,
+    multiple=True,
+    metavar="COLUMN",
+    help="Column that the model learns to predict; again for one more task.",
+)
 @click.option(
     "--model",
     type=click.Choice(_MODELS),
     default="wide_deep",
-    help="Network; docs/models.md describes them. The last three need lists of ids.",
+    help="Network; docs/models.md describes them. din, sasrec and hstu need lists of ids, mmoe and ple several "
+    "labels, two_tower --item.",
+)
+@click.option(
+    "--item", multiple=True, metavar="COLUMN", help="Column of the item, its id first, for two_tower; again for others."
 )
 @click.option("--name", help="Name of the model.  [default: that of the first file]")
 @click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows to look at, spread over the data.")
@@ -42,8 +55,9 @@ Examples:
 @DATA_CONFIG
 def command(
     data: tuple[Path | str, ...],
-    label: str,
+    labels: tuple[str, ...],
     model: str,
+    item: tuple[str, ...],
     name: str | None,
     rows: int,
     delimiter: str | None,
@@ -73,7 +87,7 @@ def command(
 
     options = data_options(data_config, {} if delimiter is None else {"delimiter": delimiter})
     try:
-        made = draft(list(data), label, model=model, name=name, rows=rows, options=options)
+        made = draft(list(data), labels, model=model, item=item, name=name, rows=rows, options=options)
     except (InvalidInput, ConfigError) as error:
         if not _OF_DATA.search(str(error)):
             raise

@@ -7,41 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
+import numpy as np
+
 from emberline.draft.label import LabelDraft
+from emberline.draft.network import LARGE_ROWS, SMALL_ROWS, TOWERS, Part
 from emberline.draft.text import names, text
-from emberline.draft.treatment import FeatureDraft, Treatment
+from emberline.draft.treatment import FeatureDraft
 from storage.data import DataOptions
 
 _EACH = "$each"
 _COLUMNS = 118
-_LARGE_ROWS = 1_000_000
-_SMALL_ROWS = 20_000
-# For few rows small networks with dropout, which overfit later (docs/tuning.md); for many rows larger ones without.
-_SMALL_NETWORKS = {
-    "deepfm": "{type: deepfm, hidden: [16], dropout: 0.5}",
-    "dlrm": "{type: dlrm, bottom: [32], top: [32], dropout: 0.3}",
-    "wide_deep": "{type: wide_deep, hidden: [32], dropout: 0.3}",
-    "dcnv2": "{type: dcnv2, cross_layers: 2, rank: 32, hidden: [32], dropout: 0.3}",
-}
-_NETWORKS = {
-    "deepfm": "{type: deepfm, hidden: [64, 32]}",
-    "dlrm": "{type: dlrm, bottom: [64], top: [64, 32]}",
-    "wide_deep": "{type: wide_deep, hidden: [64, 32]}",
-    "dcnv2": "{type: dcnv2, cross_layers: 2, hidden: [64, 32]}",
-}
-#: They read the list of ids that came before the item.
-SEQUENCE_MODELS = ("din", "sasrec", "hstu")
 _TIMES = {"hours": 24, "weekdays": 7}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A column of the data and what becomes of it."""
-
-    column: str
-    name: str
-    treatment: Treatment
-    features: tuple[FeatureDraft, ...]
 
 
 @dataclass(frozen=True)
@@ -49,12 +25,14 @@ class Document:
     """All that the YAML says."""
 
     name: str
-    label: LabelDraft
+    #: What is learned, by the name of its task.
+    labels: Mapping[str, LabelDraft]
     parts: Sequence[Part]
     left_out: Sequence[tuple[str, str]]
     model: str
-    #: The features of the item and of the list of earlier ones, for a model that reads the order.
-    sequence: tuple[str, ...] | None
+    #: The section `model`, as YAML, and a comment of it.
+    network: str
+    remark: str
     rows: int
     sample_rows: int
     options: DataOptions
@@ -79,8 +57,7 @@ class Document:
                 "predicted. docs/training.md and docs/features.md explain every entry."
             ),
             f"model_name: {text(self.name)}",
-            *_comment(f"Label: {self.label.found}."),
-            *self.label.lines,
+            *self._learned(),
             *data,
             "",
             *(line for group in self._found() for line in _comment(group)),
@@ -97,7 +74,8 @@ class Document:
             "tables:",
             *self._tables(),
             "",
-            *self._model(),
+            *_comment(self.remark),
+            f"model: {self.network}",
             *_comment("With a small initial_accumulator, ids that are seen once learn too (docs/tuning.md)."),
             "optimizer:",
             "  dense: {type: Adam, lr: 0.001}",
@@ -105,6 +83,20 @@ class Document:
             *self._training(),
         ]
         return "\n".join(lines) + "\n"
+
+    def _learned(self) -> list[str]:
+        labels = self.labels
+        if len(labels) > 1:
+            comments = [line for label in labels.values() for line in _comment(f"{label.column}: {label.found}.")]
+            if any(label.is_quantity for label in labels.values()):
+                comments += _comment("A quantity's weight is one over the variance of its label.")
+            return [*comments, "tasks:", *(label.task(name, weight=_weight(label)) for name, label in labels.items())]
+        ((name, label),) = labels.items()
+        comments = _comment(f"Label: {label.found}.")
+        if self.model == TOWERS:
+            learned = "loss: in_batch_softmax, metrics: [recall@10, recall@100, mrr]"
+            return [*comments, f"tasks: [{{name: {name}, label: {label.label}, {learned}}}]"]
+        return [*comments, *(["tasks:", label.task(name)] if label.is_quantity else [f"label: {label.label}"])]
 
     def _data(self) -> list[str]:
         said = self.options.model_dump(mode="json", exclude_defaults=True)
@@ -157,31 +149,23 @@ class Document:
                 lines.append(f"  - {{name: {name}, kind: static, dim: {dim}, rows: {rows}, init: {{scale: 0.001}}}}")
         return lines
 
-    def _model(self) -> list[str]:
-        if self.sequence is None:
-            networks = _SMALL_NETWORKS if self.rows < _LARGE_ROWS else _NETWORKS
-            return [f"model: {networks[self.model]}"]
-        target, earlier = map(text, self.sequence)
-        return [
-            *_comment(
-                f"{earlier} is read in its order, the newest id last. Where the newest is first, give newest: first to "
-                "sasrec and hstu, and keep: first to truncate."
-            ),
-            f"model: {{type: {self.model}, target: {target}, sequence: {earlier}, hidden: [64, 32]}}",
-        ]
-
     def _dim(self) -> int:
-        dim = 4 if self.rows < _SMALL_ROWS else 8 if self.rows < _LARGE_ROWS else 16
+        dim = 4 if self.rows < SMALL_ROWS else 8 if self.rows < LARGE_ROWS else 16
         # The first value of a row is its linear weight.
         return dim + 1 if self.model in ("deepfm", "wide_deep") else dim
 
     def _training(self) -> list[str]:
-        batch = 128 if self.rows < _SMALL_ROWS else 512 if self.rows < _LARGE_ROWS else 2048
-        epochs = 5 if self.rows < _SMALL_ROWS else 2 if self.rows < _LARGE_ROWS else 1
+        batch = 128 if self.rows < SMALL_ROWS else 512 if self.rows < LARGE_ROWS else 2048
+        epochs = 5 if self.rows < SMALL_ROWS else 2 if self.rows < LARGE_ROWS else 1
         return [
             *_comment("With --valid, `early_stopping: {patience: 1}` in `training` keeps the best of more epochs."),
             f"training: {{batch_size: {batch}, epochs: {epochs}, seed: 1}}",
         ]
+
+
+def _weight(label: LabelDraft) -> float | None:
+    """Returns the weight of a task among several: that of a quantity makes its loss begin near 1."""
+    return 1.0 / float(np.var(label.values)) if label.is_quantity else None
 
 
 def _feature(feature: FeatureDraft, members: Sequence[str]) -> str:

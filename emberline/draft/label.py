@@ -21,13 +21,23 @@ _RATINGS_AT_MOST = 20
 
 @dataclass(frozen=True)
 class LabelDraft:
-    """The lines of the configuration about the label."""
+    """What is learned from a column."""
 
-    lines: tuple[str, ...]
+    column: str
+    #: The label in the configuration, as YAML.
+    label: str
     #: What was found, for a comment.
     found: str
     #: The labels of the sample's rows, (N,) float64.
     values: Array
+    #: Whether it is a quantity, and not 0 and 1.
+    is_quantity: bool = False
+
+    def task(self, name: str, *, weight: float | None = None) -> str:
+        """Returns the label as an entry of `tasks`."""
+        loss = ", loss: mean_squared_error" if self.is_quantity else ""
+        share = "" if weight is None else f", weight: {weight:.2g}"
+        return f"  - {{name: {name}, label: {self.label}{loss}{share}}}"
 
 
 def find_label(columns: list[ColumnSample], label: str, text: Any) -> ColumnSample:
@@ -67,26 +77,27 @@ def draft_label(column: ColumnSample, text: Any) -> LabelDraft:
         counted = {entry["values"]: entry["counts"] for entry in pc.value_counts(column.values).to_pylist()}
         yes = next((value for value in counted if value.lower() in _YES), min(counted, key=lambda v: counted[v]))
         values = np.asarray(pc.equal(column.values, yes).to_numpy(zero_copy_only=False)).astype(np.float64)
-        line = f"label: {{column: {name}, equals: {text(yes)}}}"
-        return LabelDraft((line,), f"1 in {values.mean():.1%} of the rows", values)
+        label = f"{{column: {name}, equals: {text(yes)}}}"
+        return LabelDraft(column.name, label, f"1 in {values.mean():.1%} of the rows", values)
     numbers = column.numbers()
     distinct = np.unique(numbers)
     if set(distinct.tolist()) <= {0.0, 1.0}:
-        return LabelDraft((f"label: {name}",), f"1 in {numbers.mean():.1%} of the rows", numbers)
+        return LabelDraft(column.name, name, f"1 in {numbers.mean():.1%} of the rows", numbers)
     if column.distinct == 2:
         values = (numbers == distinct[1]).astype(np.float64)
-        line = f"label: {{column: {name}, equals: {_number(distinct[1])}}}"
-        return LabelDraft((line,), f"{_number(distinct[0])} or {_number(distinct[1])}; 1 stands for the latter", values)
+        label = f"{{column: {name}, equals: {_number(distinct[1])}}}"
+        found = f"{_number(distinct[0])} or {_number(distinct[1])}; 1 stands for the latter"
+        return LabelDraft(column.name, label, found, values)
     whole = bool((numbers == np.floor(numbers)).all())
     if whole and column.distinct <= _RATINGS_AT_MOST:
         # The bound that halves the rows best, and of two the higher one: 4 of 5 stars.
         bound = min(distinct[:0:-1], key=lambda bound: round(abs(float((numbers >= bound).mean()) - 0.5), 3))
         values = (numbers >= bound).astype(np.float64)
-        line = f"label: {{column: {name}, at_least: {_number(bound)}}}"
+        label = f"{{column: {name}, at_least: {_number(bound)}}}"
         found = f"{_number(distinct[0])} to {_number(distinct[-1])}; {values.mean():.1%} are {_number(bound)} or more"
-        return LabelDraft((line,), found, values)
-    lines = ("tasks:", f"  - {{name: score, label: {name}, loss: mean_squared_error}}")
-    return LabelDraft(lines, f"a quantity of {distinct[0]:g} to {distinct[-1]:g}, mean {numbers.mean():g}", numbers)
+        return LabelDraft(column.name, label, found, values)
+    found = f"a quantity of {distinct[0]:g} to {distinct[-1]:g}, mean {numbers.mean():g}"
+    return LabelDraft(column.name, name, found, numbers, is_quantity=True)
 
 
 def _number(value: float) -> str:

@@ -32,7 +32,7 @@ class Reading:
     null_words: Mapping[str, list[str]] = field(default_factory=dict)
 
 
-def reread(table: Any, rows: DataRows, options: DataOptions, label: str) -> Reading:
+def reread(table: Any, rows: DataRows, options: DataOptions, labels: Collection[str]) -> Reading:
     """Returns a sample of text files with numbers where words for no value hid them, and codes such as 007 as text.
 
     table: the values of `rows` by their inferred types. Columns whose type the options give stay.
@@ -44,7 +44,7 @@ def reread(table: Any, rows: DataRows, options: DataOptions, label: str) -> Read
     integers = [
         entry.name
         for entry in table.schema
-        if pa.types.is_integer(entry.type) and entry.name not in options.types and entry.name != label
+        if pa.types.is_integer(entry.type) and entry.name not in options.types and entry.name not in labels
     ]
     if not words and not integers:
         return Reading(table, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -57,7 +58,9 @@ class ColumnSample:
         return np.asarray(values.to_numpy(zero_copy_only=False)).astype(np.float64)
 
 
-def read_sample(data: DataPath | list[Any], options: DataOptions, rows: int, label: str) -> tuple[Reading, int]:
+def read_sample(
+    data: DataPath | list[Any], options: DataOptions, rows: int, labels: Collection[str]
+) -> tuple[Reading, int]:
     """Returns at most `rows` rows, spread over the data, and how many rows the data has.
 
     Raises ConfigError for data that cannot be read, or has no rows.
@@ -79,7 +82,7 @@ def read_sample(data: DataPath | list[Any], options: DataOptions, rows: int, lab
     if any(block.file.format not in ("csv", "tsv") for block in everything.blocks):
         return Reading(table, options), total
     blocks = tuple(block for piece in pieces for block in piece.blocks)
-    return reread(table, replace(everything, blocks=blocks), options, label), total
+    return reread(table, replace(everything, blocks=blocks), options, labels), total
 
 
 def delimiter_option(line: str) -> str | None:

@@ -70,14 +70,14 @@ def treat(
 ) -> Treatment | None:
     """Returns what becomes of a column; None for a list of numbers of several lengths.
 
-    shared: the column whose table a list shares. is_sequence: the order of the list counts. as_ids: these integers
+    shared: the column whose table a list shares. is_sequence: the order of the list counts. as_ids: these values
     are ids. binned: numbers become ids, as a model without any id needs.
     """
     match column.kind:
         case "list":
             return _list(column, shared, is_sequence=is_sequence)
         case "text":
-            return _text(column)
+            return _ids(column, ("{op: hash, salt: $each}",), "dtype: BYTES") if as_ids else _text(column)
         case "time":
             has_hours = not pa.types.is_date(column.type)
             return _time(column, "us", "dtype: INT64", has_hours=has_hours)

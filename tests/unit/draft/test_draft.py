@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from emberline.cli.frame import command
 from emberline.draft import MODELS, Draft, draft
-from emberline.draft.document import SEQUENCE_MODELS
+from emberline.draft.network import SEQUENCE_MODELS, TASK_MODELS, TOWERS
 from emberline.draft.text import names
 from storage.data import DataOptions
 from storage.errors import ConfigError
@@ -203,7 +203,72 @@ def test_models_of_sequences_read_the_lists_of_an_item_that_came_before(tmp_path
         draft([write(tmp_path)], "clicked", model=model)
 
 
-@pytest.mark.parametrize("model", sorted({*MODELS} - {*SEQUENCE_MODELS}))
+def visits(tmp_path: Path, **columns: Any) -> Path:
+    items = RNG.integers(0, 200, ROWS)
+    history = [RNG.integers(0, 200, RNG.integers(1, 9)).tolist() for _ in range(ROWS)]
+    stars = RNG.normal(30, 5, ROWS) + 8 * LABELS
+    return write(tmp_path, item=items, price=RNG.normal(5, 2, ROWS), history=history, stars=stars, **columns)
+
+
+@pytest.mark.parametrize("model", TASK_MODELS)
+def test_several_labels_become_tasks_and_no_inputs(tmp_path: Path, model: str) -> None:
+    path = visits(tmp_path)
+    made = draft([path], ["clicked", "stars"], model=model)
+    liked, stars = made.config.tasks
+    assert (liked.name, liked.loss, stars.name, stars.loss) == (
+        *("clicked", "binary_cross_entropy"),
+        *("stars", "mean_squared_error"),
+    )
+    variance = np.var(pq.read_table(path)["stars"].to_numpy())
+    assert stars.weight == pytest.approx(1 / variance, rel=0.05)
+    assert {"clicked", "stars"}.isdisjoint(entry.source for entry in made.config.inputs)
+    report = train(made.config, path, output=tmp_path / "run", limit=300, progress=False)
+    assert report.rows > 0
+    with pytest.raises(ConfigError, match=f"--model {model} learns several labels"):
+        draft([path], "clicked", model=model)
+
+
+def test_a_column_that_gives_one_of_the_labels_away_is_left_out(tmp_path: Path) -> None:
+    other = np.roll(LABELS, 7)
+    path = write(tmp_path, bought=other, paid=other * 9.5)
+    assert "known only after it" in reasons(draft([path], ["clicked", "bought"]))["paid"]
+
+
+def test_two_towers_get_the_columns_that_are_named_as_the_items(tmp_path: Path) -> None:
+    path = visits(tmp_path, colour=RNG.choice(["red", "blue"], ROWS).tolist())
+    made = draft([path], "clicked", model=TOWERS, item=["item", "colour", "price"])
+    model: Any = made.config.model
+    assert (model.item_id, set(model.item)) == ("item", {"item", "colour", "item_numbers"})
+    assert set(model.user) == {"shop_id", "history", "user_numbers"}
+    assert made.config.spec.feature("history").table == made.config.spec.feature("item").table
+    assert made.config.tasks[0].loss == "in_batch_softmax"
+    report = train(made.config, path, output=tmp_path / "run", limit=300, progress=False)
+    assert report.rows > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "words"),
+    [
+        ({}, "item", "give --item COLUMN once for each, the item's id first"),
+        ({"item": ["itm"]}, "item", "no column 'itm'; did you mean 'item'"),
+        ({"item": ["clicked"]}, "item", "no column 'clicked'"),
+        ({"item": ["number", "item"]}, "item", r"'number', the id of the item, was left out \(number: another value"),
+        ({"item": ["item", "price", "history", "shop_id", "stars"]}, "item", "leaves no column for the user"),
+        ({"item": ["item"], "labels": "stars"}, "label", "a quantity of .* needs a label of two values, or a rating"),
+        ({"item": ["item"], "labels": ["clicked", "stars"]}, "label", "two_tower learns one label, got clicked, stars"),
+        ({"item": ["item"], "model": "dlrm"}, "item", "--item is for --model two_tower, got dlrm"),
+    ],
+)
+def test_what_two_towers_cannot_learn_from_is_refused(
+    tmp_path: Path, options: dict[str, Any], field: str, words: str
+) -> None:
+    path = visits(tmp_path, number=np.arange(ROWS))
+    with pytest.raises(ConfigError, match=words) as refused:
+        draft([path], options.pop("labels", "clicked"), **{"model": TOWERS, **options})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("model", sorted({*MODELS} - {*SEQUENCE_MODELS, *TASK_MODELS, TOWERS}))
 def test_criteo_comes_out_in_about_twenty_lines_and_trains(tmp_path: Path, model: str) -> None:
     write_criteo_like(tmp_path, rows=3000)
     made = draft([tmp_path / "train.parquet"], "label", model=model)

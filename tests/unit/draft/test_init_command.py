@@ -77,6 +77,15 @@ def test_predict_sends_nulls_only_for_columns_that_missing_columns_names(tmp_pat
     assert rows == [{"user": 1, "price": None}]
 
 
+def test_two_labels_and_the_items_columns_are_options_of_the_command(tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("user,y,sold\n" + "".join(f"{row % 20},{row % 3 % 2},{row % 7 % 2}\n" for row in range(200)))
+    done = init(data, "--label", "sold", "--model", "ple")
+    assert done.exit_code == 0, done.exception
+    assert "  - {name: sold, label: sold}" in done.stdout
+    assert refusal(data, "--model", "two_tower").startswith("--model two_tower has to know the item's columns")
+
+
 def columns_of(tmp_path: Path, **columns: list[str]) -> TrainConfig:
     """Writes text as it is, and returns the drafted configuration."""
     columns["user id"] = [str(row % 20) for row in range(200)]
