@@ -21,7 +21,7 @@ _RATINGS_AT_MOST = 20
 
 @dataclass(frozen=True)
 class LabelDraft:
-    """What is learned from a column."""
+    """Holds what is learned from a column."""
 
     column: str
     #: The label in the configuration, as YAML.
