@@ -103,9 +103,16 @@ def test_a_client_that_does_not_read_is_ended(small: Server) -> None:
         until(is_torn, 60)
 
 
-def test_grpc_takes_so_many_connections_and_no_more(small: Server) -> None:
+@pytest.fixture
+def few(version_dir: Path, tmp_path: Path, start_server: Callable[..., Server]) -> Iterator[Server]:
+    """Starts a server that allows few connections, whose clients may take as long as usual for a handshake."""
+    with start_server(version_dir.parent.parent, tmp_path / "store", max_connections=8) as server:
+        yield server
+
+
+def test_grpc_takes_so_many_connections_and_no_more(few: Server) -> None:
     """Those that are at work stay, and one more is refused; one that is idle gives way."""
-    address = f"127.0.0.1:{small.grpc_port}"
+    address = f"127.0.0.1:{few.grpc_port}"
     own = [("grpc.use_local_subchannel_pool", 1)]
     channels = [grpc.insecure_channel(address, options=own) for _ in range(8)]
     watches = [
