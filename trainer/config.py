@@ -255,9 +255,10 @@ def load_config(path: Path | str) -> TrainConfig:
 
 
 def data_section(path: Path) -> dict[str, Any]:
-    """Returns the section `data` of a YAML file, which may be a whole configuration. Raises ConfigError."""
+    """Returns the section `data` of a YAML file; a whole configuration may have none. Raises ConfigError."""
     content = read_yaml(path)
-    found = content.get("data") if isinstance(content, Mapping) else None
+    whole = isinstance(content, Mapping) and "model_name" in content
+    found = content.get("data", {} if whole else None) if isinstance(content, Mapping) else None
     if not isinstance(found, Mapping):
         raise ConfigError(f"{path}: has no section `data:` with options of how files are read", field="data")
     return dict(found)

@@ -9,6 +9,7 @@ import math
 import sys
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,11 @@ Examples:
     help="File or folder of rows, or JSON lines, to take rows from: by the columns that the model was trained on.",
 )
 @DATA_CONFIG
-@click.option("--json", "text", help="One row as a JSON object, or several as a list; '-' reads standard input.")
+@click.option(
+    "--json",
+    "text",
+    help="One row as a JSON object, or several as a list; '-' reads standard input. Times may be text.",
+)
 @click.option("--rows", type=click.IntRange(1, MAX_ROWS), default=10, help="Rows to take from --data.")
 @click.option("--skip", type=click.IntRange(0), default=0, help="Rows of --data to skip first.")
 @click.option("--min-snapshot", help="Wait until at least this snapshot answers: VERSION.SEQUENCE or id.")
@@ -70,9 +75,10 @@ def command(
     headers = {name: _header_text(name, value) for name, value in given.items() if value is not None}
     name = urllib.parse.quote(model, safe="")
     metadata, _ = call_server(url, f"/v2/models/{name}", timeout)
-    instances = (
-        _from_file(data, data_config, _inputs(metadata), skip, rows) if data is not None else _from_text(text or "")
-    )
+    if data is None:
+        instances = with_times(_from_text(text or ""), metadata)
+    else:
+        instances = _from_file(data, data_config, _inputs(metadata), skip, rows)
     answer, about = call_server(url, f"/v1/models/{name}:predict", timeout, {"instances": instances}, headers)
     if raw:
         click.echo(json.dumps(answer))
@@ -102,6 +108,39 @@ def _from_text(text: str) -> list[Any]:
     except json.JSONDecodeError as error:
         raise InvalidInput(f"--json: not JSON: {error}", field="json") from None
     return content if isinstance(content, list) else [content]
+
+
+def with_times(rows: Sequence[Any], metadata: Mapping[str, Any]) -> list[Any]:
+    """Returns the rows with microseconds where an input that was trained on times has a time as text.
+
+    metadata: of the model, as the server describes it. Raises InvalidInput naming the input and the row.
+    """
+    times = {
+        entry["name"] for entry in metadata["inputs"] if entry.get("parameters", {}).get("column_type") == "timestamp"
+    }
+    return [
+        {name: _microseconds(value, name, number) if name in times else value for name, value in row.items()}
+        if isinstance(row, dict)
+        else row
+        for number, row in enumerate(rows)
+    ]
+
+
+def _microseconds(value: Any, name: str, row: int) -> Any:
+    if isinstance(value, list):
+        return [_microseconds(element, name, row) for element in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise InvalidInput(
+            f"--json: input {name!r}, row {row}: {value[:40]!r} is no time; expected text such as "
+            "'2026-01-31 10:00:00' (UTC), or microseconds since 1970",
+            field=name,
+        ) from None
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since // timedelta(microseconds=1)
 
 
 def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:

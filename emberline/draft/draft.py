@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ def draft(
         sample_rows=table.num_rows,
         options=options,
         null_words=reading.null_words,
-        arguments=" ".join(map(str, data)),
+        arguments=shlex.join(map(str, data)),
     )
     written = document.text()
     config = parse_text(written, source="the draft")

@@ -240,6 +240,8 @@ class Delimited:
                     f", which other rows of the file suggest; set data.types: {{{name}: {wider}}}, or --type "
                     f"{name}={wider} of `emberline data convert`"
                 )
+            elif not re.search(r"\d", bad[2]):
+                message += "; if it stands for no value, list it in data.null_values"
         elif fields:
             message = f"{fields[2]} fields, expected {fields[1]} as there are columns"
             if options.quote and not options.newlines_in_values and bytes(data).count(options.quote.encode()):

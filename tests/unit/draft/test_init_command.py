@@ -53,6 +53,11 @@ def test_the_layout_of_a_yaml_is_taken_over_and_named_where_it_is_missing(tmp_pa
     assert f"--data {data} --data-config THIS.yaml --rows 5" in done.stdout
 
 
+def test_the_commands_of_the_draft_take_a_file_with_a_space_in_its_name(tmp_path: Path) -> None:
+    data = write(tmp_path / "my rows.csv", price="2")
+    assert init(data).stdout.count(f"--data '{data}' ") == 2
+
+
 def test_a_file_with_a_header_only_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("user,y\n")
     assert refusal(tmp_path / "rows.csv") == f"{tmp_path / 'rows.csv'}: the data has no rows; give more data"
