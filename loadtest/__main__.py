@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument(
         "--data",
         required=True,
-        type=local_path,
-        help="Parquet file or folder with the columns that the model was trained on",
+        help="file, folder, pattern or URL of rows (Parquet, CSV, TSV, ORC, Arrow, libsvm) with the columns that the "
+        "model was trained on",
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="HTTP address (default %(default)s)")
     parser.add_argument("--grpc", default="127.0.0.1:8001", help="gRPC address (default %(default)s)")
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
     parser.add_argument("--json", type=local_path, help="write the figures here too")
     options = parser.parse_args()
-    if not options.data.exists():
+    if not re.search(r"://|[*?[]", options.data) and not Path(options.data).exists():
         parser.error(f"--data: {options.data} does not exist")
     for name in ("users", "items", "seconds"):
         if getattr(options, name) < 1:

@@ -15,7 +15,7 @@ def locust_command(
     url: str,
     grpc: str,
     model: str,
-    data: Path,
+    data: Path | str,
     figures: Path,
     seconds: int,
     users: int = 4,

@@ -41,7 +41,9 @@ ACCESS = access_headers()
 def _add_options(parser: LocustArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="Name of the model to ask.")
     parser.add_argument(
-        "--data", required=True, help="Parquet file or folder with the columns that the model was trained on."
+        "--data",
+        required=True,
+        help="File, folder, pattern or URL of rows with the columns of the model's training.",
     )
     parser.add_argument("--items", type=int, default=32, help="Rows a request.")
     parser.add_argument("--grpc", default="127.0.0.1:8001", help="Address of the gRPC port.")
@@ -59,7 +61,7 @@ def _prepare(environment: Environment, **_: Any) -> None:
     options: Namespace = environment.parsed_options
     try:
         inputs = model_inputs(environment.host, options.model)
-        source = RequestSource(Path(options.data), inputs, items=options.items, seed=options.seed)
+        source = RequestSource(options.data, inputs, items=options.items, seed=options.seed)
         drawn = [source.draw() for _ in range(PREPARED_REQUESTS)]
     except (OSError, ValueError) as error:
         sys.exit(f"loadtest: cannot prepare requests for {options.model!r} at {environment.host}: {error}")

@@ -1,4 +1,6 @@
-"""Draws requests from Parquet rows. The server describes the model's inputs; none of our other code is imported."""
+"""Draws requests from rows of files. The server describes the model's inputs, and the requests are written here: of our
+other code, only what reads the files is imported.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from loadtest.access import access_headers
-from loadtest.data import microseconds, raw_integers, read_columns, time_unit, value_type
+from loadtest.data import microseconds, raw_integers, read_columns, time_unit
+from storage.features import InputSpec
 
 NUMPY_DTYPES = {
     "INT64": np.int64,
@@ -50,11 +53,14 @@ class InputMetadata:
     column_type: str = ""
     #: Unit of integers that are times (s, ms, us, ns), which are sent in microseconds.
     unit: str = ""
+    #: Values of a row of an input that is no list.
+    width: int = 1
 
-    @property
-    def source(self) -> str:
-        """The column of the data."""
-        return self.column or self.name
+    def spec(self) -> InputSpec:
+        """Returns the input as the reader of files takes it. Raises ValueError for what it does not know."""
+        shape = {"kind": "list"} if self.is_list else {"width": self.width}
+        given = {key: getattr(self, key) or None for key in _COLUMN}
+        return InputSpec.model_validate({"name": self.name, "dtype": self.dtype, **shape, **given})
 
 
 def model_inputs(host: str, model: str) -> list[InputMetadata]:
@@ -68,6 +74,7 @@ def model_inputs(host: str, model: str) -> list[InputMetadata]:
             entry["datatype"],
             int(entry["shape"][-1]) == -1,
             **{key: value for key, value in entry.get("parameters", {}).items() if key in _COLUMN},
+            width=max(1, int(entry["shape"][-1])),
         )
         for entry in metadata["inputs"]
         if not entry["name"].endswith(_COMPANIONS)
@@ -78,7 +85,7 @@ class RequestSource:
     """Draws batches of rows at random, with a seed, so that two runs send the same requests."""
 
     def __init__(
-        self, data: Path, inputs: Sequence[InputMetadata], *, items: int, seed: int, rows: int = 100_000
+        self, data: Path | str, inputs: Sequence[InputMetadata], *, items: int, seed: int, rows: int = 100_000
     ) -> None:
         self._inputs = inputs
         self._table = input_table(data, inputs, rows)
@@ -91,18 +98,14 @@ class RequestSource:
         return request_tensors(self._inputs, rows)
 
 
-def input_table(data: Path, inputs: Sequence[InputMetadata], rows: int) -> pa.Table:
-    """Returns the first rows of Parquet files, with a column for each input, named like the input.
+def input_table(data: Path | str, inputs: Sequence[InputMetadata], rows: int) -> pa.Table:
+    """Returns the first rows of a file, folder, pattern or URL, with a column for each input, named like the input.
 
     Raises ValueError naming the column that is missing, or of another type than the model was trained on.
     """
-    table = read_columns(data, {entry.source: entry.dtype for entry in inputs}, rows)
-    if table.num_rows == 0:
-        raise ValueError(f"{data} has no rows")
-    for entry in inputs:
-        _check_type(entry, table.column(entry.source).type)
-    columns = [table.column(entry.source) for entry in inputs]
-    return pa.table(columns, [entry.name for entry in inputs]).combine_chunks()
+    specs = [entry.spec() for entry in inputs]
+    table = read_columns(str(data), specs, rows)
+    return pa.table([table.column(spec.source) for spec in specs], [spec.name for spec in specs]).combine_chunks()
 
 
 def request_tensors(inputs: Sequence[InputMetadata], rows: pa.Table) -> list[Tensor]:
@@ -113,26 +116,16 @@ def request_tensors(inputs: Sequence[InputMetadata], rows: pa.Table) -> list[Ten
     return [tensor for entry in inputs for tensor in _tensors(entry, rows.column(entry.name))]
 
 
-def _check_type(entry: InputMetadata, kind: Any) -> None:
-    # The meaning of values may differ although they fit: an integer is no time, unless it has a unit.
-    is_time = bool(time_unit(kind)) or (bool(entry.unit) and pa.types.is_integer(value_type(kind)))
-    expects_time = entry.column_type in ("timestamp", "time", "duration")
-    if is_time != expects_time and (is_time or entry.column_type) and not pa.types.is_null(value_type(kind)):
-        raise ValueError(
-            f"the column {entry.source!r} of the input {entry.name!r} holds {kind}; the model was trained on "
-            f"{entry.column_type or 'an unknown type'}"
-        )
-
-
 def _tensors(entry: InputMetadata, column: pa.ChunkedArray) -> list[Tensor]:
     unit = time_unit(column.type) or entry.unit
     values = (raw_integers(column) if time_unit(column.type) else column).to_pylist()
     tensors: list[Tensor] = []
     if None in values:
-        valid = np.array([[value is not None] for value in values])
+        valid = np.array([[value is not None] * (1 if entry.is_list else entry.width) for value in values])
         tensors.append(Tensor(f"{entry.name}.valid", "BOOL", valid))
     if not entry.is_list:
-        return [Tensor(entry.name, entry.dtype, _array(entry.dtype, [[value] for value in values], unit)), *tensors]
+        fixed = [value if isinstance(value, list) else [value] * entry.width for value in values]
+        return [Tensor(entry.name, entry.dtype, _array(entry.dtype, fixed, unit)), *tensors]
     lists = [value or [] for value in values]
     longest = max(map(len, lists), default=0)
     lengths = np.array([[len(value)] for value in lists], np.int64)

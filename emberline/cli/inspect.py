@@ -11,11 +11,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.console import table_console
+from emberline.cli.data_options import DATA_CONFIG, data_options
 from emberline.cli.inspect_tables import TableOptions, analyse, show_run
 from emberline.cli.row_types import rounding_lines
 from storage.errors import CheckpointError, NotFound, ReadError
+from storage.paths import local_path
 
 if TYPE_CHECKING:
     from storage import PublishedVersion, TableSpec
@@ -41,7 +43,7 @@ Examples:
   emberline inspect build/run --table item --parquet item.parquet   every row, and ids without one
   emberline inspect build/models/movielens --table item --json -    as served now; counts are approximate""",
 )
-@click.argument("path", type=LocalPath(exists=True))
+@click.argument("path", type=DataArgument())
 @click.option(
     "--table",
     "names",
@@ -64,11 +66,12 @@ Examples:
 )
 @click.option(
     "--data",
-    type=LocalPath(exists=True),
-    metavar="PARQUET",
+    type=DataArgument(),
     multiple=True,
-    help="Training data to measure the collisions of hashed features on; several are.",
+    help="Training data (file, folder, pattern or URL) to measure the collisions of hashed features on; may be given "
+    "several times.",
 )
+@DATA_CONFIG
 @click.option(
     "--data-rows", type=click.IntRange(1, 100_000_000), default=1_000_000, help="Rows of --data to read, in memory."
 )
@@ -86,13 +89,14 @@ Examples:
 @click.option("--overwrite", is_flag=True, help="Replace files that are there.")
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
-    path: Path,
+    path: Path | str,
     names: tuple[str, ...],
     every: bool,
     json_file: Path | None,
     html: Path | None,
     parquet: Path | None,
-    data: tuple[Path, ...],
+    data: tuple[Path | str, ...],
+    data_config: Path | None,
     data_rows: int,
     near_zero: float,
     hottest: int,
@@ -101,7 +105,7 @@ def command(
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Show what PATH holds: a run, a repository, a model, a version, a delta, or data such as Parquet.
+    """Show what PATH holds: a run, a repository, a model, a version, a delta, or data: a file, folder, pattern or URL.
 
     With --table or --tables, analyse embedding tables: of a run (its output folder, or one of its commits) with exact
     counts, or of a model's folder or a version, deltas included.
@@ -113,6 +117,7 @@ def command(
         parquet=parquet,
         html=html,
         data=data,
+        data_config=data_config,
         data_rows=data_rows,
         near_zero=near_zero,
         hottest=hottest,
@@ -124,36 +129,32 @@ def command(
     options.check()
     console = table_console()
     if options.wanted:
-        analyse(console, path, options)
+        analyse(console, local_path(path, "PATH"), options)
+    elif isinstance(path, str):
+        _data(console, path, data_config)
     else:
-        _show(console, path, hottest, verify=not no_verify, quiet=quiet)
+        _show(console, path, data_config, hottest, verify=not no_verify, quiet=quiet)
 
 
-def _show(console: Console, path: Path, hottest: int, *, verify: bool, quiet: bool) -> None:
-    from storage.data import SUFFIXES
-
+def _show(console: Console, path: Path, data_config: Path | None, hottest: int, *, verify: bool, quiet: bool) -> None:
     if _is_delta(path):
         _delta(console, path, hottest, verify=verify)
     elif (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):
         _version(console, path, hottest, verify=verify)
     elif path.is_dir() and path.name == "deltas" and (path.parent / MANIFEST).is_file():
         _version(console, path.parent, hottest, verify=verify)
-    elif path.suffix.lower() in SUFFIXES or (path.is_dir() and _holds_data(path)):
-        _data(console, path)
+    elif path.is_file() or _holds_data(path):
+        _data(console, path, data_config)
     elif (path / "checkpoints").is_dir() or (path / "state.json").is_file():
         show_run(console, path, verify, quiet)
-    elif path.is_dir():
-        _repository(console, path, verify=verify)
     else:
-        raise NotFound(
-            f"{path}: expected a run, a repository, a model, a version's or a delta's folder, or data such as Parquet"
-        )
+        _repository(console, path, verify=verify)
 
 
 def _holds_data(folder: Path) -> bool:
-    from storage.data import SUFFIXES
+    from storage.data import format_by_name
 
-    return any(entry.suffix.lower() in SUFFIXES or ("=" in entry.name and entry.is_dir()) for entry in folder.iterdir())
+    return any(format_by_name(entry.name) or ("=" in entry.name and entry.is_dir()) for entry in folder.iterdir())
 
 
 def _is_delta(path: Path) -> bool:
@@ -315,12 +316,12 @@ def _repository(console: Console, path: Path, *, verify: bool) -> None:
     console.print(models)
 
 
-def _data(console: Console, path: Path) -> None:
-    from storage.data import DataRows
+def _data(console: Console, path: Path | str, data_config: Path | None) -> None:
+    from storage.data import DataRows, described
 
-    rows = DataRows.open(path, None)
+    rows = DataRows.open(path, None, data_options(data_config))
     first = rows.range(0, 1).read().to_pylist()[0] if rows.rows else {}
-    columns = _table(f"{path}: {rows.rows:,} rows", "column", "type", "first row")
+    columns = _table(f"{described(path)[0]}: {rows.rows:,} rows", "column", "type", "first row")
     partitions = [key for key, _ in rows.blocks[0].file.partition] if rows.blocks else []
     kinds = {field.name: str(field.type) for field in rows.schema}
     for name in sorted(kinds, key=lambda name: name not in partitions):

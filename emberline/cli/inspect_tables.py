@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from emberline.cli.data_options import data_options
 from storage.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class TableOptions:
     json: Path | None
     parquet: Path | None
     html: Path | None
-    data: tuple[Path, ...]
+    data: tuple[Path | str, ...]
+    data_config: Path | None
     data_rows: int
     near_zero: float
     hottest: int
@@ -143,9 +145,8 @@ def _analyses(origin: Origin, sources: list[TableSource], options: TableOptions,
 
     measured = {}
     if options.data:
-        measured = measured_collisions(
-            origin.spec, [source.facts.name for source in sources], options.data, options.data_rows
-        )
+        names, layout = [source.facts.name for source in sources], data_options(options.data_config)
+        measured = measured_collisions(origin.spec, names, options.data, options.data_rows, layout)
         if not measured:
             raise ConfigError(
                 "--data measures collisions, and no feature of these tables hashes into buckets", field="--data"

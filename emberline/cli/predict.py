@@ -16,7 +16,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, DataArgument
 from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
 from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
 from storage.errors import ConfigError, InvalidInput
@@ -40,8 +40,9 @@ Examples:
 @URL
 @click.option(
     "--data",
-    type=LocalPath(exists=True),
-    help="File or folder of rows, or JSON lines, to take rows from: by the columns that the model was trained on.",
+    type=DataArgument(),
+    help="File, folder, pattern or URL of rows, or JSON lines, to take rows from: by the columns that the model was "
+    "trained on.",
 )
 @DATA_CONFIG
 @click.option(
@@ -58,7 +59,7 @@ Examples:
 def command(
     model: str,
     url: str,
-    data: Path | None,
+    data: Path | str | None,
     data_config: Path | None,
     text: str | None,
     rows: int,
@@ -165,8 +166,8 @@ def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:
     return found
 
 
-def _from_file(path: Path, config: Path | None, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
-    if path.suffix in {".json", ".jsonl"}:
+def _from_file(path: Path | str, config: Path | None, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
+    if isinstance(path, Path) and path.suffix in {".json", ".jsonl"}:
         return _from_json_lines(path, inputs, skip, rows)
     from storage.data import DataRows, Wanted
 

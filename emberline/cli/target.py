@@ -17,9 +17,9 @@ def check_target(target: Path, overwrite: bool) -> None:
     """Raises InvalidInput when OUT is named as a file of another format than Parquet, has no folder, or is there and is
     not to be replaced.
     """
-    from storage.data.files import FORMAT_TITLES, SUFFIXES
+    from storage.data.files import FORMAT_TITLES, format_by_name
 
-    other = SUFFIXES.get(target.suffix.lower(), "parquet")
+    other = format_by_name(target.name) or "parquet"
     if other != "parquet":
         raise InvalidInput(
             f"OUT {target}: what is written is Parquet, and {target.suffix} means {FORMAT_TITLES[other]}; expected a "

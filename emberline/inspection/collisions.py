@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from emberline.inspection.figures import TableFigures
-from storage.data import DataRows, Wanted
+from storage.data import DataOptions, DataRows, Wanted
 from storage.features import CollisionReport, FeatureSpec, collision_report, column_from_arrow
 from storage.features.feature import Feature
 from storage.features.transforms import Cross, Hash
@@ -71,11 +71,12 @@ def _expected(ids: int, buckets: int | None) -> tuple[float | None, float | None
 
 
 def measured_collisions(
-    spec: FeatureSpec, tables: Sequence[str], data: Sequence[Path], limit: int
+    spec: FeatureSpec, tables: Sequence[str], data: Sequence[Path | str], limit: int, layout: DataOptions | None = None
 ) -> dict[str, CollisionReport]:
     """Counts on the first rows of files how many values share an id, by feature with buckets.
 
-    limit: rows to read, which lie in memory at once. Raises ConfigError and InvalidInput for data that does not fit.
+    limit: rows to read, which lie in memory at once. layout: how text is laid out. Raises ConfigError and InvalidInput
+    for data that does not fit.
     """
     features = [feature for feature in spec.ids_features if feature.table in tables and _has_buckets(feature)]
     if not features:
@@ -85,7 +86,7 @@ def measured_collisions(
     inputs = tuple(entry for entry in spec.inputs if entry.name in needed)
     part = FeatureSpec(inputs=inputs, features=tuple(features))
     wanted = tuple(entry for entry in inputs if entry.name in read)
-    rows = DataRows.open(list(data), Wanted(wanted)).range(0, limit).read()
+    rows = DataRows.open(list(data), Wanted(wanted), layout).range(0, limit).read()
     columns = {entry.name: column_from_arrow(rows.column(entry.source), entry) for entry in wanted}
     return {report.feature: report for report in collision_report(part, columns, rows.num_rows)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage.data.columns import Wanted
 from storage.data.convert import ROW_GROUP_ROWS, ConvertReport, convert
-from storage.data.files import SUFFIXES, DataFile, DataPath, find_files
+from storage.data.files import SUFFIXES, DataFile, DataPath, find_files, format_by_name
 from storage.data.index import BlockIndex
 from storage.data.options import DataOptions, FormatName
 from storage.data.rows import DataRows, RowBlock, SkippedFile
@@ -27,4 +27,5 @@ __all__ = [
     "convert",
     "described",
     "find_files",
+    "format_by_name",
 ]

@@ -69,6 +69,7 @@ def test_predict_asks_for_the_delimiter_of_the_draft(tmp_path: Path) -> None:
         _from_file(data, None, wanted, 0, 1)
     (tmp_path / "rows.yaml").write_text(init(data, "--delimiter", ";").stdout)
     assert _from_file(data, tmp_path / "rows.yaml", wanted, 3, 2) == [{"user": 3}, {"user": 4}]
+    assert _from_file(f"{tmp_path}/row?.csv", tmp_path / "rows.yaml", wanted, 3, 1) == [{"user": 3}]
 
 
 def test_predict_sends_nulls_only_for_columns_that_missing_columns_names(tmp_path: Path) -> None:
