@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.command import KINDS, locust_command
+from storage.data import find_files
+from storage.errors import EmberlineError
 
 EXAMPLE = """example:
   python -m loadtest --model movielens --data build/movielens/test.parquet --seconds 10 --users 4 --json loadtest.json
@@ -87,8 +89,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
     parser.add_argument("--json", type=local_path, help="write the figures here too")
     options = parser.parse_args()
-    if not re.search(r"://|[*?[]", options.data) and not Path(options.data).exists():
-        parser.error(f"--data: {options.data} does not exist")
+    try:
+        find_files(options.data)
+    except EmberlineError as error:
+        parser.error(f"--data: {error}")
     for name in ("users", "items", "seconds"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: expected 1 or more, got {getattr(options, name)}")

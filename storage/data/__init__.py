@@ -7,7 +7,7 @@ from storage.data.convert import ROW_GROUP_ROWS, ConvertReport, convert
 from storage.data.files import SUFFIXES, DataFile, DataPath, find_files, format_by_name
 from storage.data.index import BlockIndex
 from storage.data.options import DataOptions, FormatName
-from storage.data.rows import DataRows, RowBlock, SkippedFile
+from storage.data.rows import DataRows, RowBlock, SkippedFile, cut_blocks
 from storage.data.sources import Data, described
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "SkippedFile",
     "Wanted",
     "convert",
+    "cut_blocks",
     "described",
     "find_files",
     "format_by_name",

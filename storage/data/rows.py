@@ -144,13 +144,7 @@ class DataRows:
 
     def range(self, start: int, stop: int) -> DataRows:
         """Returns the rows from `start` to before `stop`; bounds outside of the data are cut."""
-        kept: list[RowBlock] = []
-        at = 0
-        for block in self.blocks:
-            first, last = max(start - at, 0), min(stop - at, block.rows)
-            if first < last:
-                kept.append(replace(block, skip=block.skip + first, rows=last - first))
-            at += block.rows
+        kept = cut_blocks(self.blocks, start, stop)
         fingerprint = hashlib.sha256(f"{self.fingerprint}[{start}:{stop}]".encode()).hexdigest()
         return replace(self, blocks=tuple(kept), fingerprint=fingerprint)
 
@@ -172,6 +166,18 @@ class DataRows:
         """Yields the rows in order as pyarrow RecordBatches of at most `batch_rows`, with one block in memory."""
         for block in self.blocks:
             yield from block.read(self.schema).combine_chunks().to_batches(max_chunksize=batch_rows)
+
+
+def cut_blocks(blocks: Sequence[RowBlock], start: int, stop: int) -> list[RowBlock]:
+    """Returns the blocks of the rows from `start` to before `stop`, the first and the last cut to them."""
+    kept: list[RowBlock] = []
+    at = 0
+    for block in blocks:
+        first, last = max(start - at, 0), min(stop - at, block.rows)
+        if first < last:
+            kept.append(replace(block, skip=block.skip + first, rows=last - first))
+        at += block.rows
+    return kept
 
 
 def _content(

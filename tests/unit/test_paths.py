@@ -57,7 +57,6 @@ def test_every_other_path_is_taken_as_it_is(given: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["loadtest", "--model", "m", "--data", URL],
         ["loadtest", "--model", "m", "--data", __file__, "--json", URL],
         ["examples.quickstart", "--work", URL],
         ["examples.quickstart", "--wheel", URL],

@@ -6,6 +6,7 @@ from storage.data import BlockIndex, Data, DataPath, DataRows, SkippedFile, Want
 from trainer.data.batches import TOGETHER_ROWS, Batch, BatchMaker, to_inputs
 from trainer.data.located import located
 from trainer.data.prefetch import Prefetcher, mapped
+from trainer.data.shares import Share
 from trainer.data.stream import RowStream
 from trainer.data.times import check_time_column
 
@@ -19,6 +20,7 @@ __all__ = [
     "DataRows",
     "Prefetcher",
     "RowStream",
+    "Share",
     "SkippedFile",
     "Wanted",
     "check_time_column",

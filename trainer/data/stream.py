@@ -1,6 +1,7 @@
 """The order in which rows are seen: whole epochs, shuffled in windows, cut into batches.
 
 The order depends on the seed, the epoch and the files alone, so that a run resumed in the middle sees the same batches.
+Of several processes that train together, each reads a share of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from storage.data import DataRows, RowBlock
 from trainer.data.prefetch import mapped
+from trainer.data.shares import Share
 
 
 @dataclass(frozen=True)
@@ -42,19 +44,29 @@ class RowStream:
 
     shuffle_rows: blocks are gathered in random order until they hold this many rows, and the rows of such a window
     are shuffled together; None keeps the order of the files. A window that is read ahead is in memory beside the one
-    that is cut. The last batch of an epoch may be smaller.
+    that is cut. The last batch of an epoch may be smaller. share: the rows of this process, where several train
+    together; all of them give the same rows, options and seed, and have the same number of batches, of the same sizes.
     """
 
-    def __init__(self, rows: DataRows, batch_size: int, *, shuffle_rows: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        rows: DataRows,
+        batch_size: int,
+        *,
+        shuffle_rows: int | None = None,
+        seed: int = 0,
+        share: Share | None = None,
+    ) -> None:
         self._rows = rows
         self._batch_size = batch_size
         self._shuffle_rows = shuffle_rows
         self._seed = seed
+        self._share = share or Share()
 
     @property
     def batches(self) -> int:
         """Number of batches in one epoch."""
-        return -(-self._rows.rows // self._batch_size)
+        return -(-self._share.rows(self._rows.rows) // self._batch_size)
 
     def epoch(self, epoch: int, *, skip_batches: int = 0) -> Iterator[Any]:
         """Yields pyarrow Tables of batch_size rows. skip_batches: number of batches that are left out, and mostly not
@@ -132,19 +144,22 @@ class RowStream:
             yield before, number, pa.concat_tables([table for _, _, table in tables])
 
     def _order(self, epoch: int, number: int, rows: int) -> np.ndarray[Any, Any]:
-        return np.random.default_rng([self._seed, epoch, 1 + number]).permutation(rows)
+        own = [] if self._share.world_size == 1 else [self._share.rank]
+        return np.random.default_rng([self._seed, epoch, 1 + number, *own]).permutation(rows)
 
     def _windows(self, epoch: int) -> Iterator[list[RowBlock]]:
         blocks = list(self._rows.blocks)
         if self._shuffle_rows is None:
-            yield from ([block] for block in blocks)
+            yield from ([block] for block in self._share.of(blocks))
             return
-        order = np.random.default_rng([self._seed, epoch, 0]).permutation(len(blocks))
+        random = np.random.default_rng([self._seed, epoch, 0])
+        drawn = [blocks[index] for index in random.permutation(len(blocks)).tolist()]
         window: list[RowBlock] = []
         rows = 0
-        for index in order.tolist():
-            window.append(blocks[index])
-            rows += blocks[index].rows
+        # From a drawn row on, so that each process has other rows in each epoch, also of a single block.
+        for block in self._share.of(drawn, int(random.integers(max(1, self._rows.rows)))):
+            window.append(block)
+            rows += block.rows
             if rows >= self._shuffle_rows:
                 yield window
                 window, rows = [], 0
