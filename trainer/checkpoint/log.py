@@ -149,7 +149,10 @@ class CommitLog:
             os.rename(folder, target)
             sync_directory(self._home)
         except OSError as error:
-            raise CheckpointError(f"{self._home}: the training checkpoint could not be written: {error}") from error
+            kept = "" if base is None else "; the last one stays; make room, then resume"
+            raise CheckpointError(
+                f"{self._home}: the training checkpoint could not be written: {error}{kept}"
+            ) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         commit = replace(commit, folder=target)
