@@ -17,6 +17,7 @@ import pyarrow as pa
 from loadtest.access import access_headers
 from loadtest.data import microseconds, raw_integers, read_columns, time_unit
 from storage.features import InputSpec
+from storage.features.nested import joined_array
 
 NUMPY_DTYPES = {
     "INT64": np.int64,
@@ -27,7 +28,7 @@ NUMPY_DTYPES = {
     "BOOL": np.bool_,
 }
 _COMPANIONS = (".lengths", ".valid")
-_COLUMN = ("column", "column_type", "unit")
+_COLUMN = ("column", "column_type", "unit", "flatten")
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ class InputMetadata:
     column_type: str = ""
     #: Unit of integers that are times (s, ms, us, ns), which are sent in microseconds.
     unit: str = ""
+    #: Whether the column may hold lists of lists, which are sent as one list.
+    flatten: bool = False
     #: Values of a row of an input that is no list.
     width: int = 1
 
     def spec(self) -> InputSpec:
         """Returns the input as the reader of files takes it. Raises ValueError for what it does not know."""
         shape = {"kind": "list"} if self.is_list else {"width": self.width}
-        given = {key: getattr(self, key) or None for key in _COLUMN}
+        given = {key: value for key in _COLUMN if (value := getattr(self, key))}
         return InputSpec.model_validate({"name": self.name, "dtype": self.dtype, **shape, **given})
 
 
@@ -105,7 +108,9 @@ def input_table(data: Path | str, inputs: Sequence[InputMetadata], rows: int) ->
     """
     specs = [entry.spec() for entry in inputs]
     table = read_columns(str(data), specs, rows)
-    return pa.table([table.column(spec.source) for spec in specs], [spec.name for spec in specs]).combine_chunks()
+    columns = [table.column(spec.source).combine_chunks() for spec in specs]
+    columns = [joined_array(column) if spec.flatten else column for spec, column in zip(specs, columns, strict=True)]
+    return pa.table(columns, [spec.name for spec in specs])
 
 
 def request_tensors(inputs: Sequence[InputMetadata], rows: pa.Table) -> list[Tensor]:

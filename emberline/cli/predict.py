@@ -25,7 +25,7 @@ from storage.features.python_rows import column_rows
 
 MAX_ROWS = 100_000
 _COMPANIONS = (".lengths", ".valid")
-_COLUMN = ("column", "column_type", "unit")
+_COLUMN = ("column", "column_type", "unit", "flatten")
 
 
 @click.command(
@@ -156,7 +156,7 @@ def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:
             "name": entry["name"],
             "dtype": entry["datatype"],
             **({"kind": "list"} if width == -1 else {"width": width}),
-            **{key: given.get(key) for key in _COLUMN},
+            **{key: given[key] for key in _COLUMN if key in given},
         }
         try:
             found.append(InputSpec.model_validate(content))

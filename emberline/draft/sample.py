@@ -16,6 +16,7 @@ from storage.data import DataOptions, DataPath, DataRows
 from storage.data.columns import plain
 from storage.errors import ConfigError
 from storage.features.column_types import is_list
+from storage.features.nested import joined_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Kind = Literal["integer", "float", "boolean", "text", "time", "list", "other"]
@@ -120,6 +121,7 @@ def plain_column(table: Any, name: str) -> Any:
 
 
 def _describe(name: str, given: Any, whole: Any) -> ColumnSample:
+    whole = joined_array(whole)
     kind = whole.type
     what = kind_of(kind)
     lengths = None

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from emberline.draft.raw_text import looks_like_json, looks_like_numbers
 from emberline.draft.sample import ColumnSample
+from storage.features.column_types import is_list
 
 _ID = re.compile(r"(^|_)(id|ids|key|hash|code|zip|zipcode|postcode|sku|asin|isbn|uuid|user|item|product|category)(_|$)")
 _TIME = re.compile(r"(^|_)(time|timestamp|ts|date|datetime|at|when|created|updated)(_|$)")
@@ -169,16 +170,18 @@ def _delimiter(texts: Any) -> str | None:
 
 def _list(column: ColumnSample, shared: str | None, *, is_sequence: bool) -> Treatment | None:
     assert column.lengths is not None
+    is_nested = is_list(column.type) and is_list(column.type.value_type)
     longest = int(column.lengths.max(initial=0))
     if pa.types.is_floating(column.values.type):
         width = int(column.lengths.min(initial=longest))
-        if width != longest or column.nulls or not 1 <= width <= 1024:
+        if width != longest or column.nulls or is_nested or not 1 <= width <= 1024:
             return None
         return Treatment(f"dtype: FP32, width: {width}", _number_feature(()), None, "vectors of numbers")
     is_text = pa.types.is_string(column.values.type) or pa.types.is_large_string(column.values.type)
     dtype = "BYTES" if is_text else "UINT64" if pa.types.is_uint64(column.values.type) else "INT64"
     room = max(1024, 1 << (2 * longest - 1).bit_length())
     given = f"dtype: {dtype}, kind: list" + ("" if room == 1024 else f", max_length: {room}")
+    given += ", flatten: true" if is_nested else ""
     table = "$each" if shared is None else shared
     steps = (f"{{op: hash, salt: {table}}}",) if is_text else ()
     length = min(longest, _SEQUENCE if is_sequence else _LONG_LIST)
@@ -186,7 +189,8 @@ def _list(column: ColumnSample, shared: str | None, *, is_sequence: bool) -> Tre
         steps = (*steps, f"{{op: truncate, length: {length}, keep: last}}")
     pooling = f"pooling: none, length: {length}" if is_sequence else "pooling: mean"
     rest = f"output: ids, table: {table}, {pooling}"
-    found = f"lists of ids, up to {longest} values" + ("" if shared is None else f"; ids of {shared}")
+    found = f"{'lists of ' if is_nested else ''}lists of ids, up to {longest} values"
+    found += "" if shared is None else f"; ids of {shared}"
     return Treatment(given, (FeatureDraft("", steps, rest),), _admission(column) if shared is None else None, found)
 
 

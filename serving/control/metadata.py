@@ -30,7 +30,7 @@ EXTENSIONS = (
     "system_shared_memory",
 )
 PLATFORM = "emberline"
-COLUMN_PARAMETERS = ("column", "column_type", "unit")
+COLUMN_PARAMETERS = ("column", "column_type", "unit", "flatten")
 
 
 def server_metadata() -> Any:
@@ -53,13 +53,14 @@ def model_metadata_json(model: Answerer, versions: Iterable[str]) -> dict[str, A
     """Returns `model_metadata` as HTTP sends it: `parameters` of an input also name the training column that feeds it.
 
     column: the column's name, where it is not the input's. column_type: what the column held in training. unit: unit of
-    integers that are times. Keys that the version does not have are left out; the gRPC message has no place for them.
+    integers that are times. flatten: true where the column may hold lists of lists. Keys that the version does not have
+    are left out; the gRPC message has no place for them.
     """
     answer = message_to_json(model_metadata(model, versions))
     raw = {entry.name: entry for entry in model.signature.raw}
     for entry in answer["inputs"]:
         spec = raw.get(entry["name"])
-        parameters = {key: value for key in COLUMN_PARAMETERS if (value := getattr(spec, key, None)) is not None}
+        parameters = {key: value for key in COLUMN_PARAMETERS if (value := getattr(spec, key, None))}
         if parameters:
             entry["parameters"] = parameters
     return answer

@@ -58,7 +58,9 @@ def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
     bodies = [each for each in types if issubclass(each, ControlBody)]
     messages = schemas.message_schemas([each.DESCRIPTOR for each in types if not issubclass(each, ControlBody)])
     tensor = messages[schemas.message_name(service_pb2.ModelMetadataResponse.TensorMetadata.DESCRIPTOR)]
-    tensor["properties"]["parameters"] = schemas.closed({key: {"type": "string"} for key in COLUMN_PARAMETERS})
+    tensor["properties"]["parameters"] = schemas.closed(
+        {key: {"type": "boolean" if key == "flatten" else "string"} for key in COLUMN_PARAMETERS}
+    )
     return {
         "openapi": "3.1.0",
         "info": {

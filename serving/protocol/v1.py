@@ -13,6 +13,7 @@ from serving.protocol.json_text import dump_json, parse_object
 from serving.protocol.signature import ModelSignature
 from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, InputSpec, column_from_rows
+from storage.features.nested import joined_rows
 
 _ABSENT = object()
 
@@ -117,6 +118,8 @@ def _check_name(signature: ModelSignature, name: str) -> None:
 
 
 def _column(raw: InputSpec, rows: list[Any]) -> Column:
+    if raw.flatten:
+        rows = joined_rows(rows)
     family = WIRE_TYPES[raw.dtype].family
     if family == "bytes":
         return column_from_rows(raw, [_map(row, lambda value: _from_base64(raw.name, value)) for row in rows])

@@ -17,6 +17,7 @@ from storage.errors import InvalidInput
 from storage.features.column_types import is_list
 from storage.features.columns import Array, BytesValues, Column, Values
 from storage.features.dtypes import NUMPY_DTYPES, TIME_DTYPES, element_type
+from storage.features.nested import joined_array
 from storage.features.times import is_time, to_microseconds
 
 if TYPE_CHECKING:
@@ -41,10 +42,12 @@ def column_from_arrow(array: Any, spec: InputSpec) -> Column:
         array = array.cast(
             pa.list_(flat, spec.width) if spec.width > 1 else flat if spec.kind == "fixed" else pa.list_(flat)
         )
+    if spec.flatten:
+        array = joined_array(array)
     if pa.types.is_nested(array.type.value_type if is_list(array.type) else array.type):
         raise InvalidInput(
             f"column {spec.source!r} is {array.type}, which cannot feed the input {spec.name!r}: a row holds one "
-            "value or one list of values; flatten it, or make a column of each part",
+            f"value or one list of values; {_remedy(array.type, spec)}",
             field=spec.name,
         )
     if spec.kind == "list":
@@ -58,6 +61,12 @@ def column_from_arrow(array: Any, spec: InputSpec) -> Column:
         )
     dtype, values = _flat(array, spec)
     return Column(dtype, len(array), 1, values, None, _valid(array))
+
+
+def _remedy(kind: Any, spec: InputSpec) -> str:
+    if spec.kind == "list" and is_list(kind) and is_list(kind.value_type):
+        return "set flatten: true for this input to have the values of all inner lists"
+    return "make a column of each part"
 
 
 def _list(array: Any, spec: InputSpec) -> Column:

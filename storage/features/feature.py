@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
+    StrictBool,
     StrictInt,
     model_serializer,
     model_validator,
@@ -65,10 +66,19 @@ class InputSpec(StrictModel):
     column_type: ColumnType | None = None
     #: The unit of the integers of that column when they are times. Requests carry every time in microseconds.
     unit: TimeUnit | None = None
+    #: Whether the column, and a row of a JSON request, may hold lists of lists, whose values follow one another.
+    flatten: StrictBool = False
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A spec without nested lists is written as before there were any.
+        return {key: value for key, value in handler(self).items() if key != "flatten" or value}
 
     @model_validator(mode="after")
     def _check(self) -> InputSpec:
         _check_name(self.name)
+        if self.flatten and self.kind != "list":
+            raise ValueError(f"input {self.name!r} is fixed, so it has nothing to flatten; use kind: list")
         if self.unit is not None and self.dtype not in TIME_DTYPES:
             raise ValueError(
                 f"input {self.name!r}: `unit` is for times, which are microseconds and need the dtype "

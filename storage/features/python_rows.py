@@ -11,6 +11,7 @@ import numpy as np
 from storage.errors import InvalidInput
 from storage.features.columns import Array, BytesValues, Column, Values
 from storage.features.dtypes import FLOATS, INTEGERS, NUMPY_DTYPES, integer_range
+from storage.features.nested import joined_rows
 
 if TYPE_CHECKING:
     from storage.features.feature import InputSpec
@@ -21,7 +22,7 @@ _FILLERS: dict[str, Any] = {"BYTES": b"", "BOOL": False, "FP32": 0.0, "FP64": 0.
 def column_from_rows(spec: InputSpec, rows: Sequence[Any]) -> Column:
     """Makes the column of an input from Python values, one for each row: a scalar, a list, or None for null."""
     if spec.kind == "list":
-        return column_from_lists(spec.dtype, rows, name=spec.name)
+        return column_from_lists(spec.dtype, joined_rows(rows) if spec.flatten else rows, name=spec.name)
     flat: list[Any] = []
     for index, row in enumerate(rows):
         if isinstance(row, list | tuple):

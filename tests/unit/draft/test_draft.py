@@ -91,6 +91,14 @@ def test_texts_of_several_words_are_split_and_lists_share_the_table_of_their_ids
     assert made.config.spec.input("history").kind == "list"
 
 
+def test_lists_of_lists_are_joined_and_train(tmp_path: Path) -> None:
+    shops = RNG.integers(0, 50, ROWS)
+    sessions = [[[int(shop), 7], [int(shop) % 5]] for shop in shops]
+    made = draft([write(tmp_path, shop_id=shops, sessions=sessions)], "clicked")
+    assert (made.config.spec.input("sessions").flatten, made.config.spec.feature("sessions").table) == (True, "shop_id")
+    train(made.config, tmp_path / "rows.parquet", output=tmp_path / "run", progress=False, limit=100)
+
+
 def test_dictionaries_vectors_and_infinity_train_too(tmp_path: Path) -> None:
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(RNG.random(ROWS * 4).astype(np.float32)), 4)
     path = write(

@@ -170,6 +170,15 @@ def test_every_format_that_the_trainer_reads_gives_the_same_requests(tmp_path: P
             assert np.array_equal(a.values, b.values)
 
 
+def test_lists_of_lists_are_sent_as_one_list(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"seen": [[[1, 2], [3]], [[], [4]]]}), tmp_path / "rows.parquet")
+    found = by_name(
+        RequestSource(tmp_path, [InputMetadata("seen", "INT64", True, flatten=True)], items=40, seed=1).draw()
+    )
+    assert set(found["seen.lengths"].values.ravel().tolist()) == {1, 3}
+    assert {tuple(row) for row in found["seen"].values.tolist()} == {(1, 2, 3), (4, 0, 0)}
+
+
 def test_vectors_have_their_width_and_nulls_are_marked_in_each_place(tmp_path: Path) -> None:
     table = pa.table({"v": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))})
     pq.write_table(table, tmp_path / "rows.parquet")
