@@ -57,9 +57,15 @@ _FILMS = ("deepfm", "dlrm", "wide_deep", "dcnv2", "din", "sasrec", "hstu")
 _COUNTS = ("wide_deep", "dlrm", "dcnv2", "deepfm")
 _OF_COUNTS: dict[str, dict[str, Any]] = {
     "wide_deep": {},
-    "dcnv2": {"model": {"type": "dcnv2", "cross_layers": 2, "rank": 32, "hidden": [32], "dropout": 0.3}},
+    "dcnv2": {
+        "model": {"type": "dcnv2", "cross_layers": 2, "rank": 32, "hidden": [32], "dropout": 0.3},
+        "optimizer": {
+            "sparse": {"type": "adagrad", "lr": 0.2, "initial_accumulator": 1e-4},
+            "schedule": {"type": "linear", "steps": 938, "end": 0.05},
+        },
+    },
     "dlrm": {"model": {"type": "dlrm", "bottom": [32], "top": [32], "dropout": 0.3}},
-    "deepfm": {"model": {"type": "deepfm", "hidden": [16], "dropout": 0.5}},
+    "deepfm": {"model": {"type": "deepfm", "hidden": [32], "dropout": 0.3}},
 }
 CONTESTS = {
     "movielens": Contest(

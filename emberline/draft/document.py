@@ -10,7 +10,7 @@ from textwrap import wrap
 import numpy as np
 
 from emberline.draft.label import LabelDraft
-from emberline.draft.network import LARGE_ROWS, SMALL_ROWS, TOWERS, Part
+from emberline.draft.network import LARGE_ROWS, SMALL_ROWS, TOWERS, Part, optimizer
 from emberline.draft.text import names, text
 from emberline.draft.treatment import FeatureDraft
 from storage.data import DataOptions
@@ -76,10 +76,9 @@ class Document:
             "",
             *_comment(self.remark),
             f"model: {self.network}",
-            *_comment("With a small initial_accumulator, ids that are seen once learn too (docs/tuning.md)."),
+            *_comment("How fast ids learn that are seen once: docs/tuning.md."),
             "optimizer:",
-            "  dense: {type: Adam, lr: 0.001}",
-            "  sparse: {type: adagrad, lr: 0.1, initial_accumulator: 1.0e-5}",
+            *(f"  {line}" for line in optimizer(self.model, self._steps())),
             *self._training(),
         ]
         return "\n".join(lines) + "\n"
@@ -155,12 +154,20 @@ class Document:
         return dim + 1 if self.model in ("deepfm", "wide_deep") else dim
 
     def _training(self) -> list[str]:
-        batch = 128 if self.rows < SMALL_ROWS else 512 if self.rows < LARGE_ROWS else 2048
-        epochs = 5 if self.rows < SMALL_ROWS else 2 if self.rows < LARGE_ROWS else 1
         return [
             *_comment("With --valid, `early_stopping: {patience: 1}` in `training` keeps the best of more epochs."),
-            f"training: {{batch_size: {batch}, epochs: {epochs}, seed: 1}}",
+            f"training: {{batch_size: {self._batch()}, epochs: {self._epochs()}, seed: 1}}",
         ]
+
+    def _batch(self) -> int:
+        return 128 if self.rows < SMALL_ROWS else 512 if self.rows < LARGE_ROWS else 2048
+
+    def _epochs(self) -> int:
+        return 5 if self.rows < SMALL_ROWS else 2 if self.rows < LARGE_ROWS else 1
+
+    def _steps(self) -> int:
+        """Returns the steps of the training, with --valid 0.1."""
+        return max(1, self._epochs() * (self.rows * 9 // 10) // self._batch())
 
 
 def _weight(label: LabelDraft) -> float | None:

@@ -35,6 +35,10 @@ _NETWORKS = {
     "mmoe": "{type: mmoe, experts: 4, expert: [64, 32], tower: [16]}",
     "ple": "{type: ple, levels: 2, shared_experts: 2, task_experts: 1, expert: [64, 32], tower: [16]}",
 }
+# With a small initial_accumulator, ids that are seen once learn too. Cross layers, in which each id meets all others,
+# do better when rare ids learn less and rates fall (docs/tuning.md).
+_ROWS_OPTIMIZER = "{type: adagrad, lr: 0.1, initial_accumulator: 1.0e-5}"
+_CROSS_OPTIMIZER = "{type: adagrad, lr: 0.2, initial_accumulator: 1.0e-4}"
 _DENSE, _IDS = "output: dense", "output: ids"
 
 
@@ -51,6 +55,13 @@ class Part:
 def network(model: str, rows: int) -> str:
     """Returns the section `model` of a model of pooled features, as YAML."""
     return (_SMALL_NETWORKS if rows < LARGE_ROWS else _NETWORKS)[model]
+
+
+def optimizer(model: str, steps: int) -> list[str]:
+    """Returns the entries of the section `optimizer` for a training of so many steps, as YAML."""
+    crosses = model == "dcnv2"
+    lines = ["dense: {type: Adam, lr: 0.001}", f"sparse: {_CROSS_OPTIMIZER if crosses else _ROWS_OPTIMIZER}"]
+    return [*lines, f"schedule: {{type: linear, steps: {steps}, end: 0.05}}"] if crosses else lines
 
 
 def sequence_network(model: str, target: str, earlier: str) -> str:

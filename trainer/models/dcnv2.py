@@ -30,6 +30,8 @@ class DcnV2(RankingModel):
         hidden = () if is_parallel else config.hidden
         joined = width + config.hidden[-1] if is_parallel else width
         self.top = mlp(joined, hidden, dropout=config.dropout, out=features.heads)
+        if not hidden:
+            _begin_by_feature(self.top[0], features)
 
     def logits(self, inputs: Inputs) -> Tensor:
         first = torch.cat([*self.features(inputs).parts(), *self.features.dense(inputs)], dim=1)
@@ -79,6 +81,19 @@ class _LowRank(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         result: Tensor = self.up(self.down(values))
         return result
+
+
+def _begin_by_feature(layer: nn.Module, features: FeatureEmbeddings) -> None:
+    """Gives the weights of each feature's rows first values as though the layer read that feature alone.
+
+    As one of many inputs they would begin so small that rows learn far slower than those of a linear model.
+    """
+    assert isinstance(layer, nn.Linear)
+    start = 0
+    for name in features.pooled_names:
+        end, bound = start + features.dims[name], features.dims[name] ** -0.5
+        nn.init.uniform_(layer.weight[:, start:end], -bound, bound)
+        start = end
 
 
 def _matrix(width: int, rank: int | None) -> nn.Module:

@@ -287,6 +287,13 @@ def test_criteo_comes_out_in_about_twenty_lines_and_trains(tmp_path: Path, model
     assert report.rows > 0
 
 
+def test_rates_of_cross_layers_fall_to_the_end_of_the_training(tmp_path: Path) -> None:
+    config = draft([write(tmp_path)], "clicked", model="dcnv2").config
+    schedule, training = config.optimizer.schedule, config.training
+    assert schedule.type == "linear"
+    assert schedule.steps == training.epochs * (ROWS * 9 // 10) // training.batch_size
+
+
 def test_the_command_writes_yaml_alone_and_says_the_rest_on_standard_error(tmp_path: Path) -> None:
     table = pa.table({"clicked": LABELS, "shop_id": RNG.integers(0, 50, ROWS), "one": np.ones(ROWS)})
     pa.csv.write_csv(table, tmp_path / "shop.csv", pa.csv.WriteOptions(delimiter=";"))

@@ -133,6 +133,18 @@ def test_a_cross_layer_multiplies_the_inputs_with_what_the_one_before_made(optio
     assert (sum(weight.numel() for weight in built.cross.parameters()) == 2 * (2 * 3 * 8 + 8)) == ("rank" in options)
 
 
+@pytest.mark.parametrize("options", ["", ", hidden: []"])
+def test_what_dcnv2_reads_of_a_feature_begins_as_of_one_feature_alone(options: str) -> None:
+    text = NO_DENSE.replace("MODEL", f"{{type: dcnv2{options}}}").replace("dim: 4", "dim: 16")
+    text = text.replace("inputs: [b], output: ids, table: t", "inputs: [b], output: ids, table: u")
+    config = parse_text(text.replace("tables: [", "tables: [{name: u, dim: 64}, "))
+    built = build_model(config, build_tables(config))
+    assert isinstance(built, DcnV2)
+    weight = built.top[0].weight.detach()[0].abs()
+    assert 0.15 < weight[:16].max() <= 0.25, "1 / sqrt(16)"
+    assert weight[16:80].max() <= 0.125 < 1.5 * weight[16:80].max(), "1 / sqrt(64)"
+
+
 SEQUENCE = """
 model_name: m
 label: y
