@@ -51,6 +51,11 @@ Examples:
 )
 @click.option("--name", help="Name of the model.  [default: that of the first file]")
 @click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows to look at, spread over the data.")
+@click.option(
+    "--quantiles",
+    type=click.IntRange(2, 1024),
+    help="Cut every column of numbers into so many ranges of equally many rows, each with a row of a table.",
+)
 @click.option("--delimiter", help="What stands between two columns of text.  [default: a comma, in TSV a tab]")
 @DATA_CONFIG
 def command(
@@ -60,6 +65,7 @@ def command(
     item: tuple[str, ...],
     name: str | None,
     rows: int,
+    quantiles: int | None,
     delimiter: str | None,
     data_config: Path | None,
 ) -> None:
@@ -72,7 +78,7 @@ def command(
     What it decides, all of which you can change in the file:
       label      0 and 1, two texts, a rating (at least ...), or a quantity
       numbers    as they are, standardised, or their logarithm; a null has a row
-                 of its own, or a feature that says so
+                 of its own, or a feature that says so; with --quantiles, ranges
       counts     a row of a table for each range, and the logarithm
       ids        integers called ..._id or spread widely, and texts: a row of a
                  table for each; nulls have a row of their own
@@ -87,7 +93,9 @@ def command(
 
     options = data_options(data_config, {} if delimiter is None else {"delimiter": delimiter})
     try:
-        made = draft(list(data), labels, model=model, item=item, name=name, rows=rows, options=options)
+        made = draft(
+            list(data), labels, model=model, item=item, name=name, rows=rows, quantiles=quantiles, options=options
+        )
     except (InvalidInput, ConfigError) as error:
         if not _OF_DATA.search(str(error)):
             raise

@@ -24,7 +24,7 @@ from emberline.draft.network import (
 )
 from emberline.draft.sample import ColumnSample, delimiter_option, describe, plain_column, read_sample
 from emberline.draft.text import text
-from emberline.draft.treatment import shared_columns, treat
+from emberline.draft.treatment import BINS, shared_columns, treat
 from storage.data import DataOptions
 from storage.errors import ConfigError
 from storage.features.strict_model import did_you_mean
@@ -62,13 +62,15 @@ def draft(
     item: Sequence[str] = (),
     name: str | None = None,
     rows: int = 200_000,
+    quantiles: int | None = None,
     options: DataOptions | None = None,
 ) -> Draft:
     """Drafts the configuration of a model of `data`, which learns these columns, a task for each.
 
     model: one of MODELS. item: the columns of the item, its id first; of two_tower alone. name: the name of the model;
-    that of the first file by default. rows: of the sample at most. Raises ConfigError for data that cannot be read, for
-    a label that is none, and for a model that the data does not suit.
+    that of the first file by default. rows: of the sample at most. quantiles: all numbers become ids of so many ranges.
+    Raises ConfigError for data that cannot be read, for a label that is none, and for a model that the data does not
+    suit.
     """
     options = options or DataOptions()
     labels = [labels] if isinstance(labels, str) else list(dict.fromkeys(labels))
@@ -94,7 +96,7 @@ def draft(
             left_out.append((column.name, why))
     shared = shared_columns(kept)
     sequence = _sequence(shared, model) if model in SEQUENCE_MODELS else None
-    parts = _parts(kept, left_out, shared, sequence, item[:1])
+    parts = _parts(kept, left_out, shared, sequence, item[:1], quantiles)
     reasons = "; ".join(f"{column}: {why}" for column, why in left_out)
     if not parts:
         said = ", ".join(map(repr, labels))
@@ -205,11 +207,13 @@ def _parts(
     shared: Mapping[str, str],
     sequence: tuple[str, str] | None,
     ids: Sequence[str] = (),
+    quantiles: int | None = None,
 ) -> list[Part]:
     names = _names([column.name for column in kept])
     # A list of ids that another column holds too says that those integers are ids.
     of_lists = {*shared.values(), *ids}
-    for binned in (False, True):
+    choices = (0, BINS) if quantiles is None else (quantiles,)
+    for bins in choices:
         parts: list[Part] = []
         for column in kept:
             of = shared.get(column.name)
@@ -218,10 +222,10 @@ def _parts(
                 shared=None if of is None else names[of],
                 is_sequence=sequence is not None and column.name == sequence[1],
                 as_ids=column.name in of_lists,
-                binned=binned,
+                bins=bins,
             )
             if treatment is None:
-                if not binned:
+                if bins == choices[0]:
                     left_out.append((column.name, "lists of numbers of several lengths; no feature takes them"))
                 continue
             taken = {*names.values()} - {names[column.name]}

@@ -22,7 +22,8 @@ _TIMES = (631_152_000, 2_208_988_800)
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DELIMITERS = ("|", ";", ",")
 _NULLS_FROM = 0.01
-_BUCKETS = 16
+#: Ranges that numbers are cut into.
+BINS = 16
 # Each bucket is about a quarter wider than the one before: counts of all sizes share these bounds.
 _COUNT_BOUNDS = (
     *(0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 63, 80, 100, 130, 160, 200, 250, 320, 400, 500, 630, 800),
@@ -67,12 +68,13 @@ def treat(
     shared: str | None = None,
     is_sequence: bool = False,
     as_ids: bool = False,
-    binned: bool = False,
+    bins: int = 0,
 ) -> Treatment | None:
     """Returns what becomes of a column; None for a list of numbers of several lengths.
 
     shared: the column whose table a list shares. is_sequence: the order of the list counts. as_ids: these values
-    are ids. binned: numbers become ids, as a model without any id needs.
+    are ids. bins: numbers become ids of so many ranges, as a model without any id needs; 0: as they
+    are.
     """
     match column.kind:
         case "list":
@@ -89,7 +91,7 @@ def treat(
         return _time(column, unit, "dtype: INT64", has_hours=True)
     if column.kind == "integer" and (as_ids or is_id(column)):
         return _ids(column, (), f"dtype: {'UINT64' if pa.types.is_uint64(column.type) else 'INT64'}")
-    return _number(column, binned=binned)
+    return _number(column, bins)
 
 
 def is_id(column: ColumnSample) -> bool:
@@ -194,7 +196,7 @@ def _list(column: ColumnSample, shared: str | None, *, is_sequence: bool) -> Tre
     return Treatment(given, (FeatureDraft("", steps, rest),), _admission(column) if shared is None else None, found)
 
 
-def _number(column: ColumnSample, *, binned: bool) -> Treatment:
+def _number(column: ColumnSample, bins: int) -> Treatment:
     numbers = column.numbers()
     finite = numbers[np.isfinite(numbers)]
     # A dense feature has to be finite.
@@ -213,8 +215,8 @@ def _number(column: ColumnSample, *, binned: bool) -> Treatment:
     skew = float(np.mean(((numbers - mean) / deviation) ** 3))
     # A few negative values among counts are marks, such as -1 for unknown; log reads them as 0.
     is_count = skew > 2 and low >= min(0.0, -0.01 * high)
-    if binned or (not is_count and np.abs((numbers - mean) / deviation).max() > 30):
-        return Treatment(given, (_buckets(_quantiles(numbers)),), "", "numbers, cut at their quantiles")
+    if bins or (not is_count and np.abs((numbers - mean) / deviation).max() > 30):
+        return Treatment(given, (_buckets(_quantiles(numbers, bins or BINS)),), "", "numbers, cut at their quantiles")
     if column.kind == "integer" and low <= _COUNTS_FROM and (is_count or (low >= 0 and skew > 0.5)):
         parts = (_buckets(_COUNT_BOUNDS), FeatureDraft("_log", ("{op: log}", "{op: affine, scale: 0.25}"), _DENSE))
         return Treatment(given, parts, "", "counts: a row for each range, and the logarithm")
@@ -232,9 +234,9 @@ def _buckets(bounds: Sequence[float]) -> FeatureDraft:
     return FeatureDraft("", (step, "{op: fill, value: -1}"), "output: ids, table: $each")
 
 
-def _quantiles(numbers: Array) -> list[float]:
+def _quantiles(numbers: Array, bins: int) -> list[float]:
     """Returns bounds between which about as many numbers lie, as they are written with six digits."""
-    bounds = np.quantile(numbers, np.arange(1, _BUCKETS) / _BUCKETS)
+    bounds = np.quantile(numbers, np.arange(1, bins) / bins)
     return list(dict.fromkeys(float(f"{bound:.6g}") for bound in bounds))
 
 

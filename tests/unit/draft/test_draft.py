@@ -19,6 +19,7 @@ from emberline.draft.text import names
 from storage.data import DataOptions
 from storage.errors import ConfigError
 from trainer import train
+from trainer.config import TrainConfig, parse_text
 from trainer.datasets.criteo_like import write_criteo_like
 
 ROWS = 2000
@@ -38,6 +39,12 @@ def write(tmp_path: Path, **columns: Any) -> Path:
 
 def ops(made: Draft, feature: str) -> list[str]:
     return [step.op for step in made.config.spec.feature(feature).transforms]
+
+
+def boundaries(config: TrainConfig, feature: str) -> list[float]:
+    cut, fill = config.spec.feature(feature).transforms
+    assert (cut.op, fill.op) == ("bucketise", "fill")
+    return list(cut.model_dump()["boundaries"])
 
 
 def reasons(made: Draft) -> dict[str, str]:
@@ -64,6 +71,21 @@ def test_numbers_are_taken_by_their_shape(tmp_path: Path) -> None:
     assert made.config.spec.input("income").missing == "null"
     standardise = made.config.spec.feature("age").transforms[0].model_dump()
     assert standardise["mean"] == pytest.approx(40, abs=1)
+
+
+def test_numbers_are_cut_at_as_many_quantiles_as_asked_for(tmp_path: Path) -> None:
+    views = np.exp(RNG.standard_normal(ROWS) * 2).astype(np.int64)
+    data = write(tmp_path, price=RNG.lognormal(3, 1, ROWS), views=views, income=nullable(RNG.normal(0, 1e4, ROWS)))
+    done = CliRunner().invoke(command, ["init", str(data), "--label", "clicked", "--quantiles", "32"])
+    assert done.exit_code == 0, done.exception
+    config = parse_text(done.stdout)
+    bounds = {name: boundaries(config, name) for name in ("price", "views", "income")}
+    assert [len(bounds[name]) for name in ("price", "income")] == [31, 31]
+    assert 10 < len(bounds["views"]) < 31  # many views are 0 or 1
+    ranges = np.bincount(np.searchsorted(bounds["price"], pq.read_table(data)["price"].to_numpy(), "right"))
+    assert ranges.tolist() == pytest.approx([ROWS / 32] * 32, abs=2)
+    assert config.spec.feature("shop_id").transforms == ()  # ids stay ids
+    train(config, data, output=tmp_path / "run", progress=False, limit=100)
 
 
 def test_ids_are_found_by_name_and_by_their_range(tmp_path: Path) -> None:
