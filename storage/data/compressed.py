@@ -7,6 +7,7 @@ from the beginning for what lies before.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Iterator
@@ -141,8 +142,18 @@ class _Streams:
             if len(self._waiting) > _WAITING_AT_MOST:
                 self._waiting.pop(0)[2].close()
 
+    @classmethod
+    def close_all(cls) -> None:
+        with cls._lock:
+            while cls._waiting:
+                cls._waiting.pop()[2].close()
+
     def __reduce__(self) -> tuple[type[_Streams], tuple[()]]:
         return _Streams, ()
+
+
+# Streams of Python's file systems cannot be closed when the interpreter is gone.
+atexit.register(_Streams.close_all)
 
 
 class _Forward(_Text):

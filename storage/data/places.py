@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +17,10 @@ from storage.features.strict_model import did_you_mean
 
 # pathlib turns the two slashes of a URL into one, so a Path that was made from a URL has a single slash.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
-_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs")
+# Schemes of fsspec, and the package beside it that each needs.
+_OF_FSSPEC = {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
+_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", *_OF_FSSPEC)
+_SIGNED = re.compile(r"(https?:/+[^?]*)\?.*", re.IGNORECASE | re.DOTALL)
 _SECRET = re.compile(r"(?<=://)[^/@]*@")
 _PATTERN = re.compile(r"[*?[]")
 
@@ -35,7 +38,7 @@ class Place:
     @property
     def name(self) -> str:
         """The last part of the path."""
-        return self.inner.rstrip("/").rpartition("/")[2]
+        return self.shown.rstrip("/").rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
@@ -57,10 +60,14 @@ class Place:
 
     def children(self) -> Iterator[tuple[Place, Any]]:
         """Yields the entries of a folder with their FileInfo, by name."""
+        # pyarrow's file system of Google lists folders only where an object stands for them.
+        is_deep = self.filesystem.type_name == "gcs"
         try:
-            found = self.filesystem.get_file_info(fs.FileSelector(self.inner))
+            found = self.filesystem.get_file_info(fs.FileSelector(self.inner, recursive=is_deep))
         except OSError as error:
             raise ConfigError(f"{self.shown}: cannot be listed: {error}", field="data") from error
+        if is_deep:
+            found = _direct_children(self.inner.rstrip("/"), found)
         for info in sorted(found, key=lambda info: info.base_name):
             if info.base_name:  # a folder of an object store may be an object of its own
                 shown = f"{self.shown.rstrip('/')}/{info.base_name}"
@@ -94,8 +101,20 @@ def is_marker(name: str) -> bool:
 
 
 def without_secrets(path: Path | str) -> str:
-    """Returns a path or URL without the user and the password that a URL may hold."""
-    return _SECRET.sub("", str(path))
+    """Returns a path or URL without the user and the password that a URL may hold, and without a web page's query."""
+    return _SIGNED.sub(r"\1", _SECRET.sub("", str(path)))
+
+
+def _direct_children(folder: str, below: Iterable[Any]) -> list[Any]:
+    """Returns the entries of a folder from all that lie below it: its files, and the folders of the others."""
+    found: dict[str, Any] = {}
+    for info in below:
+        name, slash, _ = info.path[len(folder) + 1 :].partition("/")
+        if not slash:
+            found[name] = info
+        elif name:
+            found.setdefault(name, fs.FileInfo(f"{folder}/{name}", fs.FileType.Directory))
+    return list(found.values())
 
 
 def _remote(scheme: str, rest: str) -> list[Place]:
@@ -104,13 +123,16 @@ def _remote(scheme: str, rest: str) -> list[Place]:
             f"data: {scheme}:// is not supported{did_you_mean(scheme, _SCHEMES)}; mount the storage or copy the files",
             field="data",
         )
+    if scheme in ("http", "https"):
+        url = f"{scheme}://{rest}"  # what stands behind a question mark belongs to it, such as a signature
+        return [Place(_fsspec(scheme), url, without_secrets(url))]
     path, question, query = rest.partition("?")
     base = path
     if _PATTERN.search(path):
         base = path[: _PATTERN.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
     url = f"{scheme}://{base}{question}{query}"
     try:
-        filesystem, inner = fs.FileSystem.from_uri(url)
+        filesystem, inner = (_fsspec(scheme), base) if scheme in _OF_FSSPEC else fs.FileSystem.from_uri(url)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{without_secrets(f'{scheme}://{path}')}: no such storage: {error}", field="data") from error
     shown = without_secrets(f"{scheme}://{base}")
@@ -124,6 +146,16 @@ def _remote(scheme: str, rest: str) -> list[Place]:
             f"{without_secrets(f'{scheme}://{path}')}: no file or folder matches this pattern", field="data"
         )
     return matches
+
+
+def _fsspec(scheme: str) -> Any:
+    try:
+        import fsspec
+
+        return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme)))
+    except ImportError:
+        package = _OF_FSSPEC[scheme]
+        raise ConfigError(f"data: {scheme}:// needs two packages: pip install fsspec {package}", field="data") from None
 
 
 def _matching(place: Place, pattern: list[str]) -> Iterator[Place]:
