@@ -133,17 +133,20 @@ class Server:
             calls = LocalGrpcControl(self.repository)
             health = HealthCalls(calls)
             upstream = Upstream()
+            # Callers that have to be known, and TLS, are for the Python path alone.
+            is_native = tls is None and gate.is_open
+            is_native_grpc = is_native and HAS_NATIVE_GRPC
             grpc = grpc_server(
                 models,
                 calls,
                 GrpcGate(gate, upstream.secret),
                 health,
                 max_message_bytes=config.max_body_bytes,
-                max_connections=config.max_connections,
+                # The native server counts the connections of clients and opens at most one here for each. A connection
+                # that it has closed is counted here for a while still, and must not keep out the next one.
+                max_connections=2 * config.max_connections if is_native_grpc else config.max_connections,
             )
-            # Callers that have to be known, and TLS, are for the Python path alone.
-            is_native = tls is None and gate.is_open
-            if is_native and HAS_NATIVE_GRPC:
+            if is_native_grpc:
                 grpc.add_insecure_port(upstream.address)
             else:
                 bind_grpc(grpc, config.host, self.grpc_port, tls)
