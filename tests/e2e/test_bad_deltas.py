@@ -14,7 +14,8 @@ from tests.e2e.tampering import KINDS, no_manifest, write_copy
 from tests.e2e.test_storm import set_options
 from tests.support.server_process import ServerProcess
 
-IN_A_ROW = 30
+# More of all kinds together than a server lists, which is 256.
+IN_A_ROW = 16
 
 
 @pytest.fixture(scope="module")
