@@ -33,6 +33,7 @@ BENCHMARKS = {
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "train": "training: embeddings beside FBGEMM, a DLRM beside torch and TorchRec, growth, rows on SSD, admission",
     "data": "Parquet to batches of tensors, beside pyarrow; three of 41 columns; a training beside its stages alone",
+    "mirror": "a repository in an object store: downloads beside plain obstore, requests, publish to served",
     "zoo": "AUC of every model on the bundled sets, beside a logistic regression and LightGBM on the same features",
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",

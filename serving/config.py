@@ -7,9 +7,19 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from serving.byte_sizes import ByteSize
+from storage.objects import is_url, url_of
 from storage.paths import local_path
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -40,6 +50,12 @@ SegmentPrefix = Annotated[str, AfterValidator(_segment_prefix)]
 _FEW_CONNECTIONS = 64
 
 
+def copy_dir(url: str) -> Path:
+    """Returns the folder that a repository in an object store is copied to where no other is configured."""
+    place = hashlib.sha256(url.encode()).hexdigest()[:12]
+    return Path.home() / ".cache" / "emberline" / "repositories" / f"{url.rpartition('/')[2]}-{place}"
+
+
 def stores_dir() -> Path:
     """Returns the folder of stores where no other is configured."""
     return Path.home() / ".cache" / "emberline" / "stores"
@@ -50,7 +66,14 @@ class ServerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    #: The folder that models are read from. With repository_url, a copy of what is there.
     model_repository: LocalPath
+    #: The repository in an object store, such as s3://bucket/models. A URL as model_repository becomes this one.
+    repository_url: str | None = None
+    #: Where it is copied to; None: a folder under the user's cache.
+    mirror_dir: LocalPath | None = None
+    #: Bytes a second that may come from there; None: no bound.
+    mirror_bytes_per_s: Annotated[ByteSize, Field(ge=1 << 16)] | None = None
     #: Names of the models to serve; all of the repository when empty.
     models: tuple[str, ...] = ()
     #: Folder of rows on SSD, never inside the repository.
@@ -91,6 +114,14 @@ class ServerConfig(BaseModel):
     max_requests_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
     #: File that every call that controls is written to; such calls are logged in any case.
     audit_log: LocalPath | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_copy(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not is_url(values.get("model_repository", "")):
+            return values
+        url = url_of(values["model_repository"])
+        return {**values, "repository_url": url, "model_repository": values.get("mirror_dir") or copy_dir(url)}
 
     @field_validator("open_admin")
     @classmethod

@@ -7,6 +7,7 @@ EmberlineError
 ├── Unavailable           not ready, draining                                      HTTP 503  UNAVAILABLE
 │   ├── Overloaded        a bounded queue is full                                  HTTP 503  RESOURCE_EXHAUSTED
 │   ├── ReadError         a file cannot be read now, which says nothing about what is in it; try again
+│   │   └── ObjectStoreError  an object store does not do what it is asked now
 │   └── DeviceError       a GPU did not do what it was asked                       HTTP 503  UNAVAILABLE
 │       ├── DeviceOutOfMemory  no memory left on it, or none left to pin
 │       ├── DeviceLost         it failed: nothing more can be asked of it in this process
@@ -65,6 +66,10 @@ class ReadError(Unavailable):
 
     It says nothing about the content, so nothing may be refused or given up because of it.
     """
+
+
+class ObjectStoreError(ReadError):
+    """An object store, or the way to it, did not do what it was asked; try again."""
 
 
 class DeviceError(Unavailable):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.examples import register_profiles
+from tests.support.object_store import s3, store_url  # noqa: F401
 
 register_profiles()
 # Where --hypothesis-profile does not name another one.

@@ -24,7 +24,7 @@ class RunEnd:
         self,
         config: TrainConfig,
         sample: dict[str, Column],
-        repository: Path | None,
+        repository: Path | str | None,
         output: Path,
         valid: DataRows | None,
         started: StartReport | None,

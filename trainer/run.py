@@ -22,6 +22,7 @@ from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import lineage_of
+from trainer.publishing.target import check_repository
 from trainer.report import TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
@@ -68,7 +69,7 @@ def train(
     config = with_tracking(with_dram_bytes(config, dram_bytes), track)
     output = local_path(output, "output")
     if repository is not None:
-        repository = local_path(repository, "repository")
+        repository = check_repository(repository)
     saved = checkpoints(output)
     if saved and not resume:
         raise ConfigError(

@@ -28,6 +28,7 @@ from trainer.models import RankingModel, build_model, build_tables
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import WantedKind
 from trainer.publishing.golden import as_sent
+from trainer.publishing.target import check_repository
 from trainer.row_memory import memory_of
 from trainer.row_sources import evaluation_rows
 from trainer.settings import check_same_model
@@ -88,7 +89,7 @@ class Trained:
         row_types: how rows are stored, by table and "default", instead of what the configuration says. Raises
         CheckpointError when the run has trained further since it was loaded, NotFound for an unknown snapshot.
         """
-        repository = local_path(repository, "repository")
+        repository = check_repository(repository)
         config = self.config if row_types is None else with_row_types(self.config, row_types)
         policy = delta_policy(config)
         if self.checkpoint is None:

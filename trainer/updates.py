@@ -19,6 +19,7 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import Lineage
+from trainer.publishing.target import check_repository
 from trainer.report import UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
@@ -59,7 +60,7 @@ def update(
     snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
     """
     output = local_path(output, "output")
-    repository = local_path(repository, "repository")
+    repository = check_repository(repository)
     config = with_dram_bytes(read_run(output)[0], dram_bytes)
     if publish is not None:
         config = config.model_copy(update={"publish": publish})

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from storage.errors import ConfigError
+from storage.objects import is_url
 from storage.paths import local_path
 
 # a share of the similarity that difflib computes; below it suggestions have nothing to do with the typed word
@@ -30,6 +31,16 @@ class LocalPath(click.Path):
         except ConfigError as error:
             self.fail(str(error).partition(": ")[2], param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Repository(click.ParamType[Path | str]):
+    """A repository: a path of this machine, or a URL of an object store such as s3://bucket/models."""
+
+    name = "path or url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Converts to a path, or leaves a URL as it is. Fails as click does."""
+        return str(value) if is_url(value) else LocalPath(file_okay=False).convert(value, param, ctx)
 
 
 class DataArgument(click.ParamType[Path | str]):

@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": ("emberline.cli.compare", "Compare trainings: figures, curves, and the parameters that differ."),
     "update": ("emberline.cli.update", "Go on training a run over newer rows, and publish what changes."),
     "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
+    "mirror": ("emberline.cli.mirror", "Keep a folder like a repository in an object store, or upload one."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
     "score": ("emberline.cli.score:score", "Score files of rows as of a snapshot, without a server."),

@@ -15,6 +15,7 @@ from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.data_options import DATA_CONFIG, data_options
 from emberline.cli.inspect_tables import TableOptions, analyse, show_run
+from emberline.cli.objects import copy_of, is_published, show_objects
 from emberline.cli.row_types import rounding_lines
 from storage.errors import CheckpointError, NotFound, ReadError
 from storage.paths import local_path
@@ -107,6 +108,9 @@ def command(
 ) -> None:
     """Show what PATH holds: a run, a repository, a model, a version, a delta, or data: a file, folder, pattern or URL.
 
+    PATH may be the URL of a repository in an object store, or of what is in it. Of a version or delta there, and of a
+    model whose tables are analysed, a copy is made first.
+
     With --table or --tables, analyse embedding tables: of a run (its output folder, or one of its commits) with exact
     counts, or of a model's folder or a version, deltas included.
     """
@@ -128,6 +132,11 @@ def command(
     )
     options.check()
     console = table_console()
+    if isinstance(path, str) and is_published(path):
+        found = copy_of(path) if options.wanted else show_objects(console, path)
+        if found is None:
+            return
+        path = found
     if options.wanted:
         analyse(console, local_path(path, "PATH"), options)
     elif isinstance(path, str):

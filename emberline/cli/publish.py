@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, LocalPath, Repository
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
 from storage.errors import ConfigError
 
@@ -32,9 +32,9 @@ A module that was not trained here is published from Python:
 @click.argument("run", type=LocalPath(exists=True, file_okay=False))
 @click.option(
     "--repository",
-    type=LocalPath(file_okay=False),
+    type=Repository(),
     required=True,
-    help="Model repository to publish into.",
+    help="Model repository to publish into, a folder or a URL such as s3://bucket/models.",
 )
 @click.option("--delta", is_flag=True, help="Publish what changed since the newest snapshot of the run.")
 @click.option("--cumulative", is_flag=True, help="Publish all changes since the version, as one delta.")
@@ -50,7 +50,7 @@ A module that was not trained here is published from Python:
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     run: Path,
-    repository: Path,
+    repository: Path | str,
     delta: bool,
     cumulative: bool,
     version: int | None,
@@ -71,6 +71,7 @@ def command(
     if len(asked) > 1:
         raise ConfigError(f"{' and '.join(asked)} exclude each other; give one of them", field=asked[1])
     from trainer import load_trained
+    from trainer.publishing.target import shown
 
     kind: WantedKind = (
         "cumulative" if cumulative else "delta" if delta or (from_snapshot and not version) else "version"
@@ -85,7 +86,7 @@ def command(
         progress=not quiet,
     )
     print_rounding(folder)
-    click.echo(f"published {folder}")
+    click.echo(f"published {shown(repository, folder)}")
 
 
 def _options(delta: bool, cumulative: bool, version: int | None) -> list[tuple[str, bool]]:

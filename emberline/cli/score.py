@@ -14,6 +14,7 @@ from rich.progress import Progress
 
 from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
+from emberline.cli.objects import ModelPath, copy_of
 from emberline.cli.sizes import BYTES
 from emberline.cli.target import bars, check_target, counting
 
@@ -28,8 +29,9 @@ _AS_OF = click.option(
 _MODEL = click.option(
     "--model",
     required=True,
-    type=LocalPath(exists=True, file_okay=False),
-    help="The model's folder in a repository, such as build/models/movielens.",
+    type=ModelPath(),
+    help="The model's folder in a repository, such as build/models/movielens, or its URL, such as "
+    "s3://bucket/models/movielens.",
 )
 _QUIET = click.option("--quiet", is_flag=True, help="No progress bars.")
 _FORCE = click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
@@ -68,7 +70,7 @@ Examples:
 def score(
     source: Path | str,
     target: Path,
-    model: Path,
+    model: Path | str,
     as_of: str,
     keep: tuple[str, ...],
     batch_rows: int,
@@ -88,7 +90,7 @@ def score(
     check_target(target, overwrite)
     from serving.scoring import Scorer, find_as_of, open_source, score_parquet
 
-    found = find_as_of(model, as_of)
+    found = find_as_of(copy_of(model), as_of)
     with advice_on_columns():
         rows = open_source(found.version.spec, source, keep, data_options(data_config))
     with (
@@ -122,12 +124,12 @@ Examples:
 @_AS_OF
 @_FORCE
 @_QUIET
-def export(table: str, target: Path, model: Path, as_of: str, overwrite: bool, quiet: bool) -> None:
+def export(table: str, target: Path, model: Path | str, as_of: str, overwrite: bool, quiet: bool) -> None:
     """Write the rows of TABLE as of a snapshot into the Parquet file OUT: `id`, ascending, and `row`, as served."""
     check_target(target, overwrite)
     from serving.scoring import export_table, find_as_of
 
-    found = find_as_of(model, as_of)
+    found = find_as_of(copy_of(model), as_of)
     with bars(quiet) as shown:
         rows = export_table(found, table, target, progress=counting(shown, f"rows of {table}"))
     click.echo(f"wrote {rows:,} rows of {table} as of {found}: {target}")

@@ -9,12 +9,17 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, LocalPath, Repository
 from serving.config import ServerConfig
 from storage.errors import ConfigError
 
 # Flags that are not named like their field.
-_FLAGS = {"max_body_bytes": "--max-body", "drain_timeout_s": "--drain-timeout", "poll_s": "--poll"}
+_FLAGS = {
+    "max_body_bytes": "--max-body",
+    "drain_timeout_s": "--drain-timeout",
+    "poll_s": "--poll",
+    "mirror_bytes_per_s": "--mirror-rate",
+}
 _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.items()}
 
 
@@ -23,10 +28,22 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 )
 @click.option(
     "--model-repository",
-    type=LocalPath(),
+    type=Repository(),
     envvar="EMBERLINE_MODEL_REPOSITORY",
     required=True,
-    help="Folder of models: NAME/config.pbtxt and NAME/VERSION/.",
+    help="Folder of models, NAME/config.pbtxt and NAME/VERSION/, or the URL of one in an object store, such as "
+    "s3://bucket/models.",
+)
+@click.option(
+    "--mirror-dir",
+    type=LocalPath(file_okay=False),
+    help="Where the models of a URL are copied to; default: the user's cache folder.",
+)
+@click.option(
+    "--mirror-rate",
+    "mirror_bytes_per_s",
+    metavar="BYTES",
+    help="Bytes a second that may come from the object store, such as 200MiB. Default: no bound.",
 )
 @click.option("--model", "models", multiple=True, help="Serve this model only; may be given several times.")
 @click.option(

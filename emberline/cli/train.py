@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emberline.cli.command import Command, DataArgument, LocalPath
+from emberline.cli.command import Command, DataArgument, LocalPath, Repository
 from emberline.cli.data_options import DATA, VALID
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
 from storage.errors import ChangedConfig, ConfigError
@@ -39,8 +39,9 @@ Examples:
 )
 @click.option(
     "--repository",
-    type=LocalPath(file_okay=False),
-    help="Model repository to publish into when done, and on the way if the configuration says so.",
+    type=Repository(),
+    help="Model repository (a folder, or a URL such as s3://bucket/models) to publish into when done, and on the way "
+    "if the configuration says so.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
 @click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=OPTION_HELP)
@@ -81,7 +82,7 @@ def command(
     data: tuple[Path | str, ...],
     valid: str | None,
     output: Path,
-    repository: Path | None,
+    repository: Path | str | None,
     limit: int | None,
     row_types: tuple[str, ...],
     resume: bool,
@@ -126,7 +127,7 @@ def command(
     except ChangedConfig as error:
         command_line = _command_from(output, click.get_current_context())
         raise ConfigError(f"{error}:\n  {command_line}", field=error.field) from None
-    _print(report)
+    _print(report, repository)
 
 
 def _start_from(source: Path | None, renamed: tuple[str, ...], *, partial: bool, dry_run: bool) -> StartFrom | None:
@@ -183,7 +184,7 @@ def validation(given: str | None) -> float | Path | str | None:
     return path
 
 
-def _print(report: TrainReport) -> None:
+def _print(report: TrainReport, repository: Path | str | None) -> None:
     from trainer.report import metrics_text
 
     click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
@@ -207,5 +208,8 @@ def _print(report: TrainReport) -> None:
     if report.published is None:
         click.echo(f"publish with: emberline publish {report.output} --repository DIR")
     else:
+        from trainer.publishing.target import shown
+
+        assert repository is not None
         print_rounding(report.published)
-        click.echo(f"published {report.published}")
+        click.echo(f"published {shown(repository, report.published)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emberline.cli.command import Command, DataArgument, LocalPath
+from emberline.cli.command import Command, DataArgument, LocalPath, Repository
 
 if TYPE_CHECKING:
     from trainer import UpdateReport
@@ -34,9 +34,9 @@ Examples:
 )
 @click.option(
     "--repository",
-    type=LocalPath(file_okay=False),
+    type=Repository(),
     required=True,
-    help="Model repository that RUN was published into.",
+    help="Model repository that RUN was published into, a folder or a URL such as s3://bucket/models.",
 )
 @click.option("--valid", type=DataArgument(), help="File or folder to evaluate on, before and after.")
 @click.option("--every-steps", type=click.IntRange(1), help="Publish a delta after so many steps.")
@@ -53,7 +53,7 @@ Examples:
 def command(
     run: Path,
     data: tuple[Path | str, ...],
-    repository: Path,
+    repository: Path | str,
     valid: Path | str | None,
     every_steps: int | None,
     every_rows: int | None,
@@ -98,10 +98,11 @@ def command(
         from_snapshot=at,
         dram_bytes=dram_bytes,
     )
-    _print(report)
+    _print(report, repository)
 
 
-def _print(report: UpdateReport) -> None:
+def _print(report: UpdateReport, repository: Path | str) -> None:
+    from trainer.publishing.target import shown
     from trainer.report import change_text
 
     click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
@@ -115,4 +116,4 @@ def _print(report: UpdateReport) -> None:
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
     for folder in report.published:
-        click.echo(f"published {folder}")
+        click.echo(f"published {shown(repository, folder)}")

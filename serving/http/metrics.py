@@ -17,9 +17,17 @@ from serving.repository.model_repository import ModelRepository
 from serving.updates.counters import UpdateCounters
 from storage.errors import NotFound, Unsupported
 from storage.hbm.statistics import HbmStats, HbmTableStats
+from storage.objects.mirror import MirrorStatus
 from storage.tiers.tiered import StoreStats, TableStats
 
 T = TypeVar("T")
+
+# No label.
+_OF_STORE_TRAFFIC: list[tuple[str, str, str]] = [
+    ("object_store_requests_total", "Requests to the object store of the repository", "requests"),
+    ("object_store_failures_total", "Requests to it that failed after they were repeated", "failures"),
+    ("object_store_read_bytes_total", "Bytes that came from it", "bytes_read"),
+]
 
 # Names without the prefix, meanings, and functions of the value. A name that ends in _total is a counter, any other a
 # gauge.
@@ -96,6 +104,12 @@ _OF_HBM_TABLES: _Rows[HbmTableStats] = [
     ("hbm_admitted_total", "Rows of a table that came to a GPU", lambda t: t.admitted),
 ]
 # Label: model.
+_OF_MIRRORS: _Rows[MirrorStatus] = [
+    ("mirror_folders_total", "Versions and deltas that came from the object store", lambda m: m.folders),
+    ("mirror_missing_bytes", "Bytes of what is on its way that have not come", lambda m: m.total_bytes - m.done_bytes),
+    ("mirror_failing", "1 while the object store cannot be followed", lambda m: bool(m.error)),
+    ("mirror_checked_unix_seconds", "When the object store last said what is published", lambda m: m.checked_unix),
+]
 _OF_UPDATES: _Rows[UpdateCounters] = [
     ("deltas_applied_total", "Deltas that became visible", lambda u: u.deltas_applied),
     ("versions_loaded_total", "Full versions that became visible", lambda u: u.versions_loaded),
@@ -155,6 +169,7 @@ class ServerMetrics:
         yield from _hbm(models)
         yield from _tables([(stats, of) for stats, of, _ in known])
         yield from _updates(self._repository)
+        yield from _mirror(self._repository)
         meaning = "Times that the server's process crashed and was started again"
         yield _family("restarts_total", meaning, [({}, self._restarts)])
         counts = self._native_counts()
@@ -249,6 +264,16 @@ def _updates(repository: ModelRepository) -> Iterator[Metric]:
     )
     meaning = "Versions and deltas that were refused, by the kind of error"
     yield _family("updates_refused_total", meaning, refused)
+
+
+def _mirror(repository: ModelRepository) -> Iterator[Metric]:
+    mirror = repository.mirror
+    if mirror is None:
+        return
+    for name, meaning, field in _OF_STORE_TRAFFIC:
+        yield _family(name, meaning, [({}, getattr(mirror.traffic, field))])
+    statuses = mirror.statuses().items()
+    yield from _each(_OF_MIRRORS, [(status, {"model": label_value(name)}) for name, status in statuses])
 
 
 def _by_tier(stats: StoreStats | TableStats, field: str, of: Labels) -> Iterator[tuple[Labels, float]]:

@@ -20,6 +20,7 @@ from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
 from serving.repository.regions import SharedRegions
+from serving.repository.remote import repository_mirror
 from serving.repository.watcher import Watcher
 from serving.updates import commands, refusals, report
 from serving.updates.counters import UpdateCounters
@@ -56,6 +57,9 @@ class ModelRepository:
         self._cores = CoreShares()
         self.regions = SharedRegions(config.max_body_bytes, config.max_inflight_bytes, prefixes=config.shared_memory)
         self._root = root = config.model_repository
+        #: Brings what is in an object store into the folder; None for a repository of this machine.
+        self.mirror = repository_mirror(config)
+        remote = () if self.mirror is None else self.mirror.find_models()
         if not root.is_dir():
             raise NotFound(
                 f"model repository {str(root)!r} is not a folder; publish a model there first, or name another"
@@ -74,7 +78,9 @@ class ModelRepository:
                 close = difflib.get_close_matches(name, found, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(found) or 'none'}"
                 raise NotFound(f"model repository {str(root)!r} has no model {name!r}{hint}")
-        names = list(dict.fromkeys(config.models)) or [name for name in found if is_model(root / name)]
+        names = list(dict.fromkeys(config.models)) or [
+            name for name in found if name in remote or is_model(root / name)
+        ]
         self._identity = IdentityModels(root)
         self._identity.expect(name for name in names if self._identity.is_one(name))
         # Replaced as a whole, so that a request reads it without a lock.
@@ -84,7 +90,7 @@ class ModelRepository:
             if name not in self._identity
         }
         for updater in self._models.values():
-            updater.model.on_routes = self._pass_routes
+            self._join(updater)
         self._on_routes: Callable[[str, Routes], None] = lambda name, routes: None
         # Updaters of folders that have gone, until their stores are closed.
         self._leaving: dict[str, ModelUpdater] = {}
@@ -116,8 +122,12 @@ class ModelRepository:
         if self.gpus is not None:
             there = ", ".join(map(str, self.gpus.infos)) or f"none: {self.gpus.why_none}"
             logger.info("GPUs: %s", there)
+        if self.mirror is not None:
+            self.mirror.start([name for name in self.names if name in self._models])
         self._identity.load_all(self._identity.names)
         for updater in list(self._models.values()):
+            if self.mirror is not None:
+                self.mirror.wait_first(updater.model.name)
             if self._stopping:
                 break
             updater.load()
@@ -216,6 +226,8 @@ class ModelRepository:
 
         What was refused before stays refused, unless its files have changed, or the engine had ended because of it.
         """
+        if self.mirror is not None:
+            self.mirror.look(name)
         with self._changes:
             if self._stopping:
                 raise Unavailable(f"model {name[:200]!r} is not loaded: the server is shutting down")
@@ -325,6 +337,8 @@ class ModelRepository:
     def stop_loading(self) -> None:
         """Takes nothing new, and is not ready from now on; requests to loaded models are still answered."""
         self._stopping = True
+        if self.mirror is not None:
+            self.mirror.give_up()
         for updater in self._models.values():
             updater.give_up()
 
@@ -332,6 +346,8 @@ class ModelRepository:
         """Closes every model; queued requests are worked off for at most `timeout_s`."""
         self._stopping = self._closing = True
         deadline = time.monotonic() + timeout_s
+        if self.mirror is not None:
+            self.mirror.stop()
         self._watcher.stop()
         for updater in self._models.values():
             try:
@@ -378,9 +394,14 @@ class ModelRepository:
         if before is not None and before.closed.is_set():
             before = None
         updater = ModelUpdater(name, self._config, self._cores, self._on_step, before, self.gpus)
-        updater.model.on_routes = self._pass_routes
+        self._join(updater)
         self._models = {**self._models, name: updater}
         return updater
+
+    def _join(self, updater: ModelUpdater) -> None:
+        updater.model.on_routes = self._pass_routes
+        if (mirror := self.mirror) is not None:
+            updater.model.remote = lambda name=updater.model.name: mirror.status(name).text  # type: ignore[misc]
 
     def _pass_routes(self, name: str, routes: Routes) -> None:
         self._on_routes(name, routes)

@@ -98,6 +98,8 @@ class LiveModel:
         self.routes = Routes()
         # Called with the new routes before requests follow them; the versions that leave still answer then.
         self.on_routes: Callable[[str, Routes], None] = lambda name, routes: None
+        # Says what is on its way from an object store, or why nothing comes from there; "" for neither.
+        self.remote: Callable[[], str] = lambda: ""
         self.waiting = ""
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
         self.awaiting: dict[int, Awaiting] = {}
@@ -193,7 +195,7 @@ class LiveModel:
         with self.lock:
             refusals = [refusal.reason for refusal in self.facts.quarantine.values()]
             awaiting = [each.reason for each in self.awaiting.values()]
-            reasons = [self.trouble, self.damage, *awaiting, self.waiting, *refusals[-1:]]
+            reasons = [self.remote(), self.trouble, self.damage, *awaiting, self.waiting, *refusals[-1:]]
         return next((reason for reason in reasons if reason), "")
 
     def commit(

@@ -172,7 +172,15 @@ def waiting(model: LiveModel) -> str | None:
     """Returns what is waited for, in words; None for nothing."""
     canary = model.facts.canary
     awaiting = [each.reason for each in model.awaiting.values()]
-    parts = [*awaiting, model.waiting, model.trouble, model.damage, model.merge_trouble, *_damaged(model).values()]
+    parts = [
+        model.remote(),
+        *awaiting,
+        model.waiting,
+        model.trouble,
+        model.damage,
+        model.merge_trouble,
+        *_damaged(model).values(),
+    ]
     if canary is not None and model.canary_entry() is None:
         parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
     return "; ".join(dict.fromkeys(part for part in parts if part)) or None

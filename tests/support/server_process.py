@@ -22,7 +22,7 @@ class ServerProcess:
 
     def __init__(
         self,
-        repository: Path,
+        repository: Path | str,
         store: Path | None,
         log: Path,
         *,

@@ -14,7 +14,7 @@ import torch
 import emberline
 import storage
 import trainer
-from serving import ServerConfig
+from serving import Server, ServerConfig
 from serving.scoring import find_as_of
 from storage.errors import ConfigError
 from storage.paths import local_path
@@ -24,6 +24,7 @@ from trainer.publishing import Publisher
 
 ROOT = Path(__file__).parents[2]
 URL = "s3://bucket/models"
+OTHER = "hdfs://host/models"
 CONFIG = ROOT / "trainer/configs/movielens.yaml"
 MODULE, SAMPLE = torch.nn.Embedding(8, 2), torch.zeros(4, 2, dtype=torch.int64)
 
@@ -78,13 +79,29 @@ def test_programs_beside_the_command_refuse_it_too(arguments: list[str], tmp_pat
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: emberline.publish(MODULE, SAMPLE, URL, name="m"),
-        lambda: Publisher(MODULE, SAMPLE, URL, name="m"),
-        lambda: emberline.train(CONFIG, __file__, output="run", repository=URL),
+        lambda: emberline.publish(MODULE, SAMPLE, OTHER, name="m"),
+        lambda: Publisher(MODULE, SAMPLE, OTHER, name="m"),
+        lambda: emberline.train(CONFIG, __file__, output="run", repository=OTHER),
+        lambda: emberline.update("run", __file__, repository=OTHER),
+        lambda: Server(ServerConfig(model_repository=OTHER)),
+    ],
+)
+def test_a_repository_is_a_path_or_in_a_known_store(
+    call: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"hdfs://host/models: expected a URL of an object store, one of s3://"):
+        call()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
         lambda: emberline.train(CONFIG, __file__, output=URL),
         lambda: emberline.train(URL, __file__, output="run"),
         lambda: emberline.update(URL, __file__, repository="models"),
-        lambda: emberline.update("run", __file__, repository=URL),
         lambda: trainer.load_trained(URL),
         lambda: trainer.RowMemory(1 << 20, Path(URL)),
         lambda: write_wide(Path(URL), rows=1000),
@@ -99,7 +116,7 @@ def test_programs_beside_the_command_refuse_it_too(arguments: list[str], tmp_pat
                 {"model_repository": "models", "tls_certificate": "c.pem", field: URL}
             )
             for field in (
-                *("model_repository", "store", "access_file", "tls_certificate", "tls_key", "tls_client_ca"),
+                *("store", "access_file", "tls_certificate", "tls_key", "tls_client_ca"),
                 "audit_log",
             )
         ),

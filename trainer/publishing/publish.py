@@ -6,6 +6,7 @@ own outputs, on the sample, on every golden request, and at batch 1, or nothing 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,17 @@ from storage.checkpoint import DenseGraph, GraphInput, GraphOutput, PublishedVer
 from storage.checkpoint.fingerprint import weights_fingerprint
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
-from storage.paths import local_path
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
 from trainer.publishing.delta_content import live_weights
 from trainer.publishing.export import export_half
 from trainer.publishing.golden import golden_columns
+from trainer.publishing.lineage import Lineage
 from trainer.publishing.parity import ParityChecker
 from trainer.publishing.prepared_module import PreparedModule, unwrapped
 from trainer.publishing.row_types import RowTypes, rounding_metadata
+from trainer.publishing.target import Target
 
 GOLDEN_REQUESTS_AT_LEAST = 256
 # Steps by which write_prepared advances a display.
@@ -50,6 +52,8 @@ def publish(
 ) -> Path:
     """Publishes a module with embedding layers as repository/name/VERSION and returns that folder.
 
+    repository: a folder, or a URL such as s3://bucket/models; then the folder returned is a copy on this machine.
+
     module: any nn.Module whose embedding layers are ours, nn.Embedding or nn.EmbeddingBag. It is published as in eval()
     and left in its mode. sample_batch: two rows or more. Without a spec: the argument of forward() (a tensor, a tuple
     of arguments, a mapping of names), ids as int64 or int32, dense features as float32; names of inputs come from it.
@@ -62,24 +66,28 @@ def publish(
     """
     check_golden_requests(golden_requests)
     check_model_name(name)
-    repository = local_path(repository, "repository")
+    target = Target.of(repository, name)
+    target.bring(Lineage())
     module = unwrapped(module)
     with evaluation_mode(module), Display(visible=progress) as display, torch.no_grad():
         display.begin(f"publishing {name}: sample", STEPS + 1)
         prepared = PreparedModule.of(module, sample_batch, spec)
         display.advance()
+        snapshot = secrets.token_hex(16)
         folder = write_prepared(
             prepared,
-            repository / name,
+            target.model_dir,
             golden_requests=golden_requests,
             tolerance=tolerance,
             display=display,
-            version=version,
+            version=target.claim_version(snapshot, version),
+            snapshot=snapshot,
             max_batch_size=max_batch_size,
             metadata=dict(metadata or {}),
             row_types=RowTypes.of(row_types),
         )
-        display.say(f"published {folder}")
+        target.publish(folder)
+        display.say(f"published {target.shown(folder)}")
     return folder
 
 

@@ -23,7 +23,6 @@ from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
 from storage.checkpoint.install import make_place
 from storage.errors import CheckpointError, ConfigError, InvalidInput, NotFound, Unsupported
 from storage.features import Column, FeatureSpec
-from storage.paths import local_path
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
@@ -37,8 +36,8 @@ from trainer.publishing.policy import DeltaPolicy, Due
 from trainer.publishing.prepared_module import PreparedModule, unwrapped
 from trainer.publishing.publish import STEPS, check_golden_requests, write_prepared
 from trainer.publishing.repository import find_delta, find_version, read_version
-from trainer.publishing.retention import retain
 from trainer.publishing.row_types import RowTypes
+from trainer.publishing.target import Target
 
 WantedKind = Literal["auto", "version", "delta", "cumulative"]
 
@@ -46,6 +45,7 @@ WantedKind = Literal["auto", "version", "delta", "cumulative"]
 class Publisher:
     """Publishes snapshots of `module` into repository/name. Not thread-safe, and nothing may train during a call.
 
+    repository: a folder, or a URL such as s3://bucket/models, of which a copy is kept on this machine.
     module, sample, name, spec, max_batch_size, golden_requests, tolerance, metadata: as for `publish`. row_types too,
     and tables that it does not name keep the row type of the last publish. policy: decides what "auto" makes, and what
     stays in the repository. lineage: that of the checkpoint that is resumed.
@@ -72,7 +72,8 @@ class Publisher:
         check_model_name(name)
         self._module = unwrapped(module)
         self._sample = sample
-        self._model_dir = local_path(repository, "repository") / name
+        self._target = Target.of(repository, name)
+        self._model_dir = self._target.model_dir
         self._spec = spec
         self._max_batch_size = max_batch_size
         self._golden_requests = golden_requests
@@ -133,6 +134,7 @@ class Publisher:
         either.
         """
         make_place(self._model_dir)
+        self._target.bring(self._lineage)
         lineage = settled(self._lineage, self._model_dir)
         if from_snapshot is not None:
             lineage = lineage.up_to(lineage.find(from_snapshot).snapshot)
@@ -170,6 +172,8 @@ class Publisher:
                 raise CheckpointError("nothing is pending; call prepare() before write()")
             return self._written[-1]
         again, self._fresh = not self._fresh, False
+        if again:
+            self._target.bring(lineage)
         with self._quiet(), Display(visible=self._progress) as display:
             if pending.kind == "version":
                 number = pending.version
@@ -182,11 +186,11 @@ class Publisher:
                     folder, lineage = self._write_version(lineage, pending, pending.compaction, 0, again, display)
                     written.append(folder)
             for path in written:
-                display.say(f"published {path}")
+                display.say(f"published {self._target.shown(path)}")
         self._lineage = lineage
         self._written = tuple(written)
         if pending.kind != "delta" or pending.compaction:
-            retain(self._model_dir, lineage, self._policy)
+            self._target.retain(lineage, self._policy)
         return folder
 
     def publish(
@@ -201,6 +205,7 @@ class Publisher:
 
         Another spec, other row types and other absent rows need a new version.
         """
+        self._target.bring(self._lineage)
         newest, base = self._lineage.newest, self._base(self._lineage)
         if newest is None or base is None:
             return None
@@ -295,14 +300,17 @@ class Publisher:
         delta = find_delta(self._model_dir / str(pending.version), pending.snapshot) if again else None
         if delta is None:
             self._ready(lineage)
-            delta = self._delta_writer(lineage).write(
-                pending,
+            writer = self._delta_writer(lineage)
+            sequence = self._target.claim_sequence(pending.version, pending.snapshot, pending.sequence)
+            delta = writer.write(
+                replace(pending, sequence=sequence),
                 pools=self._pools(),
                 golden_requests=self._golden_requests,
                 tolerance=self._tolerance,
                 metadata=self._metadata,
                 display=display,
             )
+        self._target.publish(delta.path)
         return delta.path, with_delta(lineage, pending, delta)
 
     def _pools(self) -> tuple[Mapping[str, Column], ...]:
@@ -343,7 +351,7 @@ class Publisher:
                 tolerance=self._tolerance,
                 display=display,
                 pools=self._pools(),
-                version=number or None,
+                version=self._target.claim_version(snapshot, number or None),
                 max_batch_size=self._max_batch_size,
                 metadata=self._metadata,
                 row_types=self._row_types,
@@ -357,6 +365,7 @@ class Publisher:
             version = find_version(self._model_dir, snapshot)
             if version is None:
                 raise CheckpointError(f"{folder}: was written and cannot be read; is the disk sound?")
+        self._target.publish(version.path)
         return version.path, with_version(lineage, pending, version)
 
     def _equal_snapshot(self, lineage: Lineage) -> str | None:

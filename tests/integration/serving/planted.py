@@ -9,7 +9,9 @@ snapshots equals the reference of none.
 from __future__ import annotations
 
 import asyncio
+import copy
 import secrets
+import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,6 +117,13 @@ class World:
         self.users, self.items = users, items
         if config:
             self.configure(config)
+
+    def copied(self, repository: Path) -> World:
+        """Returns a world that goes on from this one in a copy of its repository; publishing a version is slow."""
+        shutil.copytree(self.repository, repository)
+        other = copy.deepcopy(self)
+        other.repository, other.model_dir = repository, repository / NAME
+        return other
 
     def configure(self, text: str = "", **parameters: object) -> None:
         """Writes config.pbtxt: text, then `parameters`.

@@ -1,0 +1,457 @@
+"""Keeps a folder of this machine like a repository in an object store, so that all readers of folders work unchanged.
+
+A thread for each model asks for head.json, conditionally, every `poll_s`. What is new comes into the folder by one
+rename, newest first and only what a server needs: the versions of the model's policy and the fewest deltas that lead
+to their newest snapshots. What has left head.json leaves the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage.checkpoint.deltas import DELTAS
+from storage.checkpoint.signed import MANIFEST
+from storage.checkpoint.versions import is_version
+from storage.errors import ConfigError, EmberlineError, IntegrityError, NotFound, ObjectStoreError
+from storage.objects.catalog import ModelNames
+from storage.objects.fetching import Fetcher, Pace, Stopped, leftovers, remove
+from storage.objects.head import Head, VersionObject, chain, delta_path
+from storage.objects.object_store import ObjectStore, Traffic, join
+from storage.objects.published import CONFIG, PublishedModel
+
+logger = logging.getLogger("emberline.storage")
+
+#: Returns the versions to bring, of a model's folder and the numbers that are published.
+Choose = Callable[[Path, Sequence[int]], Sequence[int]]
+#: Returns names of further files in a model's folder that its configuration refers to.
+SideFiles = Callable[[Path], Sequence[str]]
+
+# Says which repository a folder is a copy of.
+_MARK = ".mirror.json"
+# Seconds between looks for new models and edited configurations, which head.json does not tell.
+_SIDE_S = 120.0
+_RETRY_LAST_S = 30.0
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class MirrorStatus:
+    """Says what the mirror of one model is doing."""
+
+    #: The newest snapshot in the store, such as 3.17; "" while it is unknown.
+    newest: str = ""
+    #: The folder that is being brought; "" for none.
+    bringing: str = ""
+    done_bytes: int = 0
+    total_bytes: int = 0
+    #: Why the store could not be followed at the last look; "" when it could.
+    error: str = ""
+    #: When head.json was last read or found unchanged; 0 before the first time.
+    checked_unix: float = 0.0
+    #: Folders that were brought so far.
+    folders: int = 0
+
+    @property
+    def text(self) -> str:
+        """Says what a server waits for; "" for nothing."""
+        if self.error:
+            return f"the object store cannot be followed: {self.error}"
+        if self.bringing:
+            return f"{self.bringing} is on its way: {self.done_bytes / 1e6:,.1f} of {self.total_bytes / 1e6:,.1f} MB"
+        return ""
+
+
+class ModelMirror:
+    """Follows one model. `step` is called by one thread at a time; `status` may be read by any."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        name: str,
+        root: Path,
+        fetcher: Fetcher,
+        choose: Choose | None,
+        side_files: SideFiles,
+    ) -> None:
+        self.status = MirrorStatus()
+        self._model = PublishedModel(objects, name)
+        self._folder = root / name
+        self._fetcher = fetcher
+        self._choose = choose
+        self._side_files = side_files
+        self._head: Head | None = None
+        self._tag: str | None = None
+        self._is_done = False
+        self._side_tags: dict[str, str] = {}
+        self._side_at = 0.0
+        # Digests of the manifests of folders that are here.
+        self._here: dict[str, str] = {}
+        self._counting = threading.Lock()
+
+    def step(self) -> None:
+        """Looks at the store once and brings what is new. Raises EmberlineError; then it may be called again."""
+        try:
+            self._step()
+        except Stopped:
+            raise
+        except EmberlineError as error:
+            self._note(error=str(error), bringing="")
+            raise
+        self._note(error="", bringing="", checked_unix=time.time())
+
+    def _step(self) -> None:
+        try:
+            found = self._model.look(self._tag)
+        except NotFound:
+            raise NotFound(f"{self._model.url}: nothing is published there") from None
+        if found is not None:
+            self._head, self._tag = found
+            self._is_done = False
+        assert self._head is not None
+        if not self._is_done or time.monotonic() - self._side_at > _SIDE_S:
+            self._bring_side_files()
+            self._is_done = False
+        if self._is_done:
+            return
+        head = self._head
+        if head.versions:
+            newest = head.versions[-1]
+            self._note(newest=f"{newest.version}.{newest.deltas[-1].sequence if newest.deltas else 0}")
+            try:
+                self._bring(head)
+            except NotFound:
+                # It was retired after head.json was read, which is another one then.
+                self._tag = None
+                raise
+        self._is_done = True
+
+    def _bring(self, head: Head) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        numbers = [version.version for version in head.versions]
+        chosen = set(numbers if self._choose is None else self._choose(self._folder, numbers))
+        # What is served already goes on before a new version comes, which may take long.
+        for version in sorted(head.versions, key=lambda each: (not self._is_here(each), -each.version)):
+            if version.version in chosen:
+                self._bring_version(version)
+        self._clear(head)
+
+    def _bring_version(self, version: VersionObject) -> None:
+        self._bring_folder(str(version.version), version.manifest, version.bytes)
+        for delta in version.deltas if self._choose is None else chain(version):
+            self._bring_folder(delta_path(version.version, delta.sequence), delta.manifest, delta.bytes)
+
+    def _bring_folder(self, path: str, manifest: str, size: int) -> None:
+        target = self._folder / path
+        if self._digest(path) == manifest:
+            return
+        target.parent.mkdir(exist_ok=True)
+        number, _, delta = path.partition(f"/{DELTAS}/")
+        self._note(bringing=f"{number}.{int(delta or 0)}", done_bytes=0, total_bytes=size)
+        self._fetcher.folder(join(self._model.name, path), manifest, target, on_bytes=self._count)
+        self._here[path] = manifest
+        self._note(folders=self.status.folders + 1)
+        logger.info("%s: %s has come", self._model.name, self.status.bringing)
+
+    def _is_here(self, version: VersionObject) -> bool:
+        return self._digest(str(version.version)) == version.manifest
+
+    def _digest(self, path: str) -> str:
+        """Returns the digest of the manifest of a folder that is here, "" when there is none."""
+        if path not in self._here:
+            try:
+                data = (self._folder / path / MANIFEST).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return ""
+            self._here[path] = hashlib.sha256(data).hexdigest()
+        return self._here[path]
+
+    def _clear(self, head: Head) -> None:
+        """Removes what head.json does not name any more, and downloads that were given up."""
+        named = {str(each.version) for each in head.versions}
+        named |= {delta_path(each.version, delta.sequence) for each in head.versions for delta in each.deltas}
+        for path in self._folders():
+            if path not in named:
+                self._here.pop(path, None)
+                remove(self._folder / path)
+        for parent in (self._folder, *(self._folder / str(each.version) / DELTAS for each in head.versions)):
+            for folder in leftovers(parent):
+                remove(folder)
+
+    def _folders(self) -> Iterator[str]:
+        for version in sorted(self._folder.iterdir()):
+            if is_version(version.name):
+                yield version.name
+                if (version / DELTAS).is_dir():
+                    yield from sorted(
+                        f"{version.name}/{DELTAS}/{delta.name}"
+                        for delta in (version / DELTAS).iterdir()
+                        if not delta.name.startswith(".")
+                    )
+
+    def _bring_side_files(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._bring_side_file(CONFIG)
+        for name in self._side_files(self._folder):
+            self._bring_side_file(name)
+        self._side_at = time.monotonic()
+
+    def _bring_side_file(self, name: str) -> None:
+        path = self._folder / name
+        tag = self._side_tags.get(name) if path.exists() else None
+        try:
+            found = self._model.objects.read(join(self._model.name, name), unless=tag)
+        except NotFound:
+            path.unlink(missing_ok=True)
+            self._side_tags.pop(name, None)
+            return
+        if found is None:
+            return
+        if not path.exists() or path.read_bytes() != found.data:
+            unfinished = path.with_name(f".{name}.part")
+            unfinished.write_bytes(found.data)
+            os.replace(unfinished, path)
+        self._side_tags[name] = found.tag
+
+    def _count(self, count: int) -> None:
+        with self._counting:
+            self.status = replace(self.status, done_bytes=self.status.done_bytes + count)
+
+    def _note(self, **changes: object) -> None:
+        with self._counting:
+            self.status = replace(self.status, **changes)  # type: ignore[arg-type]
+
+
+class RepositoryMirror:
+    """Follows the models of a repository, each by a thread, from `start` until `stop`. Thread-safe."""
+
+    def __init__(
+        self,
+        url: str,
+        root: Path,
+        *,
+        models: Sequence[str] = (),
+        poll_s: float = 1.0,
+        bytes_per_s: float | None = None,
+        choose: Choose | None = lambda folder, numbers: numbers[-1:],
+        side_files: SideFiles = lambda folder: (),
+    ) -> None:
+        """models: the ones to follow; all of them when empty. choose: None brings every version and every delta.
+
+        Raises ConfigError for a folder in other use.
+        """
+        self.objects = ObjectStore(url, retry_s=3.0)
+        self.root = root
+        self._models = tuple(dict.fromkeys(models))
+        self._poll_s = poll_s
+        self._choose = choose
+        self._side_files = side_files
+        self._stop = threading.Event()
+        self._fetcher = Fetcher(self.objects, Pace(bytes_per_s), self._stop)
+        self._lock = threading.Lock()
+        self._mirrors: dict[str, _Follower] = {}
+        self._names_thread: threading.Thread | None = None
+        _mark(root, self.objects.url)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Counts of what was asked of the store so far."""
+        return self.objects.traffic
+
+    def find_models(self) -> tuple[str, ...]:
+        """Returns the names of the models to follow, and makes a folder for each.
+
+        Those of an earlier run when the store does not answer. Raises ObjectStoreError when there are none either.
+        """
+        try:
+            names = self._models or ModelNames(self.objects).read()
+        except ObjectStoreError as error:
+            names = tuple(sorted(each.name for each in self.root.iterdir() if each.is_dir()))
+            if not names:
+                raise
+            logger.error("%s: what came before is served: %s", self.objects.url, error)
+        for name in names:
+            (self.root / name).mkdir(exist_ok=True)
+        return names
+
+    def start(self, names: Sequence[str]) -> None:
+        """Starts to follow these models, and whatever is published beside them unless models were named."""
+        for name in names:
+            self._follow(name)
+        if not self._models:
+            self._names_thread = threading.Thread(target=self._look_for_models, name="emberline-mirror", daemon=True)
+            self._names_thread.start()
+
+    def wait_first(self, name: str) -> None:
+        """Waits until what is there of a model has come for the first time, or could not, or the mirror is stopped."""
+        with self._lock:
+            follower = self._mirrors.get(name)
+        while follower is not None and not self._stop.is_set() and not follower.tried.wait(_LOOK_S):
+            pass
+
+    def has_tried(self, name: str) -> bool:
+        """Returns whether the first look at a model has ended, with or without success."""
+        with self._lock:
+            follower = self._mirrors.get(name)
+        return follower is not None and follower.tried.is_set()
+
+    def once(self) -> None:
+        """Brings what is new of every model, without threads. Raises the first failure after all were tried."""
+        failure: EmberlineError | None = None
+        for name in self.find_models():
+            try:
+                self._new(name).step()
+            except EmberlineError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def give_up(self) -> None:
+        """Gives up what is under way, without waiting."""
+        self._stop.set()
+
+    def stop(self) -> None:
+        """Gives up what is under way and ends the threads."""
+        self._stop.set()
+        with self._lock:
+            followers = list(self._mirrors.values())
+        for follower in followers:
+            follower.end()
+        if self._names_thread is not None:
+            self._names_thread.join()
+        self._fetcher.close()
+
+    def look(self, name: str, timeout_s: float = 60.0) -> None:
+        """Looks at the store for a model now, and returns when what is new has come, or failed."""
+        with self._lock:
+            follower = self._mirrors.get(name)
+        if follower is not None:
+            follower.look(timeout_s)
+        elif not self._models:
+            self._follow_new()
+            self.wait_first(name)
+
+    def statuses(self) -> Mapping[str, MirrorStatus]:
+        """Returns the status of each model."""
+        with self._lock:
+            return {name: follower.mirror.status for name, follower in self._mirrors.items()}
+
+    def status(self, name: str) -> MirrorStatus:
+        """Returns the status of a model; an empty one for an unknown model."""
+        with self._lock:
+            follower = self._mirrors.get(name)
+        return MirrorStatus() if follower is None else follower.mirror.status
+
+    def _new(self, name: str) -> ModelMirror:
+        return ModelMirror(self.objects, name, self.root, self._fetcher, self._choose, self._side_files)
+
+    def _follow(self, name: str) -> None:
+        with self._lock:
+            if name in self._mirrors or self._stop.is_set():
+                return
+            follower = self._mirrors[name] = _Follower(self._new(name), name, self._poll_s, self._stop)
+        follower.start()
+
+    def _look_for_models(self) -> None:
+        while not self._stop.wait(_SIDE_S):
+            self._follow_new()
+
+    def _follow_new(self) -> None:
+        try:
+            for name in ModelNames(self.objects).read():
+                (self.root / name).mkdir(exist_ok=True)
+                self._follow(name)
+        except (EmberlineError, OSError) as error:
+            logger.warning("%s: no look for new models now: %s", self.objects.url, error)
+
+
+class _Follower:
+    """The thread of one model."""
+
+    def __init__(self, mirror: ModelMirror, name: str, poll_s: float, stop: threading.Event) -> None:
+        self.mirror = mirror
+        #: Set when the first look has ended.
+        self.tried = threading.Event()
+        self._name = name
+        self._poll_s = poll_s
+        self._stop = stop
+        self._turn = threading.Lock()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"emberline-mirror-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._wake.set()
+        self._thread.join()
+
+    def look(self, timeout_s: float) -> None:
+        if self._turn.acquire(timeout=timeout_s):
+            try:
+                self._step()
+            finally:
+                self._turn.release()
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._stop.is_set():
+            with self._turn:
+                done = self._step()
+            self.tried.set()
+            wait_s = self._poll_s if done else min(_RETRY_LAST_S, max(self._poll_s, wait_s * 2))
+            self._wake.wait(wait_s)
+            self._wake.clear()
+
+    def _step(self) -> bool:
+        before = self.mirror.status.error
+        try:
+            self.mirror.step()
+        except Stopped:
+            return False
+        except Exception as error:
+            text = str(error) or type(error).__name__
+            if text != before:
+                known = isinstance(error, EmberlineError)
+                level = logging.ERROR if isinstance(error, IntegrityError) or not known else logging.WARNING
+                logger.log(level, "%s: %s", self._name, text, exc_info=None if known else error)
+            return False
+        return True
+
+
+def _mark(root: Path, url: str) -> None:
+    """Makes the folder of a mirror. Raises ConfigError when it has another use."""
+    mark = root / _MARK
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if mark.exists():
+            before = str(json.loads(mark.read_bytes()).get("url"))
+            if before != url:
+                raise ConfigError(f"{root} is a copy of {before}; choose another folder for {url}", field="mirror_dir")
+            return
+        if any(root.iterdir()):
+            raise ConfigError(
+                f"{root} holds something else; a mirror removes what is not in the store, so choose an empty folder",
+                field="mirror_dir",
+            )
+        mark.write_text(json.dumps({"url": url}))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{root}: cannot be used for the copy of {url}: {error}", field="mirror_dir") from None
+
+
+@contextmanager
+def mirrored(mirror: RepositoryMirror) -> Iterator[RepositoryMirror]:
+    """Follows a repository for the block."""
+    try:
+        mirror.start(mirror.find_models())
+        yield mirror
+    finally:
+        mirror.stop()
