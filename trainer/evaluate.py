@@ -16,10 +16,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from storage.errors import ConfigError
 from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream, located
 from trainer.data.targets import group_numbers
 from trainer.evaluation.retrieval import retrieval_metric, retrieval_places
 from trainer.metrics import auc, log_loss, measure
+from trainer.models.own_code import own_errors
 from trainer.models.two_tower import TwoTower
 from trainer.progress import Display
 from trainer.report import Metrics, finite_or_none
@@ -133,9 +135,10 @@ def evaluate(
             labels.append(batch.labels.numpy())
             if batch.weights is not None:
                 weights.append(batch.weights.numpy().reshape(-1))
-            outputs = model(batch.inputs)
+            with own_errors(model, "the evaluation"):
+                outputs = model(batch.inputs)
             for task in targets.tasks:
-                scores[task.name].append(_scores(task, outputs[task.name]))
+                scores[task.name].append(_scores(task, outputs, batch.rows))
             if isinstance(model, TwoTower):
                 found = (*(outputs[name].numpy() for name in TOWERS), model.item_ids(batch.inputs))
                 for parts, part in zip(towers, found, strict=True):
@@ -170,13 +173,27 @@ def predict_rows(model: nn.Module, rows: DataRows, maker: BatchMaker) -> dict[st
     batches = map(located(maker.inputs, stream, 0), enumerate(stream.epoch(0)))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
         for inputs in prefetched:
-            for name, values in model(inputs).items():
+            with own_errors(model, "scoring"):
+                outputs = model(inputs)
+            for name, values in outputs.items():
                 found.setdefault(name, []).append(values.numpy())
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
     return {name: values.reshape(-1) if values.shape[1:] == (1,) else values for name, values in joined.items()}
 
 
-def _scores(task: TaskConfig, output: Tensor) -> Array:
+def _scores(task: TaskConfig, outputs: Mapping[str, Tensor], rows: int) -> Array:
+    output = outputs.get(task.name)
+    if output is None or output.shape != (rows, task.width):
+        given = "no" if output is None else f"a {tuple(output.shape)}"
+        raise ConfigError(
+            f"model: its forward gave {given} output {task.name!r}, expected {(rows, task.width)}", field="model.type"
+        )
+    if not bool(torch.isfinite(output).all()):
+        raise ConfigError(
+            f"evaluation: the output {task.name!r} holds values that are not finite: the last steps made weights or "
+            "rows too large; lower optimizer.dense.lr or optimizer.sparse.lr",
+            field="optimizer",
+        )
     return output.numpy() if task.classes else output.numpy().reshape(-1)
 
 

@@ -187,6 +187,8 @@ class TrainingLoop:
         state = self.state(snapshots)
         base = self._log.base
         moved = base is None or base.state.position.step != self.position.step
+        if moved:
+            self._learning.check_weights(self.position.step, self.checkpoint)
         commit = self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None)
         if state.publishing is None:
             # Nothing was published that erased ids could be removed from.

@@ -15,6 +15,7 @@ from storage.errors import ConfigError
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, parse_content, with_tracking
+from trainer.config_source import named_file
 from trainer.data import BatchMaker, BlockIndex, Data, DataRows, SkippedFile
 from trainer.embedding import RowMemory
 from trainer.ending import RunEnd
@@ -62,10 +63,23 @@ def train(
     configuration. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError,
     InvalidInput; with start_from also NotFound and CheckpointError.
     """
+    if isinstance(config, str | Path):
+        with named_file(config):
+            return train(
+                load_config(config),
+                data,
+                output=output,
+                repository=repository,
+                valid=valid,
+                limit=limit,
+                progress=progress,
+                resume=resume,
+                dram_bytes=dram_bytes,
+                start_from=start_from,
+                track=track,
+            )
     if isinstance(config, Mapping):
         config = parse_content(config)
-    elif not isinstance(config, TrainConfig):
-        config = load_config(config)
     config = with_tracking(with_dram_bytes(config, dram_bytes), track)
     output = local_path(output, "output")
     if repository is not None:

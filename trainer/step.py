@@ -14,6 +14,7 @@ from trainer.config import TrainConfig
 from trainer.data import Batch
 from trainer.embedding import EmbeddingTable, global_clip
 from trainer.models import RankingModel
+from trainer.models.own_code import own_errors
 from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
 from trainer.step_profile import StepProfile
 
@@ -42,11 +43,12 @@ class TrainingStep:
         began, looked_up = time.perf_counter(), profile.lookup_seconds
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
-        loss, logits = self._model.learn(batch, self._config.targets)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise self._not_finite(batch, value, number, last_good)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with own_errors(self._model, f"step {number + 1}"):
+            loss, logits = self._model.learn(batch, self._config.targets)
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise self._not_finite(batch, logits, value, number, last_good)
+            loss.backward()  # type: ignore[no-untyped-call]
         looked_up = profile.lookup_seconds - looked_up
         profile.add("dense", time.perf_counter() - began - looked_up)
         with profile.stage("update"):
@@ -70,7 +72,19 @@ class TrainingStep:
             )
         return batch.seconds
 
-    def _not_finite(self, batch: Batch, loss: float, number: int, last_good: Path | None) -> Exception:
+    def check_weights(self, number: int, last_good: Path | None) -> None:
+        """Raises ConfigError when a dense weight is not finite after `number` steps."""
+        for name, weight in self._model.named_parameters():
+            if not bool(torch.isfinite(weight).all()):
+                raise ConfigError(
+                    f"step {number}: the weight {name!r} is not finite any more; lower optimizer.dense.lr, or bring "
+                    f"large dense features to scale (log, clip, affine); last good state: {last_good or 'none'}",
+                    field="optimizer",
+                )
+
+    def _not_finite(
+        self, batch: Batch, logits: torch.Tensor, loss: float, number: int, last_good: Path | None
+    ) -> Exception:
         for group in self._config.spec.dense_groups:
             bad = ~torch.isfinite(batch.inputs[group])
             if bad.any():
@@ -80,8 +94,15 @@ class TrainingStep:
                     f"(row {row} of the batch, column {column}); clean the column, or clip it in `transforms`",
                     field=group,
                 )
+        found = logits.detach()
+        wrong = (~torch.isfinite(found)).nonzero()
+        of_logits = ""
+        if len(wrong):
+            row, head = wrong[0].tolist()
+            kind = type(self._model).__name__
+            of_logits = f", as {kind}.logits gave {float(found[row, head])} (row {row} of the batch, value {head})"
         return ConfigError(
-            f"step {number + 1}: the loss is {loss}; lower optimizer.dense.lr or optimizer.sparse.lr, or "
+            f"step {number + 1}: the loss is {loss}{of_logits}; lower optimizer.dense.lr or optimizer.sparse.lr, or "
             f"bring large dense features to scale (log, clip, affine); last good state: {last_good or 'none'}",
             field="optimizer",
         )

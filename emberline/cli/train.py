@@ -103,27 +103,30 @@ def command(
     """
     from trainer import plan_start, train
     from trainer.config import load_config, with_row_types
+    from trainer.config_source import named_file
 
     settings = load_config(config)
     asked = asked_row_types(row_types, settings.publish.row_types)
     started = _start_from(start_from, renamed, partial=partial, dry_run=dry_run)
     if dry_run and started is not None:
-        click.echo(plan_start(settings, started).text())
+        with named_file(config):
+            click.echo(plan_start(settings, started).text())
         return
     try:
-        report = train(
-            settings if asked is None else with_row_types(settings, asked),
-            list(data),
-            output=output,
-            repository=repository,
-            valid=validation(valid),
-            limit=limit,
-            progress=not quiet,
-            resume=resume,
-            dram_bytes=dram_bytes,
-            start_from=started,
-            track=track,
-        )
+        with named_file(config):
+            report = train(
+                settings if asked is None else with_row_types(settings, asked),
+                list(data),
+                output=output,
+                repository=repository,
+                valid=validation(valid),
+                limit=limit,
+                progress=not quiet,
+                resume=resume,
+                dram_bytes=dram_bytes,
+                start_from=started,
+                track=track,
+            )
     except ChangedConfig as error:
         command_line = _command_from(output, click.get_current_context())
         raise ConfigError(f"{error}:\n  {command_line}", field=error.field) from None

@@ -60,15 +60,23 @@ class RankingModel(nn.Module, ABC):
     def learn(self, batch: Batch, targets: Targets) -> tuple[Tensor, Tensor]:
         """Returns the loss of a batch in training, and the values of the heads (B, K) for the rows."""
         logits = self.logits(batch.inputs)
-        wanted = (batch.rows, targets.width)
-        if logits.shape != wanted:
-            raise ConfigError(
-                f"model: {type(self).__name__}.logits gave {tuple(logits.shape)}, expected {wanted}: a value a row for "
-                "each head (features.heads)",
-                field="model.type",
-            )
+        self._check_logits(logits, (batch.rows, targets.width))
         logits = joint_logits(logits, targets.tasks)
         return batch_loss(logits, batch, targets), logits
+
+    def _check_logits(self, logits: object, wanted: tuple[int, int]) -> None:
+        expected = f"expected a float32 tensor {wanted}: a value a row for each head (features.heads)"
+        if not isinstance(logits, Tensor):
+            said = f"gave {type(logits).__name__}, {expected}"
+        elif logits.shape != wanted:
+            said = f"gave {tuple(logits.shape)}, {expected}"
+        elif logits.dtype != torch.float32:
+            said = f"gave {logits.dtype}, {expected}"
+        elif torch.is_grad_enabled() and not logits.requires_grad:
+            said = "gave values without a gradient, so nothing can be learned; leave detach() and torch.no_grad() out"
+        else:
+            return
+        raise ConfigError(f"model: {type(self).__name__}.logits {said}", field="model.type")
 
     def output_biases(self) -> Sequence[Tensor]:
         """Weights that are added to the values of the heads: joined, (K,); none for a model that has no such weights.

@@ -14,6 +14,7 @@ from storage.errors import ConfigError
 from storage.features.strict_model import did_you_mean
 from trainer.model_config import OwnModelConfig
 from trainer.models.base import FeatureEmbeddings, RankingModel
+from trainer.models.own_code import explained
 
 
 def own_model(config: OwnModelConfig, features: FeatureEmbeddings) -> RankingModel:
@@ -25,9 +26,8 @@ def own_model(config: OwnModelConfig, features: FeatureEmbeddings) -> RankingMod
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"model: {config.type} could not be made: {type(error).__name__}: {error}", field="model"
-        ) from error
+        said = explained(error, config.type.partition(":")[0])
+        raise ConfigError(f"model: {config.type} could not be made: {said}", field="model") from error
     if getattr(model, "features", None) is not features:
         raise ConfigError(
             f"model: {config.type} does not keep its features; call super().__init__(features) first in its __init__",
@@ -66,7 +66,7 @@ def _module(name: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             said = f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}"
         else:
-            said = f"importing {name!r} failed: {type(error).__name__}: {error}"
+            said = f"importing {name!r} failed: {explained(error, name)}"
         raise ConfigError(f"model.type: {said}", field="model.type") from error
 
 

@@ -174,6 +174,15 @@ def test_a_value_that_is_not_finite_is_named(clicks: Path, tmp_path: Path, confi
     assert caught.value.field in {"dense", "price"}
 
 
+def test_weights_that_the_last_step_made_infinite_are_not_saved(clicks: Path, tmp_path: Path, config_of: Make) -> None:
+    config = config_of()
+    dense = config.optimizer.dense.model_copy(update={"lr": 1e39})
+    config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"dense": dense})})
+    with pytest.raises(ConfigError, match=r"step 1: the weight '.*' is not finite any more; .* good state: none"):
+        quiet(config, clicks, tmp_path / "out", limit=64)
+    assert not list((tmp_path / "out").glob("checkpoints/commit-*"))
+
+
 def test_a_diverging_loss_stops_with_advice(clicks: Path, tmp_path: Path, config_of: Make) -> None:
     config = config_of()
     sparse = config.optimizer.sparse.model_copy(update={"lr": 1e30})

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from emberline.cli.train import command as train_command
 from storage import open_delta
 from storage.errors import ConfigError
 from tests.unit.trainer.conftest import clicks_config
@@ -35,6 +37,18 @@ class Ranker(trainer.RankingModel):
 class Flat(Ranker):
     def logits(self, inputs):
         return super().logits(inputs)[:, 0]
+
+class Given(Ranker):
+    def __init__(self, features, given):
+        super().__init__(features, 4)
+        self.given = given
+
+    def logits(self, inputs):
+        found = super().logits(inputs)
+        return eval(self.given, {"torch": torch}, {"found": found, "wide": self.wide})
+
+    def wide(self, found):
+        return nn.functional.linear(found, torch.ones(3, 7))
 
 class Forgetful(trainer.RankingModel):
     def __init__(self, features):
@@ -149,8 +163,57 @@ def test_a_number_in_the_place_of_a_list_is_refused_in_plain_words() -> None:
 
 def test_logits_of_another_shape_are_refused(ours: str, clicks: Path, tmp_path: Path) -> None:
     config = config_with(f"{{type: '{ours}:Flat', width: 5}}")
-    with pytest.raises(ConfigError, match=r"Flat.logits gave \(256,\), expected \(256, 1\): a value a row"):
+    with pytest.raises(
+        ConfigError, match=r"Flat.logits gave \(256,\), expected a float32 tensor \(256, 1\): a value"
+    ):
         train(config, clicks, output=tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("found.double()", r"logits gave torch.float64, expected a float32 tensor \(256, 1\)"),
+        ("found.long()", "logits gave torch.int64, expected a float32"),
+        ("found.to(torch.complex64)", "logits gave torch.complex64, expected a float32"),
+        ("found.half()", "logits gave torch.float16, expected a float32"),
+        ("found.expand(-1, 2)", r"logits gave \(256, 2\), expected a float32"),
+        ("found[0]", r"logits gave \(1,\), expected"),
+        ("(found, found)", "logits gave tuple, expected"),
+        ("None", "logits gave NoneType, expected"),
+        ("found.detach()", r"gave values without a gradient, .* leave detach\(\)"),
+        ("found * float('nan')", r"step 1: the loss is nan, as Given.logits gave nan \(row 0 of the batch, value 0\)"),
+        ("found / 0", r"step 1: the loss is nan, as Given.logits gave -?inf"),
+    ],
+)
+def test_logits_that_cannot_be_learned_are_refused_by_name(
+    ours: str, clicks: Path, tmp_path: Path, given: str, words: str
+) -> None:
+    config = config_with(f'{{type: "{ours}:Given", given: "{given}"}}')
+    (tmp_path / "shop.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    with pytest.raises(ConfigError, match=words) as caught:
+        train(tmp_path / "shop.yaml", clicks, output=tmp_path / "run", progress=False)
+    assert str(caught.value).startswith(f"{tmp_path / 'shop.yaml'}: ")
+
+
+def test_what_fails_in_a_class_is_said_with_its_lines_and_the_configuration(
+    ours: str, clicks: Path, tmp_path: Path
+) -> None:
+    config = config_with(f'{{type: "{ours}:Given", given: "wide(found)"}}')
+    (tmp_path / "shop.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    done = CliRunner().invoke(
+        train_command, ["shop.yaml", "--data", str(clicks), "--output", str(tmp_path / "run"), "--quiet"]
+    )
+    assert isinstance(done.exception, ConfigError)
+    head, *lines = str(done.exception).splitlines()
+    assert head.startswith(f"shop.yaml: model.type: {ours}:Given failed in step 1: RuntimeError: mat1 and mat2 shapes")
+    assert [line.split(":")[0] for line in lines] == [f"  {ours}.py"] * 2
+    assert lines[-1].endswith("in wide: return nn.functional.linear(found, torch.ones(3, 7))")
+
+
+def test_a_constructor_that_fails_is_said_with_its_line(ours: str) -> None:
+    config = config_with(f"{{type: '{ours}:Failing', size: 3}}")
+    with pytest.raises(ConfigError, match=rf"ZeroDivisionError: .*\n  {ours}\.py:\d+ in __init__: super"):
+        build_model(config, build_tables(config))
 
 
 def test_a_value_that_json_has_not_is_refused(ours: str) -> None:
