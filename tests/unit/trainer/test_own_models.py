@@ -163,9 +163,7 @@ def test_a_number_in_the_place_of_a_list_is_refused_in_plain_words() -> None:
 
 def test_logits_of_another_shape_are_refused(ours: str, clicks: Path, tmp_path: Path) -> None:
     config = config_with(f"{{type: '{ours}:Flat', width: 5}}")
-    with pytest.raises(
-        ConfigError, match=r"Flat.logits gave \(256,\), expected a float32 tensor \(256, 1\): a value"
-    ):
+    with pytest.raises(ConfigError, match=r"Flat.logits gave \(256,\), expected a float32 tensor \(256, 1\): a value"):
         train(config, clicks, output=tmp_path / "run", progress=False)
 
 
