@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -34,7 +33,7 @@ def command(runs: tuple[Path, ...], output: Path | None, metric: str | None, ove
     from rich.table import Table
 
     from emberline.cli.console import table_console
-    from emberline.comparison.page import ranked, table_of, to_html
+    from emberline.comparison.page import ranked, table_of, to_html, write_page
     from emberline.comparison.runs import metric_names, read_runs, smaller_is_better
     from emberline.comparison.sweeps import failed_trials, is_sweep, trial_runs
 
@@ -64,13 +63,3 @@ def command(runs: tuple[Path, ...], output: Path | None, metric: str | None, ove
         click.echo(f"{name}: {reason}")
     if output is not None:
         click.echo(f"wrote {output}")
-
-
-def write_page(path: Path, text: str) -> None:
-    """Writes a page whole or not at all."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)

@@ -13,7 +13,8 @@ from emberline.cli.train import validation
 from storage.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
-    from emberline.sweep.run import Sweep, SweepPlan, TrialResult
+    from emberline.sweep.plan import SweepPlan
+    from emberline.sweep.run import Sweep, TrialResult
     from emberline.sweep.space import Parameter
 
 _ERROR_LINES = 2
@@ -98,52 +99,44 @@ def command(
     (docs/training.md). OUTPUT/best.yaml is the configuration of the best trial, OUTPUT/page.html compares all of them,
     and trials.json has the figures.
     """
-    from emberline.sweep.check import checked, metrics_of
-    from emberline.sweep.run import Sweep, SweepPlan
-    from storage.features.strict_model import did_you_mean
+    from emberline.sweep.page import write_sweep_page
+    from emberline.sweep.plan import plan_of
+    from emberline.sweep.run import Sweep
     from trainer.config import load_config
 
     settings = load_config(config)
     in_file = _read_file(file)
-    parameters = _parameters(file, in_file, given)
-    metrics = metrics_of(settings)
-    metric = metric or in_file.get("metric") or metrics[0]
-    if metric not in (*metrics, "loss"):
-        raise InvalidInput(
-            f"--metric {metric}: the model is not measured by it{did_you_mean(metric, [*metrics, 'loss'])}",
-            field="--metric",
-        )
-    direction = direction or in_file.get("direction")
-    sampler = sampler or in_file.get("sampler", "tpe")
     validation(valid)
-    if valid is None and metric != "loss":
-        raise click.UsageError(f"--metric {metric} is taken on rows to evaluate on: give --valid, or --metric loss")
-    plan = SweepPlan(
-        config=settings,
-        parameters=parameters,
-        arguments=_arguments(data, valid, limit, track),
+    sampler = sampler or in_file.get("sampler", "tpe")
+    plan = plan_of(
+        settings,
+        _parameters(file, in_file, given),
+        data,
         output=output,
-        metric=metric,
-        minimize=_minimized(direction, metric),
+        source=str(config),
+        valid=valid,
+        limit=limit,
+        track=track,
+        metric=metric or in_file.get("metric"),
+        direction=direction or in_file.get("direction"),  # type: ignore[arg-type]
         sampler=sampler,  # type: ignore[arg-type]
-        seed=in_file.get("seed", 1) if seed is None else seed,
-        trials=trials or in_file.get("trials") or (10_000 if sampler == "grid" else 20),
+        trials=trials or in_file.get("trials"),
         jobs=jobs,
+        seed=in_file.get("seed", 1) if seed is None else seed,
         prune=prune,
     )
-    checked(plan.base, parameters, str(config))
     with _Progress(quiet) as progress:
         sweep = Sweep(plan, resume=resume, on_change=progress.changed, on_end=progress.ended)
         progress.begin(sweep)
         try:
             sweep.run()
         except KeyboardInterrupt:
-            _write_page(sweep)
+            write_sweep_page(plan)
             _show(sweep)
             raise KeyboardInterrupt(
                 "stopped; trials under way have saved their state. Run the same command with --resume to go on"
             ) from None
-    _write_page(sweep)
+    write_sweep_page(plan)
     _show(sweep)
     if sweep.best() is None:
         raise InvalidInput(f"no trial came to its end; {output}/trials/*/log.txt says why")
@@ -184,38 +177,6 @@ def _parameters(file: Path | None, in_file: dict[str, Any], given: tuple[str, ..
     if not found:
         raise click.UsageError("nothing to try: give --set PATH=VALUES, or --sweep FILE with `parameters`")
     return found
-
-
-def _arguments(
-    data: tuple[Path | str, ...], valid: str | None, limit: int | None, track: str | None
-) -> tuple[str, ...]:
-    words = [word for path in data for word in ("--data", str(path))]
-    for option, value in (("--valid", valid), ("--limit", limit), ("--track", track)):
-        words += [] if value is None else [option, str(value)]
-    return tuple(words)
-
-
-def _minimized(direction: str | None, metric: str) -> bool:
-    from emberline.comparison.runs import smaller_is_better
-
-    return smaller_is_better(metric) if direction is None else direction == "minimize"
-
-
-def _write_page(sweep: Sweep) -> None:
-    from emberline.cli.compare import write_page
-    from emberline.comparison.page import to_html
-    from emberline.comparison.runs import read_runs
-    from emberline.comparison.sweeps import failed_trials, trial_runs
-    from storage.errors import NotFound
-
-    plan = sweep.plan
-    try:
-        runs = read_runs(trial_runs(plan.output))
-    except NotFound:
-        return  # no trial has begun to train
-    failed = failed_trials(plan.output)
-    text = to_html(str(plan.output), runs, plan.metric, minimize=plan.minimize, failed=failed)
-    write_page(plan.output / "page.html", text)
 
 
 class _Progress:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from emberline.comparison.plots import COLOURS, Curve, curves_plot, parallel_plot, scatter_plot, value_text
@@ -45,6 +47,16 @@ def to_html(
         body.append("</div></section>")
         links.append("parameters")
     return document("Runs compared", title, links, "".join(body))
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def ranked(runs: Sequence[RunFigures], metric: str, *, minimize: bool) -> list[RunFigures]:

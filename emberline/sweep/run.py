@@ -16,53 +16,14 @@ from typing import Any
 
 from emberline.comparison.runs import RunFigures, read_run
 from emberline.sweep.check import content_of, grid_points, present_values
-from emberline.sweep.space import Parameter, Sampler, Value
+from emberline.sweep.plan import SweepPlan
+from emberline.sweep.space import Value
 from emberline.sweep.study import Study
-from emberline.sweep.trial_process import TrialProcess, write_config
+from emberline.sweep.trial_process import TrialProcess, begun_with, write_config
 from storage.errors import EmberlineError
-from trainer.config import TrainConfig
 
 _POLL_S = 0.2
 _PRUNE_POLL_S = 1.0
-
-
-@dataclass(frozen=True)
-class SweepPlan:
-    """Says what a sweep tries, how, and where."""
-
-    config: TrainConfig
-    parameters: tuple[Parameter, ...]
-    #: Arguments of `emberline train` for every trial, such as --data.
-    arguments: tuple[str, ...]
-    output: Path
-    #: The figure of the last evaluation by which trials are judged, or `loss`.
-    metric: str
-    minimize: bool = False
-    sampler: Sampler = "tpe"
-    seed: int = 1
-    trials: int = 20
-    jobs: int = 1
-    #: Stops trials whose metric after an epoch is worse than the median of the earlier trials.
-    prune: bool = False
-
-    @property
-    def base(self) -> dict[str, Any]:
-        """Returns what the configuration sets, without defaults, which depend on types that a trial may change."""
-        return self.config.model_dump(mode="json", exclude_unset=True)
-
-    def described(self) -> dict[str, Any]:
-        """Returns what must be the same when the sweep is resumed, and `trials`, as JSON values."""
-        return {
-            "configuration": self.base,
-            "parameters": {each.path: each.text() for each in self.parameters},
-            "data": list(self.arguments),
-            "metric": self.metric,
-            "minimize": self.minimize,
-            "sampler": self.sampler,
-            "seed": self.seed,
-            "prune": self.prune,
-            "trials": self.trials,
-        }
 
 
 @dataclass(frozen=True)
@@ -165,8 +126,9 @@ class Sweep:
 
     def _start(self, trial: Any) -> None:
         values = self._study.values(trial)
-        content = content_of(self.plan.base, {**self._threads(), **values})
-        process = TrialProcess(self.folder(trial.number), content, self.plan.arguments)
+        folder = self.folder(trial.number)
+        content = begun_with(folder) or content_of(self.plan.base, {**self._threads(), **values})
+        process = TrialProcess(folder, content, self.plan.arguments)
         self._running.append(_Running(trial, process, values))
         self._on_change(len(self._running))
 
@@ -236,7 +198,7 @@ class Sweep:
         self._study.tell(trial, None, "fail")
 
     def _write_best(self, trial: Any, value: float) -> None:
-        content = content_of(self.plan.base, {**self._threads(), **self._study.values(trial)})
+        content = content_of(self.plan.base, self._study.values(trial))
         comment = f"The best trial of a sweep, number {trial.number}: {self.plan.metric} {value:.6g}."
         write_config(self.plan.output / "best.yaml", content, comment)
 

@@ -181,10 +181,15 @@ def _range(path: str, ends: Sequence[Value], where: str, *, whole: bool, log: bo
     return Range(path, float(low), float(high), log=log, step=None if step is None else float(step))
 
 
+def _with_numbers(value: Any) -> Any:
+    # YAML 1.1 reads 1e-3 as text.
+    if isinstance(value, list):
+        return [_with_numbers(each) for each in value]
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value) else value
+
+
 def _yaml(text: str, where: str, path: str) -> Any:
     try:
-        value = yaml.safe_load(text)
-        # YAML 1.1 reads 1e-3 as text.
-        return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value) else value
+        return _with_numbers(yaml.safe_load(text))
     except yaml.YAMLError:
         raise ConfigError(f"{where}: {text!r} is not YAML", field=path) from None

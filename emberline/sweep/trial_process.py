@@ -34,7 +34,7 @@ class TrialProcess:
         config = folder / "config.yaml"
         write_config(config, content)
         command = [sys.executable, "-m", "emberline", "train", str(config), "--output", str(self.run), "--quiet"]
-        command += [*arguments, *(["--resume"] if any(self.run.glob("checkpoints/commit-*")) else [])]
+        command += [*arguments, *(["--resume"] if _commits(self.run) else [])]
         self._began = time.monotonic()
         self._interrupted = False
         with self._log.open("ab") as log:
@@ -88,6 +88,21 @@ class TrialProcess:
             log.seek(max(0, self._log.stat().st_size - _LOG_BYTES))
             text = log.read().decode(errors="replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-_LAST_LINES:]
+
+
+def begun_with(folder: Path) -> dict[str, Any] | None:
+    """Returns the configuration of a trial that has saved a commit, which goes on with it; None for any other.
+
+    It has the threads of the jobs that there were.
+    """
+    if not _commits(folder / "run"):
+        return None
+    found: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def _commits(run: Path) -> bool:
+    return any(run.glob("checkpoints/commit-*"))
 
 
 def write_config(path: Path, content: Mapping[str, Any], comment: str = "") -> None:

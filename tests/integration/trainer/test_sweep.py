@@ -16,8 +16,10 @@ import pytest
 import yaml
 
 from emberline.cli import main
+from emberline.sweep import sweep
+from storage.errors import ConfigError
 from tests.support.html_page import Page
-from trainer import TrainConfig, load_config
+from trainer import TrainConfig, load_config, load_trained
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +134,46 @@ def test_ctrl_c_saves_the_trials_and_a_killed_trial_is_noted(model: Path, clicks
     assert "stopped after step" in (output / "trials" / "0001" / "log.txt").read_text()
 
 
+def test_trials_that_were_stopped_go_on_with_other_jobs_and_their_own_threads(
+    model: Path, clicks: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "sweep"
+    tried = ["--trials", "3", "--set", "training.epochs=60,80"]
+    command = [sys.executable, "-m", "emberline", *arguments(model, clicks, output, *tried, "--jobs", "2")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[3])
+    runs = [output / "trials" / name / "run" / "checkpoints" for name in ("0000", "0001")]
+    deadline = time.monotonic() + 120
+    while not all(list(run.glob("commit-*")) for run in runs) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 130
+    assert [each["state"] for each in results(output)] == ["running", "running"]
+    begun = [yaml.safe_load((run.parents[1] / "config.yaml").read_text()) for run in runs]
+    assert all("threads" in content["training"] for content in begun)
+    main(arguments(model, clicks, output, *tried, "--resume"))
+    assert [each["state"] for each in results(output)] == ["complete"] * 3
+    assert "threads" not in yaml.safe_load((output / "best.yaml").read_text())["training"]
+
+
+def test_the_function_sweeps_as_the_command_does(model: Path, clicks: Path, tmp_path: Path) -> None:
+    values = {"optimizer.sparse.lr": [0.2, 1e-6]}
+    ended: list[int] = []
+    given: dict[str, Any] = {"output": tmp_path / "function", "valid": 0.25, "limit": 2000, "sampler": "grid"}
+    report = sweep(model, clicks, values, **given, on_end=lambda trial: ended.append(trial.number))
+    tried = ["--set", "optimizer.sparse.lr=0.2,1e-6", "--sampler", "grid"]
+    main(arguments(model, clicks, tmp_path / "command", *tried))
+    assert results(tmp_path / "function") == results(tmp_path / "command")
+    assert sorted(ended) == [0, 1]
+    assert report.best.values == {"optimizer.sparse.lr": 0.2}
+    assert report.trials[0] == report.best
+    assert load_config(report.best_config).optimizer.sparse.lr == 0.2
+    assert load_trained(report.run(report.best)).config.optimizer.sparse.lr == 0.2
+    assert (tmp_path / "function" / "page.html").is_file()
+    with pytest.raises(ConfigError, match="holds a sweep already"):
+        sweep(model, clicks, values, **given)
+
+
 def child_of(process: int) -> int:
     return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
 
@@ -157,7 +199,7 @@ def test_a_metric_that_no_report_has_is_refused_before_a_trial(
     with pytest.raises(SystemExit) as ended:
         main(arguments(model, clicks, tmp_path / "sweep", "--metric", "log_los", "--set", "training.seed=3,4"))
     assert ended.value.code == 1
-    assert "--metric log_los: the model is not measured by it; did you mean 'log_loss'?" in (capsys.readouterr().err)
+    assert "metric: the model is not measured by 'log_los'; did you mean 'log_loss'?" in (capsys.readouterr().err)
 
 
 def test_pruning_stops_trials_that_are_worse_than_the_median(model: Path, clicks: Path, tmp_path: Path) -> None:

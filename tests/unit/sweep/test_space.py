@@ -41,6 +41,7 @@ BASE = CONFIG.model_dump(mode="json", exclude_unset=True)
         ("a.type=adam, ftrl", Choices("a.type", ("adam", "ftrl"))),
         ("a.flag=true,false", Choices("a.flag", (True, False))),
         ("a.x=0.5", Choices("a.x", (0.5,))),
+        ("a.x=0.2,1e-6", Choices("a.x", (0.2, 1e-6))),
     ],
 )
 def test_the_command_line_reads_choices_and_ranges(text: str, parameter: Choices | Range) -> None:
