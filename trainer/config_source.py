@@ -18,7 +18,8 @@ def named_file(source: Path | str | None) -> Iterator[None]:
     except ChangedConfig:
         raise  # it names the run, whose configuration differs from that of the file
     except ConfigError as error:
-        is_entry = error.field.partition(".")[0] in TrainConfig.model_fields
+        # `data` alone is the data that was given, and not an entry below `data`.
+        is_entry = error.field.partition(".")[0] in TrainConfig.model_fields and error.field != "data"
         if source is None or not is_entry or str(error).startswith(str(source)):
             raise
         raise ConfigError(f"{source}: {error}", field=error.field) from error

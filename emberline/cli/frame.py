@@ -35,6 +35,7 @@ COMMANDS = {
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
     "score": ("emberline.cli.score:score", "Score files of rows as of a snapshot, without a server."),
     "export": ("emberline.cli.score:export", "Write the rows of a table as of a snapshot as Parquet."),
+    "export-items": ("emberline.cli.export_items", "Write the item embeddings of two towers, for an index."),
     "inspect": (
         "emberline.cli.inspect",
         "Show what a run, a version or a file of rows holds; analyse embedding tables.",

@@ -80,6 +80,8 @@ def command(
         instances = with_times(_from_text(text or ""), metadata)
     else:
         instances = _from_file(data, data_config, _inputs(metadata), skip, rows)
+    if not instances:
+        raise InvalidInput(f"{'--json' if data is None else f'--data {data}'}: there is no row to score", field="json")
     answer, about = call_server(url, f"/v1/models/{name}:predict", timeout, {"instances": instances}, headers)
     if raw:
         click.echo(json.dumps(answer))

@@ -1,4 +1,4 @@
-"""What a sweep tries, how, and where."""
+"""The plan of a sweep: what it tries, how, and where."""
 
 from __future__ import annotations
 

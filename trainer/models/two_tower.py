@@ -84,6 +84,12 @@ class TwoTower(RankingModel):
         found = values[np.minimum(offsets[:-1], len(values) - 1)]
         return np.where(offsets[1:] > offsets[:-1], found, -1)
 
+    def has_item(self, inputs: Inputs) -> NDArray[np.bool_]:
+        """Returns whether each row (B,) has an item."""
+        offsets = inputs[f"{self._item_id}.offsets"].numpy()
+        found: NDArray[np.bool_] = offsets[1:] > offsets[:-1]
+        return found
+
     def learn(self, batch: Batch, targets: Targets) -> tuple[Tensor, Tensor]:
         user, item = self.embed(batch.inputs)
         scores = user @ item.T / self._temperature

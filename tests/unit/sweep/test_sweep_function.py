@@ -1,4 +1,4 @@
-"""What the function sweep() refuses before a trial starts."""
+"""Refusals of the function sweep() before a trial starts."""
 
 from __future__ import annotations
 

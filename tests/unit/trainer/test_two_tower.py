@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from click.testing import CliRunner
 from torch.nn import functional
 
-from storage.errors import ConfigError
+from emberline.cli.export_items import command as export_command
+from storage.errors import ConfigError, InvalidInput
 from tests.support.films import made_up_films
 from trainer import export_item_embeddings, load_config, load_trained, train
 from trainer.config import TrainConfig
@@ -112,6 +115,20 @@ def test_item_embeddings_are_written_once_for_each_item(films: Path, tmp_path: P
     np.testing.assert_allclose(np.array(table["embedding"].to_pylist()), outputs["item_embedding"][first], atol=1e-6)
     found = (outputs["user_embedding"] * outputs["item_embedding"]).sum(axis=1)
     np.testing.assert_allclose(found, outputs["score"], atol=1e-6)
+
+    catalogue = pq.read_table(films).select(["item", "genres", "release_year"])
+    titles = pa.array([f"film {item}" for item in catalogue["item"].to_pylist()])
+    pq.write_table(catalogue.append_column("title", titles), tmp_path / "catalogue.parquet")
+    given = [str(tmp_path / "run"), "--data", str(tmp_path / "catalogue.parquet"), "--keep", "title"]
+    done = CliRunner().invoke(export_command, [*given, str(tmp_path / "vectors.parquet")])
+    assert done.exit_code == 0, done.output
+    vectors = pq.read_table(tmp_path / "vectors.parquet")
+    assert vectors.select(["id", "embedding"]).equals(table)
+    assert vectors["title"].to_pylist() == [f"film {item}" for item in vectors["id"].to_pylist()]
+    without = catalogue.set_column(0, "item", pa.array([None, *catalogue["item"].to_pylist()[1:]], pa.int64()))
+    assert export_item_embeddings(trained, without.slice(0, 1), tmp_path / "none.parquet") == 0
+    with pytest.raises(InvalidInput, match="keep: 'id' is a column of the result"):
+        export_item_embeddings(trained, catalogue, tmp_path / "none.parquet", keep=["id"])
 
 
 @pytest.mark.parametrize(
