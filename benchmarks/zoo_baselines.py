@@ -39,7 +39,7 @@ CATEGORIES = 2000
 
 @dataclass(frozen=True)
 class Part:
-    """The features of some rows: ids by feature, dense values (N, W), labels (N,)."""
+    """The features of some rows: ids by feature, dense values (N, W), labels of the first task (N,)."""
 
     ids: Mapping[str, Jagged]
     dense: Array
@@ -63,7 +63,7 @@ def parts_of(config: TrainConfig, files: Mapping[str, Path]) -> dict[str, Part]:
         maker = BatchMaker(config.spec, config.targets)
         batch = FeatureEngine(config.spec).run(maker.columns(rows), rows.num_rows)
         dense = np.concatenate([np.zeros((rows.num_rows, 0), np.float32), *batch.dense.values()], axis=1)
-        found[name] = Part(dict(batch.ids), dense, maker.batch(rows).labels.numpy().reshape(-1))
+        found[name] = Part(dict(batch.ids), dense, maker.batch(rows).labels.numpy()[:, 0])
     return found
 
 
