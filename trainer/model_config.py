@@ -92,7 +92,10 @@ class PleConfig(StrictModel):
     dropout: Probability = 0.0
 
 
-class _TransformerConfig(StrictModel):
+class TransformerConfig(StrictModel):
+    """Self-attention over a sequence of items before a target, then an MLP."""
+
+    type: str
     target: str
     sequence: str
     #: Values of a state; None for those of a row.
@@ -105,13 +108,13 @@ class _TransformerConfig(StrictModel):
     dropout: Probability = 0.0
 
 
-class SasRecConfig(_TransformerConfig):
+class SasRecConfig(TransformerConfig):
     """Causal self-attention over a sequence of items, whose newest state meets the target in an MLP."""
 
     type: Literal["sasrec"]
 
 
-class HstuConfig(_TransformerConfig):
+class HstuConfig(TransformerConfig):
     """Pointwise attention, without a softmax, over a sequence of items and the target, then an MLP."""
 
     type: Literal["hstu"]

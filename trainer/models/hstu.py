@@ -19,26 +19,20 @@ from torch.nn import functional
 
 from trainer.model_config import HstuConfig
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
-from trainer.models.sequence_inputs import NewestFirst, check_heads, older_or_same, sequence_shape, split_heads
+from trainer.models.base import FeatureEmbeddings, Inputs, last_bias, mlp
+from trainer.models.sequence_inputs import SequenceTransformer, older_or_same, split_heads
 
 
-class Hstu(RankingModel):
+class Hstu(SequenceTransformer):
     """`target` is a pooled feature, `sequence` has pooling none, both have one dim."""
 
     def __init__(self, features: FeatureEmbeddings, config: HstuConfig) -> None:
-        super().__init__(features)
-        shape = sequence_shape("hstu", features, config.target, config.sequence)
-        dim = config.dim or shape.dim
-        check_heads("hstu", dim, config.heads)
-        self.target_position = shape.target_position
-        self.newest_first = NewestFirst(shape.length, config.newest)
-        self.project = nn.Linear(shape.dim, dim, bias=False) if dim != shape.dim else None
+        super().__init__(features, config)
+        dim = self.dim
         #: Of the target, and of items from the newest one on.
-        self.positions = nn.Parameter(0.02 * torch.randn(shape.length + 1, dim))
-        self.dropout = nn.Dropout(config.dropout)
+        self.positions = nn.Parameter(0.02 * torch.randn(self.length + 1, dim))
         self.blocks = nn.ModuleList(
-            _Block(dim, config.heads, shape.length + 1, config.dropout) for _ in range(config.blocks)
+            _Block(dim, config.heads, self.length + 1, config.dropout) for _ in range(config.blocks)
         )
         self.top = mlp(features.width + dim, config.hidden, dropout=config.dropout, out=features.heads)
 

@@ -16,27 +16,21 @@ from torch import Tensor, nn
 
 from trainer.model_config import SasRecConfig
 from trainer.models import blocks
-from trainer.models.base import FeatureEmbeddings, Inputs, RankingModel, last_bias, mlp
-from trainer.models.sequence_inputs import NewestFirst, check_heads, older_or_same, sequence_shape, split_heads
+from trainer.models.base import FeatureEmbeddings, Inputs, last_bias, mlp
+from trainer.models.sequence_inputs import SequenceTransformer, older_or_same, split_heads
 
 _HIDDEN = -1e9
 
 
-class SasRec(RankingModel):
+class SasRec(SequenceTransformer):
     """`target` is a pooled feature, `sequence` has pooling none, both have one dim. An empty sequence is zero."""
 
     def __init__(self, features: FeatureEmbeddings, config: SasRecConfig) -> None:
-        super().__init__(features)
-        shape = sequence_shape("sasrec", features, config.target, config.sequence)
-        dim = config.dim or shape.dim
-        check_heads("sasrec", dim, config.heads)
-        self.target_position = shape.target_position
-        self.newest_first = NewestFirst(shape.length, config.newest)
-        self.project = nn.Linear(shape.dim, dim, bias=False) if dim != shape.dim else None
-        self.positions = nn.Parameter(0.02 * torch.randn(shape.length, dim))
-        self.dropout = nn.Dropout(config.dropout)
+        super().__init__(features, config)
+        dim = self.dim
+        self.positions = nn.Parameter(0.02 * torch.randn(self.length, dim))
         self.blocks = nn.ModuleList(
-            _Block(dim, config.heads, shape.length, config.dropout) for _ in range(config.blocks)
+            _Block(dim, config.heads, self.length, config.dropout) for _ in range(config.blocks)
         )
         self.norm = nn.LayerNorm(dim)
         self.top = mlp(features.width + 2 * dim, config.hidden, dropout=config.dropout, out=features.heads)

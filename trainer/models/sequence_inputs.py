@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from storage.errors import ConfigError
 from storage.features.strict_model import did_you_mean
 from trainer.embedding import Embedded
-from trainer.models.base import FeatureEmbeddings
+from trainer.model_config import TransformerConfig
+from trainer.models.base import FeatureEmbeddings, RankingModel
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,27 @@ class NewestFirst(nn.Module):
         return rows, given
 
 
+class SequenceTransformer(RankingModel):
+    """A model of self-attention over a sequence: where its target and its items are, and rows as states."""
+
+    def __init__(self, features: FeatureEmbeddings, config: TransformerConfig) -> None:
+        super().__init__(features)
+        shape = sequence_shape(config.type, features, config.target, config.sequence)
+        #: Values of a state, and items of a sequence.
+        self.dim, self.length = config.dim or shape.dim, shape.length
+        _check_heads(config.type, self.dim, config.heads)
+        self.target_position = shape.target_position
+        self.newest_first = NewestFirst(shape.length, config.newest)
+        self.project = nn.Linear(shape.dim, self.dim, bias=False) if self.dim != shape.dim else None
+        self.dropout = nn.Dropout(config.dropout)
+
+
 def older_or_same(length: int) -> Tensor:
     """Returns the causal mask (L, L) of a sequence whose newest item is first: each sees itself and what is older."""
     return torch.ones(length, length, dtype=torch.bool).triu()
 
 
-def check_heads(model: str, dim: int, heads: int) -> None:
+def _check_heads(model: str, dim: int, heads: int) -> None:
     """Raises ConfigError where the heads do not divide the values of a state."""
     if dim % heads:
         raise ConfigError(
