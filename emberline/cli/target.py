@@ -23,7 +23,7 @@ def check_target(target: Path, overwrite: bool) -> None:
     if other != "parquet":
         raise InvalidInput(
             f"OUT {target}: what is written is Parquet, and {target.suffix} means {FORMAT_TITLES[other]}; expected a "
-            f"name such as {target.stem}.parquet",
+            f"name such as {target.name.partition('.')[0]}.parquet",
             field="OUT",
         )
     if not target.parent.is_dir():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from emberline.draft.raw_text import Reading, reread
-from storage.data import DataOptions, DataPath, DataRows
+from storage.data import DataOptions, DataPath, DataRows, find_files
 from storage.data.columns import plain
 from storage.errors import ConfigError
 from storage.features.column_types import is_list
@@ -95,11 +94,14 @@ def delimiter_option(line: str) -> str | None:
 
 
 def _other_delimiter(data: DataPath | list[Any], options: DataOptions) -> str | None:
-    first = Path(str(data[0] if isinstance(data, list) else data))
-    if options.delimiter is not None or not first.is_file():
+    try:
+        first = find_files(data, options)[0]
+        if options.delimiter is not None or first.format not in ("csv", "tsv"):
+            return None
+        with first.place.open() as file:
+            line = bytes(file.read(1 << 16)).partition(b"\n")[0].decode(errors="replace")
+    except (ConfigError, OSError):
         return None
-    with first.open(encoding="utf-8", errors="replace") as file:
-        line = file.readline(1 << 16)
     return None if "\0" in line else delimiter_option(line)
 
 

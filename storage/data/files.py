@@ -165,7 +165,7 @@ def find_files(data: DataPath, options: DataOptions | None = None) -> list[DataF
                 folder.check()
                 found += folder.files
             elif info.type != fs.FileType.File:
-                raise ConfigError(f"{place.shown}: there is no such file or folder", field="data")
+                raise ConfigError(place.nothing, field="data")
             elif known := _format_of(place, info, options):
                 found.append(_data_file(place, info, known, _partitions_of(_absolute(place)[:-1])))
             else:

@@ -58,6 +58,13 @@ class Place:
         except OSError as error:
             raise ConfigError(f"{self.shown}: cannot be reached: {error}", field="data") from error
 
+    @property
+    def nothing(self) -> str:
+        """The words for a place where there is neither a file nor a folder."""
+        if _SIGNED.match(f"{self.shown}?"):
+            return f"{self.shown}: there is no such file, or the server does not answer"
+        return f"{self.shown}: there is no such file or folder"
+
     def children(self) -> Iterator[tuple[Place, Any]]:
         """Yields the entries of a folder with their FileInfo, by name."""
         # pyarrow's file system of Google lists folders only where an object stands for them.
@@ -127,6 +134,8 @@ def _remote(scheme: str, rest: str) -> list[Place]:
         url = f"{scheme}://{rest}"  # what stands behind a question mark belongs to it, such as a signature
         return [Place(_fsspec(scheme), url, without_secrets(url))]
     path, question, query = rest.partition("?")
+    if not path.strip("/"):
+        raise ConfigError(f"data: {scheme}:// names no bucket; expected {scheme}://BUCKET/PATH", field="data")
     base = path
     if _PATTERN.search(path):
         base = path[: _PATTERN.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]

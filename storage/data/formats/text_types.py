@@ -61,6 +61,8 @@ def split_lists(column: Any, kind: Any, delimiter: str) -> Any:
 
     Raises _BadElement with the row and the text of the first element that does not fit.
     """
+    if is_list(kind.value_type):
+        raise InvalidInput(f"a field of text holds one list of values, which cannot be read as {kind}")
     text = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(text, pa.ChunkedArray):
         text = pa.concat_arrays(text.chunks)

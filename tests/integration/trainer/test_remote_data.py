@@ -164,7 +164,7 @@ def test_files_of_a_web_server_are_read_and_their_signature_is_not_shown(web: st
         assert [block.rows for block in rows.blocks] == [300, 300, 300, 100]
         assert rows.blocks[2].read(rows.schema)["user"].to_pylist() == list(range(600, 900))
         assert rows.blocks[0].file.path == f"{web}/{name}"
-    with pytest.raises(ConfigError, match=rf"^{web}/a.parquet: there is no such file or folder$"):
+    with pytest.raises(ConfigError, match=rf"^{web}/a.parquet: there is no such file, or the server does not answer$"):
         find_files(f"{web}/a.parquet?signature=other")
     assert described(f"{web}/a.parquet?signature=s3cr3t") == [f"{web}/a.parquet"]
 
@@ -172,3 +172,5 @@ def test_files_of_a_web_server_are_read_and_their_signature_is_not_shown(web: st
 def test_a_scheme_that_is_not_known_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"data: s4:// is not supported; known are: .*s3; mount the storage"):
         find_files("s4://bucket/clicks")
+    with pytest.raises(ConfigError, match=r"gs:// names no bucket; expected gs://BUCKET/PATH"):
+        find_files("gs://?scheme=http")

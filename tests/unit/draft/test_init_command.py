@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,10 @@ def test_a_delimiter_that_is_none_is_refused_by_its_name(tmp_path: Path, delimit
 
 
 def test_another_delimiter_is_guessed_where_the_lines_do_not_fit_the_header(tmp_path: Path) -> None:
-    assert refusal(write(tmp_path / "rows.csv", ";")).endswith("is there another delimiter? add --delimiter ';'")
+    data = write(tmp_path / "rows.csv", ";")
+    assert refusal(data).endswith("is there another delimiter? add --delimiter ';'")
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(data.read_bytes()))
+    assert refusal(tmp_path / "rows.csv.gz").endswith("is there another delimiter? add --delimiter ';'")
 
 
 def test_the_layout_of_a_yaml_is_taken_over_and_named_where_it_is_missing(tmp_path: Path) -> None:

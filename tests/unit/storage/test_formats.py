@@ -146,6 +146,14 @@ def test_damaged_lines_are_named(tmp_path: Path, content: str | bytes, words: st
         opened(path, *inputs).read()
 
 
+def test_text_holds_no_lists_of_lists(tmp_path: Path) -> None:
+    path = text(tmp_path / "a.csv", "tags\n1|2\n")
+    nested = InputSpec(name="tags", dtype="INT64", kind="list", flatten=True)
+    assert opened(path, nested).read()["tags"].to_pylist() == [[1, 2]]
+    with pytest.raises(InvalidInput, match=r"a.csv: .*one list of values, which cannot be read as list<.*list<"):
+        opened(path, nested, types={"tags": "list<list<int64>>"}).read()
+
+
 def test_a_file_with_another_delimiter_gets_advice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the file has one column, 'user;price'; is there another delimiter\?"):
         opened(text(tmp_path / "a.csv", "user;price\n1;2\n"), USER)
