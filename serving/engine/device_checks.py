@@ -57,17 +57,17 @@ def check_devices(parts: ModelParts, snapshot: Snapshot, golden: Golden, precisi
 def tolerances(golden: Golden, precision: str) -> Tolerances:
     """Returns the largest allowed difference of each output of a GPU to the trainer's.
 
-    That is the version's tolerance, and for fp32 at least FP32_TOLERANCE times the larger of 1 and the output's own
-    largest value. Integer outputs must be equal.
+    That is the version's tolerance of it, and for fp32 at least FP32_TOLERANCE times the larger of 1 and the output's
+    own largest value. Integer outputs must be equal.
     """
     found: Tolerances = {}
     for name, values in golden.outputs.items():
-        found[name] = golden.tolerance
+        found[name] = golden.allowed(name)
         if values.dtype.kind != "f":
             found[name] = 0.0
         elif precision == "fp32":
             largest = float(np.abs(values).max(initial=0.0))
-            found[name] = max(golden.tolerance, FP32_TOLERANCE * max(1.0, largest))
+            found[name] = max(golden.allowed(name), FP32_TOLERANCE * max(1.0, largest))
     return found
 
 

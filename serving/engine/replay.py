@@ -271,7 +271,7 @@ def compare_golden(
             raise ParityError(f"golden requests: output {entry.name!r} is {values.shape}, expected {expected.shape}")
         difference = np.abs(values.astype(np.float64) - expected.astype(np.float64))
         largest = float(difference.max(initial=0.0))
-        tolerance = golden.tolerance if allowed is None else allowed[entry.name]
+        tolerance = golden.allowed(entry.name) if allowed is None else allowed[entry.name]
         if not largest <= tolerance:
             rows = np.unravel_index(int(np.argmax(np.nan_to_num(difference, nan=np.inf))), difference.shape)
             raise ParityError(

@@ -7,7 +7,7 @@ requests get the trainer's scores; recent real requests get scores that do not d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from serving.engine.device_checks import check_devices
 from serving.engine.live_guard import GuardReport, judge
@@ -77,7 +77,7 @@ def validate(
     prepare_gpus(parts.store, candidate.mask)
     on_gpu = parts.devices.first() is not None
     if options.precision in LOWERED or (options.precision == "tf32" and on_gpu):
-        golden = replace(golden, tolerance=max(golden.tolerance, options.precision_tolerance))
+        golden = golden.at_least(options.precision_tolerance)
     difference = 0.0
     # A candidate is validated on the devices that will answer; where no GPU is left, on the processor.
     on_processor = parts.devices.uses_processor or parts.devices.first() is None

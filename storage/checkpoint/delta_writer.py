@@ -19,7 +19,7 @@ from storage.checkpoint.finite import LEARNED, weight_fault
 from storage.checkpoint.folder import check_size, read_manifest
 from storage.checkpoint.golden import Golden, write_golden
 from storage.checkpoint.install import move_into_place, publishing, sync_directory
-from storage.checkpoint.manifest import GOLDEN, WEIGHTS, FileEntry, GoldenEntry, GraphOutput, Manifest
+from storage.checkpoint.manifest import GOLDEN, WEIGHTS, FileEntry, GraphOutput, Manifest
 from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import SHARD_BYTES, TableData, ascending, first_common, write_table
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_bytes, write_tensors
@@ -152,7 +152,7 @@ def write_delta(
             files=tuple(files),
             tables=tuple(entries),
             dense_fingerprint=agreed_fingerprint("dense weights", weights_fingerprint(weights), dense_fingerprint),
-            golden=GoldenEntry(batch=golden.batch, tolerance=golden.tolerance),
+            golden=golden.entry(),
             metadata=dict(metadata or {}),
         )
         write_bytes(folder / MANIFEST, manifest.to_bytes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,21 @@ class Golden:
     outputs: Mapping[str, np.ndarray]
     #: The absolute difference that an answer may have.
     tolerance: float = 1e-6
+    #: The same by output; those that are not named have `tolerance`.
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+
+    def allowed(self, output: str) -> float:
+        """Returns the absolute difference that an output may have."""
+        return self.tolerances.get(output, self.tolerance)
+
+    def at_least(self, tolerance: float) -> Golden:
+        """Returns the same with no smaller tolerance than this one."""
+        raised = {name: max(given, tolerance) for name, given in self.tolerances.items()}
+        return replace(self, tolerance=max(self.tolerance, tolerance), tolerances=raised)
+
+    def entry(self) -> GoldenEntry:
+        """Returns what the manifest says of them."""
+        return GoldenEntry(batch=self.batch, tolerance=self.tolerance, tolerances=dict(self.tolerances))
 
 
 def write_golden(path: Path, golden: Golden, outputs: tuple[GraphOutput, ...]) -> WrittenFile:
@@ -63,6 +78,11 @@ def read_golden(data: np.ndarray, spec: FeatureSpec, entry: GoldenEntry, graph: 
         else:
             raise UnsafeArtifact(f"{GOLDEN}: the tensor {name!r} is neither an input nor an output")
     _check_outputs(outputs, entry.batch, graph.outputs, UnsafeArtifact(GOLDEN))
+    for name, tolerance in entry.tolerances.items():
+        if name not in outputs or not tolerance <= max(1.0, float(np.abs(outputs[name]).max(initial=0.0))):
+            raise UnsafeArtifact(
+                f"{GOLDEN}: {tolerance:g} is no tolerance of an output {name!r}: it would check nothing"
+            )
     try:
         columns = unpack_columns(inputs, spec)
     except (MemoryError, OSError):
@@ -72,7 +92,7 @@ def read_golden(data: np.ndarray, spec: FeatureSpec, entry: GoldenEntry, graph: 
     for name, column in columns.items():
         if column.rows not in (1, entry.batch):
             raise UnsafeArtifact(f"{GOLDEN}: the input {name!r} has {column.rows} rows, expected {entry.batch}")
-    return Golden(columns, entry.batch, outputs, entry.tolerance)
+    return Golden(columns, entry.batch, outputs, entry.tolerance, entry.tolerances)
 
 
 def _check_outputs(

@@ -7,6 +7,7 @@ anywhere in a version, the manifest included, is noticed. Its JSON schema is doc
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -173,6 +174,18 @@ class GoldenEntry(Part):
 
     batch: int = Field(ge=1, lt=2**31)
     tolerance: float = Field(gt=0, lt=1)
+    tolerances: dict[str, float] = Field(
+        default={},
+        max_length=4096,
+        description="tolerance by output; others, and all in older versions, have `tolerance`",
+    )
+
+    @model_validator(mode="after")
+    def _positive(self) -> GoldenEntry:
+        for name, tolerance in self.tolerances.items():
+            if not 0.0 < tolerance < math.inf:
+                raise ValueError(f"tolerances.{name} is {tolerance}, expected a finite number above 0")
+        return self
 
 
 class Manifest(SignedManifest):

@@ -18,7 +18,6 @@ from storage.checkpoint.install import make_place, move_into_place, publishing, 
 from storage.checkpoint.manifest import (
     AbsentEntry,
     FileEntry,
-    GoldenEntry,
     GraphEntry,
     GraphInput,
     GraphOutput,
@@ -130,7 +129,7 @@ def write_version(
             dense_fingerprint=agreed_fingerprint(
                 "dense weights", weights_fingerprint(packed.weights), dense_fingerprint
             ),
-            golden=GoldenEntry(batch=golden.batch, tolerance=golden.tolerance),
+            golden=golden.entry(),
             metadata=dict(metadata or {}),
         )
         _load_once(folder, manifest)

@@ -82,12 +82,20 @@ class ParityChecker:
             if not np.all(np.isfinite(values)):
                 raise ParityError(f"output {name!r}: the module gives values that are not finite for golden requests")
         self._compare(outputs, self._graph_outputs(tensors), "the exported graph, on the golden requests")
-        scale = max((float(np.abs(values).max(initial=0.0)) for values in outputs.values()), default=1.0)
-        tolerance = max(self._tolerance * max(1.0, scale), _ROUNDINGS * self._rounding(tensors, outputs))
-        return Golden(columns, rows, outputs, min(tolerance, 0.5))
+        roundings = self._roundings(tensors, outputs)
+        # Whole numbers have to be equal, however large they are.
+        scales = {
+            name: max(1.0, float(np.abs(values).max(initial=0.0))) if values.dtype.kind == "f" else 1.0
+            for name, values in outputs.items()
+        }
+        tolerances = {
+            name: min(max(self._tolerance * scale, _ROUNDINGS * roundings[name]), 0.5 * scale)
+            for name, scale in scales.items()
+        }
+        return Golden(columns, rows, outputs, min(max(tolerances.values()), 0.5), tolerances)
 
-    def _rounding(self, tensors: list[Tensor], outputs: Mapping[str, np.ndarray]) -> float:
-        """Returns the largest change of an output when the last bit of each input changes, up or down at random.
+    def _roundings(self, tensors: list[Tensor], outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the largest change of each output when the last bit of each input changes, up or down at random.
 
         A server sums in another order, which changes as much: nobody can ask for scores closer than that.
         """
@@ -99,9 +107,12 @@ class ParityChecker:
                 tensor = tensor * (1 + torch.finfo(tensor.dtype).eps * signs)
             nudged.append(tensor)
         changed = self._module_outputs(nudged)
-        differences = (np.abs(values - changed[name]) for name, values in outputs.items() if values.dtype.kind == "f")
-        found = max((float(values.max(initial=0.0)) for values in differences), default=0.0)
-        return found if np.isfinite(found) else 0.0
+        found = dict.fromkeys(outputs, 0.0)
+        for name, values in outputs.items():
+            if values.dtype.kind == "f":
+                largest = float(np.abs(values - changed[name]).max(initial=0.0))
+                found[name] = largest if np.isfinite(largest) else 0.0
+        return found
 
     def _module_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
         with self._prepared.half.cut() as half:
