@@ -51,6 +51,17 @@ parameters { key: "execute_delay_ms" value { string_value: "%d" } }
 DELAYED_BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [4.0]}]}).encode()
 
 
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """Lets servers heed all signals also where this process ignores some: as a background job, or under nohup."""
+    ignored = [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("models")
