@@ -45,6 +45,14 @@ class Program:
         rows; all have the same inputs in the same forms.
         """
 
+    def run_arrow(
+        self, rows: tuple[object, object], places: list[int | storage.features.columns.Column | None]
+    ) -> Batch:
+        """
+        Runs the program over a RecordBatch of pyarrow, given as the capsules of its __arrow_c_array__. places: for
+        each input the number of its column in it, or a column that was made of it, or None.
+        """
+
     def run_blocks(
         self, layout: BlockLayout, blocks: list[numpy.typing.NDArray[numpy.uint8]], batches: Sequence[int]
     ) -> Batch:

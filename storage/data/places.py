@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ _PATTERN = re.compile(r"[*?[]")
 class Place:
     """A path in a file system."""
 
-    filesystem: Any
+    filesystem: Any = field(hash=False)
     #: The path as the file system knows it.
     inner: str
     #: The path for people: as it was given, without the passwords and options of a URL.

@@ -12,6 +12,7 @@ import pyarrow as pa
 from storage.data.columns import ColumnCheck, Wanted, in_type
 from storage.data.files import FORMAT_TITLES, DataFile
 from storage.data.formats import FORMATS, Block
+from storage.data.formats.base import Content
 from storage.data.index import BlockIndex
 from storage.data.missing import missing_value
 from storage.data.options import DataOptions
@@ -110,17 +111,19 @@ class DataRows:
         check = ColumnCheck(wanted, partition_types(files, _by_column(wanted)), missing=options.missing_columns)
         blocks: list[RowBlock] = []
         skipped: list[SkippedFile] = []
+        encoded: list[Mapping[str, Any]] = []
         digest = hashlib.sha256()
         for entry in files:
             try:
-                schema, found = _content(entry, options, check.hints(), index)
+                content = _content(entry, options, check.hints(), index)
             except ConfigError as error:
                 if options.on_damaged == "fail":
                     raise
                 skipped.append(SkippedFile(entry.path, str(error)))
                 continue
+            schema = content.schema
             own = pa.schema([schema.field(name) for name in check.hints() if schema.names.count(name) == 1])
-            parts = [RowBlock(entry, block, 0, block.rows, own, options) for block in found if block.rows]
+            parts = [RowBlock(entry, block, 0, block.rows, own, options) for block in content.blocks if block.rows]
             if options.on_damaged == "skip" and (reason := _damage(parts)):
                 skipped.append(SkippedFile(entry.path, reason))
                 continue
@@ -132,10 +135,19 @@ class DataRows:
                     field="data",
                 )
             blocks += parts
-            digest.update(f"{entry.name}:{entry.size}:{[block.rows for block in found]};".encode())
+            digest.update(f"{entry.name}:{entry.size}:{[block.rows for block in content.blocks]};".encode())
+            encoded.append(content.encoded)
         if files and len(skipped) == len(files):
             raise ConfigError(f"every file is damaged; the first: {skipped[0].reason}", field="data")
-        return cls(tuple(blocks), check.finish(), digest.hexdigest(), check.column_types, tuple(skipped), options)
+        types = _encoded_types(encoded, wanted)
+        return cls(
+            tuple(replace(block, own=_in_types(block.own, types)) for block in blocks),
+            _in_types(check.finish(), types),
+            digest.hexdigest(),
+            check.column_types,
+            tuple(skipped),
+            options,
+        )
 
     @property
     def rows(self) -> int:
@@ -180,9 +192,7 @@ def cut_blocks(blocks: Sequence[RowBlock], start: int, stop: int) -> list[RowBlo
     return kept
 
 
-def _content(
-    file: DataFile, options: DataOptions, hints: dict[str, Any] | None, index: BlockIndex | None
-) -> tuple[Any, Sequence[Block]]:
+def _content(file: DataFile, options: DataOptions, hints: dict[str, Any] | None, index: BlockIndex | None) -> Content:
     known = None if index is None else index.find(file, options)
     try:
         content = FORMATS[file.format].content(file, options, hints, known)
@@ -191,20 +201,36 @@ def _content(
         raise ConfigError(f"{file.path}: not a readable {title} file: {error}", field="data") from error
     if known is None and index is not None:
         index.insert(file, options, content.blocks)
-    return content.schema, content.blocks
+    return content
 
 
 def _every_column(files: Sequence[DataFile], options: DataOptions, index: BlockIndex | None) -> Wanted:
     """Returns the columns of the first file that can be read, and those of its partitions."""
     for file in files:
         try:
-            names = _content(file, options, None, index)[0].names
+            names = _content(file, options, None, index).schema.names
         except ConfigError:
             if options.on_damaged == "fail":
                 raise
             continue
         return Wanted((), keep=(*names, *(key for key, _ in file.partition if key not in names)))
     return Wanted(())
+
+
+def _encoded_types(encoded: Sequence[Mapping[str, Any]], wanted: Wanted) -> dict[str, Any]:
+    """Returns the types of the inputs that every file has as dictionaries of one type, unless they are copied too."""
+    inputs = {entry.source for entry in wanted.inputs if entry.dtype == "BYTES"}
+    inputs -= {*wanted.keep, *wanted.numbers, *wanted.texts}
+    first = encoded[0] if encoded else {}
+    return {
+        name: kind
+        for name, kind in first.items()
+        if name in inputs and all(other.get(name) == kind for other in encoded[1:])
+    }
+
+
+def _in_types(schema: Any, types: Mapping[str, Any]) -> Any:
+    return pa.schema([pa.field(entry.name, types.get(entry.name, entry.type)) for entry in schema])
 
 
 def _damage(blocks: Sequence[RowBlock]) -> str:

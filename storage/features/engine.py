@@ -53,6 +53,17 @@ class FeatureEngine:
                 return self._made(self._program.run_blocks(self._layout(columns.layout), *blocks))
         return self._made(self._program.run([(self._given(each), batch) for each, batch in requests]))
 
+    def run_arrow(self, rows: tuple[object, object], places: Sequence[int | Column | None]) -> FeatureBatch:
+        """Transforms the rows of a RecordBatch of pyarrow, given as the capsules of its `__arrow_c_array__`.
+
+        places: for each input the number of its column, a column that was made of it, or None. See
+        `storage.features.arrow_rows`, which knows the types that are read in place.
+        """
+        for name, place in zip(self._inputs, places, strict=True):
+            if name in self._never_null and isinstance(place, Column) and place.valid is not None:
+                _refuse_null(name, place.valid, place.rows)
+        return self._made(self._program.run_arrow(rows, list(places)))
+
     def _made(self, native: Batch) -> FeatureBatch:
         return FeatureBatch.of(native, self._groups, self._ids)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
+from storage.features.arrow_rows import ArrowEngine, TableColumns
 from trainer.data.cuts import ColumnsOfRows, cut_features
 from trainer.data.targets import read_groups, read_labels, read_weights
 from trainer.data.times import newest_seconds
@@ -46,7 +47,7 @@ class BatchMaker:
 
     def __init__(self, spec: FeatureSpec, targets: Targets, time_column: str | None = None) -> None:
         self._spec = spec
-        self._engine = FeatureEngine(spec)
+        self._engine = ArrowEngine(FeatureEngine(spec))
         #: What batches are learned from.
         self.targets = targets
         self._time_column = time_column
@@ -57,7 +58,7 @@ class BatchMaker:
 
     def inputs(self, table: Any) -> dict[str, Tensor]:
         """Returns the model's inputs for these rows. Raises InvalidInput naming the input at fault."""
-        return to_inputs(self._engine.run(self.columns(table), table.num_rows))
+        return to_inputs(self._engine.run(table))
 
     def batch(self, table: Any) -> Batch:
         """Features and labels of these rows. Raises InvalidInput naming the input, or the label, at fault."""
@@ -65,8 +66,7 @@ class BatchMaker:
 
     def batches(self, table: Any, rows: int) -> list[Batch]:
         """Features and labels of each `rows` rows, the same as `batch` makes of these rows alone."""
-        columns = self.columns(table)
-        made = self._engine.run(columns, table.num_rows)
+        made, columns = self._engine.run(table), TableColumns(table, self._spec.inputs)
         labels, weights = read_labels(table, self.targets), read_weights(table, self.targets)
         groups = read_groups(table, self.targets)
         found: list[Batch] = []

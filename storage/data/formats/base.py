@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from storage.data.files import DataFile
@@ -30,6 +30,8 @@ class Content:
     #: The pyarrow schema of all columns.
     schema: Any
     blocks: tuple[Block, ...]
+    #: The types of the wanted columns that can be read as dictionaries, for less than as the values they stand for.
+    encoded: Mapping[str, Any] = field(default_factory=dict)
 
 
 class FileFormat(Protocol):

@@ -196,6 +196,36 @@ Batch run_blocks(const Program& program, const BlockLayout& layout, const nb::li
   return program.run(layout, blocks);
 }
 
+// Reads the pair of capsules that pyarrow gives of a RecordBatch, and keeps them.
+template <class T>
+const T& in_capsule(nb::handle capsule, const char* name) {
+  const void* found = PyCapsule_GetPointer(capsule.ptr(), name);
+  if (found == nullptr) throw nb::python_error();
+  return *static_cast<const T*>(found);
+}
+
+Batch run_arrow(const Program& program, const nb::tuple& rows, const nb::list& places) {
+  if (rows.size() != 2) throw nb::value_error("the rows are a schema and an array of Arrow's C data interface");
+  const auto& schema = in_capsule<ArrowSchema>(rows[0], "arrow_schema");
+  const auto& array = in_capsule<ArrowArray>(rows[1], "arrow_array");
+  Kept kept;
+  std::vector<ColumnView> views;
+  std::vector<ArrowInput> inputs;
+  views.reserve(places.size());
+  for (nb::handle place : places) {
+    if (place.is_none()) {
+      inputs.push_back({});
+    } else if (nb::isinstance<nb::int_>(place)) {
+      inputs.push_back({nb::cast<std::int64_t>(place), nullptr});
+    } else {
+      views.push_back(read_column(place, kept));
+      inputs.push_back({-1, &views.back()});
+    }
+  }
+  const nb::gil_scoped_release released;
+  return program.run(schema, array, inputs);
+}
+
 void make_layout(BlockLayout* self, const std::vector<std::tuple<std::size_t, int, std::int64_t>>& columns,
                  std::size_t inputs) {
   std::vector<BlockLayout::Column> made;
@@ -323,6 +353,12 @@ NB_MODULE(_features, m) {
            nb::sig("def run(self, requests: list[tuple[list[storage.features.columns.Column | None], int]]) -> Batch"),
            "Runs the program over all rows of requests. Each has a column or None for each input, and its number of\n"
            "rows; all have the same inputs in the same forms.")
+      .def("run_arrow", &run_arrow, "rows"_a, "places"_a,
+           nb::sig("def run_arrow(self, rows: tuple[object, object], "
+                   "places: list[int | storage.features.columns.Column | None]) -> Batch"),
+           "Runs the program over a RecordBatch of pyarrow, given as the capsules of its __arrow_c_array__. places: "
+           "for\n"
+           "each input the number of its column in it, or a column that was made of it, or None.")
       .def("run_blocks", &run_blocks, "layout"_a, "blocks"_a, "batches"_a,
            nb::sig("def run_blocks(self, layout: BlockLayout, blocks: list[numpy.typing.NDArray[numpy.uint8]], "
                    "batches: Sequence[int]) -> Batch"),

@@ -13,7 +13,7 @@ namespace {
 // Writes all values, one behind the other, each as a To.
 template <class To, class From>
 const To* packed(const From* from, const Cells& cells, Arena& arena) {
-  const std::int64_t size = cells.size();
+  const std::int64_t size = cells.count();
   To* to = arena.take<To>(size);
   if constexpr (std::is_same_v<From, float> && std::is_same_v<To, double>) {
     if (cells.is_dense()) {
@@ -22,7 +22,7 @@ const To* packed(const From* from, const Cells& cells, Arena& arena) {
     }
   }
   const auto convert = [](const From& value) { return static_cast<To>(value); };
-  if (cells.is_fixed()) {
+  if (cells.is_fixed() && cells.index == nullptr) {
     gather_rows(from, cells.rows, cells.width, cells.stride, to, convert);
   } else {
     gather_rows(from, 1, size, size, to, convert);
@@ -48,6 +48,19 @@ const T* repeated(const T* once, std::int64_t size, std::int64_t count, Arena& a
 }
 
 }  // namespace
+
+void Cells::spread(Arena& arena) {
+  if (index == nullptr) return;
+  const std::int64_t places = size();
+  const auto gather = [&]<class T>(const T* from) -> const T* {
+    T* __restrict to = arena.take<T>(places);
+    for (std::int64_t i = 0; i < places; ++i) to[i] = from[index[i]];
+    return to;
+  };
+  with_values(*this, [&](const auto* from) { values = gather(from); });
+  if (null != nullptr) null = gather(null);
+  index = nullptr;
+}
 
 void Cells::pack(Arena& arena) {
   const bool is_plain = wire == Wire::kInt64 || wire == Wire::kFp64 || wire == Wire::kBytes;
@@ -77,6 +90,7 @@ void Cells::keep_columns(std::int64_t start, std::int64_t stop) {
 }
 
 void Cells::repeat(std::int64_t count, Arena& arena) {
+  spread(arena);
   pack(arena);
   const std::int64_t length = size();
   with_values(*this, [&]<class T>(const T* once) { values = repeated(once, length, count, arena); });
@@ -88,9 +102,10 @@ void Cells::repeat(std::int64_t count, Arena& arena) {
 }
 
 std::uint8_t* Cells::own_nulls(Arena& arena) {
-  const std::int64_t count = size();
-  std::uint8_t* flags = null == nullptr ? arena.take_filled<std::uint8_t>(count, 0) : arena.take<std::uint8_t>(count);
-  if (null != nullptr) std::copy_n(null, count, flags);
+  const std::int64_t flag_count = count();
+  std::uint8_t* flags =
+      null == nullptr ? arena.take_filled<std::uint8_t>(flag_count, 0) : arena.take<std::uint8_t>(flag_count);
+  if (null != nullptr) std::copy_n(null, flag_count, flags);
   null = flags;
   return flags;
 }

@@ -13,6 +13,9 @@ namespace emberline::features {
 // Rows of values. A null value keeps its place until the end. Where all rows have the same number of values (`width`),
 // there are no offsets, and the values of row r begin at r * stride: columns of a wider input are not copied to select
 // them. Otherwise rows lie one behind the other, as the offsets say.
+//
+// With an `index`, values and null flags are those of `entries` different values, of which place i of the rows has
+// number index[i]: what is done to each value by itself is done to the entries. Some entries may be in no row.
 struct Cells {
   Wire wire = Wire::kInt64;  // INT64, INT32, FP32 or FP64 as they lie in memory; BYTES as string_views
   std::int64_t rows = 0;  // B, or 1 when every row is the same (user side)
@@ -22,10 +25,14 @@ struct Cells {
   const void* values = nullptr;
   const std::uint8_t* null = nullptr;  // 1 = null, as far apart as the values; nullptr: no nulls
   const double* weights = nullptr;  // as far apart as the values; nullptr: none
+  const std::int32_t* index = nullptr;  // (size()); nullptr: each place has a value of its own
+  std::int64_t entries = 0;  // with an index
 
   Type type() const { return type_of(wire); }
   bool is_fixed() const { return offsets == nullptr; }
   std::int64_t size() const { return is_fixed() ? rows * width : offsets[rows]; }
+  // How many values lie in memory one behind the other, once they are packed.
+  std::int64_t count() const { return index != nullptr ? entries : size(); }
   std::int64_t begin(std::int64_t row) const { return is_fixed() ? row * stride : offsets[row]; }
   std::int64_t end(std::int64_t row) const { return is_fixed() ? row * stride + width : offsets[row + 1]; }
   // Whether no values lie between those of the rows.
@@ -36,11 +43,13 @@ struct Cells {
   const double* floats() const { return static_cast<const double*>(values); }
   const std::string_view* bytes() const { return static_cast<const std::string_view*>(values); }
 
+  // Gives each place a value of its own.
+  void spread(Arena& arena);
   // Makes the values int64, double or string_view, one behind the other; nulls and weights too.
   void pack(Arena& arena);
   // The same; integers become doubles, rounded to nearest.
   void pack_floats(Arena& arena);
-  // Keeps the values [start, stop) of each row. Without offsets, nothing is copied.
+  // Keeps the values [start, stop) of each row of cells without offsets and index. Nothing is copied.
   void keep_columns(std::int64_t start, std::int64_t stop);
   // Repeats the one row `count` times; packs.
   void repeat(std::int64_t count, Arena& arena);

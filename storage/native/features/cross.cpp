@@ -19,24 +19,29 @@ struct Cross::Hashes {
 
 Cross::Hashes Cross::hash(Cells& cells, Arena& arena) const {
   cells.pack(arena);
-  const std::int64_t size = cells.size();
-  std::uint64_t* hashes = arena.take<std::uint64_t>(size);
+  const std::int64_t count = cells.count();
+  std::uint64_t* hashes = arena.take<std::uint64_t>(count);
   if (cells.type() == Type::kInt) {
-    for (std::int64_t i = 0; i < size; ++i) hashes[i] = hash_int(cells.ints()[i], key_);
+    for (std::int64_t i = 0; i < count; ++i) hashes[i] = hash_int(cells.ints()[i], key_);
   } else {
-    for (std::int64_t i = 0; i < size; ++i) hashes[i] = hash_bytes(cells.bytes()[i], key_);
+    for (std::int64_t i = 0; i < count; ++i) hashes[i] = hash_bytes(cells.bytes()[i], key_);
+  }
+  if (cells.index != nullptr) {
+    cells.set(reinterpret_cast<const std::int64_t*>(hashes));
+    cells.spread(arena);
+    hashes = const_cast<std::uint64_t*>(reinterpret_cast<const std::uint64_t*>(cells.ints()));
   }
   if (cells.null == nullptr && cells.is_fixed() && cells.width == 1) return {hashes, nullptr, cells.rows};
   std::int64_t* offsets = arena.take<std::int64_t>(cells.rows + 1);
-  std::int64_t count = 0;
+  std::int64_t kept = 0;
   for (std::int64_t row = 0; row < cells.rows; ++row) {
-    offsets[row] = count;
+    offsets[row] = kept;
     for (std::int64_t i = cells.begin(row); i < cells.end(row); ++i) {
-      hashes[count] = hashes[i];
-      count += cells.null == nullptr || cells.null[i] == 0;
+      hashes[kept] = hashes[i];
+      kept += cells.null == nullptr || cells.null[i] == 0;
     }
   }
-  offsets[cells.rows] = count;
+  offsets[cells.rows] = kept;
   return {hashes, offsets, cells.rows};
 }
 

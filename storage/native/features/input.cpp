@@ -5,6 +5,17 @@ namespace emberline::features {
 void Input::refuse(const std::string& problem) const { throw InvalidInput(name, "input '" + name + "'" + problem); }
 
 void Input::check(const ColumnView& column, std::int64_t batch) const {
+  check_form(column, batch);
+  if (column.wire != Wire::kBytes) return;
+  for (std::int64_t i = 0; i < column.count; ++i) {
+    if (column.starts[i] < 0 || column.ends[i] < column.starts[i] || column.ends[i] > column.data_size) {
+      refuse(", value " + std::to_string(i) + ": its bytes do not lie in the buffer of " +
+             std::to_string(column.data_size));
+    }
+  }
+}
+
+void Input::check_form(const ColumnView& column, std::int64_t batch) const {
   const auto text = [](std::int64_t number) { return std::to_string(number); };
   const bool listed = column.offsets != nullptr;
   if (!accepts(wire, column.wire)) {
@@ -49,13 +60,6 @@ void Input::check(const ColumnView& column, std::int64_t batch) const {
   }
   if (column.valid != nullptr && column.valid_count != (is_list ? column.rows : column.count)) {
     refuse(": " + text(column.valid_count) + " valid flags, expected " + text(is_list ? column.rows : column.count));
-  }
-  if (column.wire == Wire::kBytes) {
-    for (std::int64_t i = 0; i < column.count; ++i) {
-      if (column.starts[i] < 0 || column.ends[i] < column.starts[i] || column.ends[i] > column.data_size) {
-        refuse(", value " + text(i) + ": its bytes do not lie in the buffer of " + text(column.data_size));
-      }
-    }
   }
 }
 

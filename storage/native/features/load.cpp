@@ -68,8 +68,8 @@ const T* with_filler(const T* from, const Cells& cells, const std::int64_t* offs
 
 template <class T>
 const T* with_value(const T* from, const Cells& cells, const T& value, Arena& arena) {
-  T* to = arena.take<T>(cells.size());
-  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = cells.null[i] != 0 ? value : from[i];
+  T* to = arena.take<T>(cells.count());
+  for (std::int64_t i = 0; i < cells.count(); ++i) to[i] = cells.null[i] != 0 ? value : from[i];
   return to;
 }
 
@@ -106,6 +106,8 @@ Cells Input::borrow(const WholeColumn& column, Arena& arena) const {
   cells.width = cells.stride = width;
   cells.offsets = column.offsets;
   cells.values = column.values;
+  cells.index = column.index;
+  cells.entries = column.entries;
   cells.wire = column.wire == Wire::kUint64 ? Wire::kInt64 : column.wire;
   if (column.wire == Wire::kBool) {  // any byte but zero is true: the wire does not promise ones
     cells.set(
@@ -120,7 +122,7 @@ Cells Input::borrow(const WholeColumn& column, Arena& arena) const {
 }
 
 void Input::mark_nulls(const WholeColumn& column, bool nan_is_null, Cells& cells, Arena& arena) const {
-  const std::int64_t size = cells.size();
+  const std::int64_t size = cells.count();
   if (column.valid != nullptr && has_zero(column.valid, size)) {
     std::uint8_t* null = cells.own_nulls(arena);
     for (std::int64_t i = 0; i < size; ++i) null[i] = std::uint8_t{column.valid[i] == 0};
@@ -174,6 +176,8 @@ void Input::replace_null_rows(const WholeColumn& column, Cells& cells, Arena& ar
     null[row] = std::uint8_t{(has_nulls && column.valid[row] == 0) || (empty_is_null && length == 0)};
     offsets[row + 1] = offsets[row] + (null[row] != 0 ? filler.size() : length);
   }
+  if (filler.size() == 0 && offsets[cells.rows] == cells.offsets[cells.rows]) return;  // nulls have no values already
+  cells.spread(arena);
   cells.pack(arena);
   with_values(cells,
               [&](const auto* values) { cells.values = with_filler(values, cells, offsets, null, filler, arena); });

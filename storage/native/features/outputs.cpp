@@ -50,6 +50,13 @@ void put_columns(const T* values, std::int64_t rows, std::int64_t width, float* 
   }
 }
 
+// Writes the integer of each place of cells with an index.
+void put_entries(const Cells& cells, std::int64_t* __restrict to) {
+  const std::int64_t size = cells.size();
+  const std::int64_t* entries = cells.ints();
+  for (std::int64_t i = 0; i < size; ++i) to[i] = entries[cells.index[i]];
+}
+
 const double* without_nulls(const Cells& cells, Arena& arena) {
   if (cells.null == nullptr) return cells.floats();
   const std::int64_t size = cells.size();
@@ -66,11 +73,15 @@ void Outputs::put_ids(const Feature& feature, Cells cells) {
   Jagged& out = batch_.ids[feature.slot];
   out.weighted = feature.weights.has_value();
   if (cells.is_fixed() && cells.null == nullptr) {
-    if (feature.cut > 0 && feature.cut < cells.width) cells.keep_columns(0, feature.cut);
+    if (feature.cut > 0 && feature.cut < cells.width) {
+      cells.spread(scratch_);
+      cells.keep_columns(0, feature.cut);
+    }
     return put_fixed(cells, out);
   }
   cells.pack(scratch_);
   if (cells.null == nullptr && feature.cut == 0) return put_lists(cells, out);
+  cells.spread(scratch_);
   put_some(cells, feature.cut == 0 ? std::numeric_limits<std::int64_t>::max() : feature.cut, out);
 }
 
@@ -79,9 +90,13 @@ void Outputs::put_fixed(const Cells& cells, Jagged& out) {
     gather_rows(from, cells.rows, cells.width, cells.stride, to, convert);
   };
   out.values = take<std::int64_t>(cells.size());
-  with_values(cells, [&]<class T>(const T* from) {
-    if constexpr (std::is_integral_v<T>) gather(from, out.values.data(), [](T value) { return std::int64_t{value}; });
-  });
+  if (cells.index != nullptr) {
+    put_entries(cells, out.values.data());
+  } else {
+    with_values(cells, [&]<class T>(const T* from) {
+      if constexpr (std::is_integral_v<T>) gather(from, out.values.data(), [](T value) { return std::int64_t{value}; });
+    });
+  }
   if (cells.weights != nullptr) {
     out.weights = take<float>(cells.size());
     gather(cells.weights, out.weights.data(), [](double weight) { return static_cast<float>(weight); });
@@ -93,7 +108,11 @@ void Outputs::put_fixed(const Cells& cells, Jagged& out) {
 void Outputs::put_lists(const Cells& cells, Jagged& out) {
   const std::int64_t size = cells.size();
   out.values = take<std::int64_t>(size);
-  std::copy_n(cells.ints(), size, out.values.data());
+  if (cells.index != nullptr) {
+    put_entries(cells, out.values.data());
+  } else {
+    std::copy_n(cells.ints(), size, out.values.data());
+  }
   out.offsets = take<std::int64_t>(cells.rows + 1);
   std::copy_n(cells.offsets, cells.rows + 1, out.offsets.data());
   if (cells.weights == nullptr) return;
@@ -140,6 +159,7 @@ std::span<std::int64_t> Outputs::fixed_offsets(std::int64_t width) {
 
 void Outputs::put_dense(const Feature& feature, Cells cells, const std::string& input) {
   const std::int64_t size = cells.size(), group_width = batch_.dense[feature.slot].width;
+  cells.spread(scratch_);
   if (cells.type() == Type::kBytes || size != cells.rows * feature.width) {
     throw std::logic_error("feature '" + feature.name + "' does not give its width");
   }

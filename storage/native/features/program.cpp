@@ -109,6 +109,7 @@ class ProgramRun {
 // Puts a weight beside each value, before any transform: what moves or drops a value does so with its weight.
 void ProgramRun::attach_weights(const Feature& feature, Cells& cells) {
   Cells weights = program_.inputs_[*feature.weights].load_weights(column(*feature.weights), arena_);
+  cells.spread(arena_);
   weights.pack_floats(arena_);
   // One row stands for all of them, whichever side has it, and also when there is no row at all.
   if (weights.rows != cells.rows) {
@@ -263,6 +264,10 @@ Batch Program::run(const std::vector<const ColumnView*>& columns, std::int64_t b
 Batch Program::run(const BlockLayout& layout, std::span<const Block> blocks) const {
   if (layout.inputs() != inputs_.size()) throw std::invalid_argument("a layout of another program");
   return run(BlockSource(layout, blocks));
+}
+
+Batch Program::run(const ArrowSchema& schema, const ArrowArray& rows, std::span<const ArrowInput> places) const {
+  return run(ArrowSource(inputs_, schema, rows, places));
 }
 
 void Program::check(const Source& source) const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "features/arrow.h"
 #include "features/batch.h"
 #include "features/column.h"
 #include "features/cross.h"
@@ -46,6 +47,8 @@ class Program {
   Batch run(const std::vector<const ColumnView*>& columns, std::int64_t batch) const;
   // Runs over requests of one block each. Throws InvalidInput, which names no request.
   Batch run(const BlockLayout& layout, std::span<const Block> blocks) const;
+  // Runs over rows in the memory of Arrow; see ArrowSource. Throws InvalidInput, which names no request.
+  Batch run(const ArrowSchema& schema, const ArrowArray& rows, std::span<const ArrowInput> places) const;
 
   const std::vector<Input>& inputs() const { return inputs_; }
   const std::vector<Feature>& features() const { return features_; }

@@ -46,18 +46,6 @@ void put_views(const ColumnView& column, std::string_view* to) {
   }
 }
 
-WholeColumn whole(const ColumnView& column, Arena& arena) {
-  WholeColumn out{column.wire, column.rows, column.count, nullptr, column.offsets, column.valid};
-  if (column.wire == Wire::kBytes) {
-    auto* views = arena.take<std::string_view>(column.count);
-    put_views(column, views);
-    out.values = views;
-  } else {
-    out.values = aligned(column.values, column.count * item_bytes(column.wire), column.wire, arena);
-  }
-  return out;
-}
-
 // Calls with the column of each request, and for how many rows each of its rows stands.
 template <class Call>
 void each_column(std::span<const Request> requests, std::size_t input, Call&& call) {
@@ -124,6 +112,18 @@ void add_rows(std::int64_t& rows, std::int64_t batch) {
 
 }  // namespace
 
+WholeColumn whole_column(const ColumnView& column, Arena& arena) {
+  WholeColumn out{column.wire, column.rows, column.count, nullptr, column.offsets, column.valid};
+  if (column.wire == Wire::kBytes) {
+    auto* views = arena.take<std::string_view>(column.count);
+    put_views(column, views);
+    out.values = views;
+  } else {
+    out.values = aligned(column.values, column.count * item_bytes(column.wire), column.wire, arena);
+  }
+  return out;
+}
+
 RequestSource::RequestSource(std::span<const Request> requests, std::size_t inputs) : requests_(requests) {
   for (const Request& request : requests) {
     if (request.columns.size() != inputs) throw std::invalid_argument("one column an input is expected");
@@ -146,7 +146,7 @@ void RequestSource::check(std::size_t input, const Input& spec) const {
 
 WholeColumn RequestSource::column(std::size_t input, Arena& arena) const {
   const ColumnView& first = *requests_[0].columns[input];
-  if (requests_.size() == 1) return whole(first, arena);
+  if (requests_.size() == 1) return whole_column(first, arena);
   std::int64_t count = 0;
   bool has_valid = false;
   each_column(requests_, input, [&](const ColumnView& column, std::int64_t times) {

@@ -28,6 +28,9 @@ class Source {
   virtual WholeColumn column(std::size_t input, Arena& arena) const = 0;
 };
 
+// One column as it is given, in the caller's memory where that is possible.
+WholeColumn whole_column(const ColumnView& column, Arena& arena);
+
 // Requests with the same inputs in the same forms. Where several are joined, the one row of a user is repeated for each
 // row of its request.
 class RequestSource : public Source {

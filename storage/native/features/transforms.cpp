@@ -39,8 +39,12 @@ void keep_ranges(Cells& cells, Arena& arena, Range&& range) {
     firsts[row] = begin;
     offsets[row + 1] = offsets[row] + (end - begin);
   }
-  with_values(cells, [&](const auto* values) { cells.values = kept(values, rows, offsets, firsts, arena); });
-  if (cells.null != nullptr) cells.null = kept(cells.null, rows, offsets, firsts, arena);
+  if (cells.index != nullptr) {
+    cells.index = kept(cells.index, rows, offsets, firsts, arena);
+  } else {
+    with_values(cells, [&](const auto* values) { cells.values = kept(values, rows, offsets, firsts, arena); });
+    if (cells.null != nullptr) cells.null = kept(cells.null, rows, offsets, firsts, arena);
+  }
   if (cells.weights != nullptr) cells.weights = kept(cells.weights, rows, offsets, firsts, arena);
   cells.offsets = offsets;
 }
@@ -58,7 +62,7 @@ const T* padded(const T* from, const Cells& cells, const std::int64_t* offsets, 
 
 template <class T>
 const T* filled(const T* from, const Cells& cells, const T& filler, Arena& arena) {
-  const std::int64_t size = cells.size();
+  const std::int64_t size = cells.count();
   T* __restrict to = arena.take<T>(size);
   for (std::int64_t i = 0; i < size; ++i) to[i] = cells.null[i] != 0 ? filler : from[i];
   return to;
@@ -85,7 +89,7 @@ void for_pieces(std::string_view text, std::string_view delimiter, Call&& call) 
 
 void Hash::apply(Cells& cells, Arena& arena) const {
   cells.pack(arena);
-  const std::int64_t size = cells.size();
+  const std::int64_t size = cells.count();
   std::int64_t* ids = arena.take<std::int64_t>(size);
   if (cells.type() == Type::kInt) {
     loops().hash(cells.ints(), size, key, buckets, ids);
@@ -98,16 +102,16 @@ void Hash::apply(Cells& cells, Arena& arena) const {
 void FloorDivide::apply(Cells& cells, Arena& arena) const {
   cells.pack(arena);
   const std::int64_t* from = cells.ints();
-  std::int64_t* to = arena.take<std::int64_t>(cells.size());
-  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = floor_divided(from[i], divisor);
+  std::int64_t* to = arena.take<std::int64_t>(cells.count());
+  for (std::int64_t i = 0; i < cells.count(); ++i) to[i] = floor_divided(from[i], divisor);
   cells.set(to);
 }
 
 void Modulo::apply(Cells& cells, Arena& arena) const {
   cells.pack(arena);
   const std::int64_t* from = cells.ints();
-  std::int64_t* to = arena.take<std::int64_t>(cells.size());
-  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = left_over(from[i], divisor);
+  std::int64_t* to = arena.take<std::int64_t>(cells.count());
+  for (std::int64_t i = 0; i < cells.count(); ++i) to[i] = left_over(from[i], divisor);
   cells.set(to);
 }
 
@@ -118,7 +122,7 @@ Bucketise::Bucketise(const std::vector<double>& boundaries)
 
 void Bucketise::apply(Cells& cells, Arena& arena) const {
   cells.pack_floats(arena);
-  const std::int64_t size = cells.size();
+  const std::int64_t size = cells.count();
   const double* values = cells.floats();
   if (loops().doubles_have_nan(values, size)) {
     std::uint8_t* null = cells.own_nulls(arena);
@@ -131,7 +135,7 @@ void Bucketise::apply(Cells& cells, Arena& arena) const {
 
 void Log::apply(Cells& cells, Arena& arena) const {
   cells.pack_floats(arena);
-  const std::int64_t size = cells.size();
+  const std::int64_t size = cells.count();
   const double* from = cells.floats();
   double* to = arena.take<double>(size);
   // std::max(x, 0) would not do: a null place may hold NaN, and its value does not matter.
@@ -141,23 +145,23 @@ void Log::apply(Cells& cells, Arena& arena) const {
 
 void Clip::apply(Cells& cells, Arena& arena) const {
   cells.pack_floats(arena);
-  double* to = arena.take<double>(cells.size());
-  loops().clip(cells.floats(), cells.size(), min, max, to);
+  double* to = arena.take<double>(cells.count());
+  loops().clip(cells.floats(), cells.count(), min, max, to);
   cells.set(to);
 }
 
 void Affine::apply(Cells& cells, Arena& arena) const {
   cells.pack_floats(arena);
-  double* to = arena.take<double>(cells.size());
-  loops().affine(cells.floats(), cells.size(), scale, shift, to);
+  double* to = arena.take<double>(cells.count());
+  loops().affine(cells.floats(), cells.count(), scale, shift, to);
   cells.set(to);
 }
 
 void Standardise::apply(Cells& cells, Arena& arena) const {
   cells.pack_floats(arena);
   const double* from = cells.floats();
-  double* __restrict to = arena.take<double>(cells.size());
-  for (std::int64_t i = 0; i < cells.size(); ++i) to[i] = (from[i] - mean) / deviation;
+  double* __restrict to = arena.take<double>(cells.count());
+  for (std::int64_t i = 0; i < cells.count(); ++i) to[i] = (from[i] - mean) / deviation;
   cells.set(to);
 }
 
@@ -165,9 +169,9 @@ void PartOfWeek::apply(Cells& cells, Arena& arena) const {
   constexpr std::int64_t kWeek = 7 * 24 * 3600;
   cells.pack(arena);
   const std::int64_t* from = cells.ints();
-  std::int64_t* to = arena.take<std::int64_t>(cells.size());
+  std::int64_t* to = arena.take<std::int64_t>(cells.count());
   // Reduced to a week before the shift is added, so that no time overflows.
-  for (std::int64_t i = 0; i < cells.size(); ++i) {
+  for (std::int64_t i = 0; i < cells.count(); ++i) {
     to[i] = (left_over(floor_divided(from[i], per_second), kWeek) + shift) % period / part;
   }
   cells.set(to);
@@ -175,7 +179,7 @@ void PartOfWeek::apply(Cells& cells, Arena& arena) const {
 
 void IsNull::apply(Cells& cells, Arena& arena) const {
   cells.pack(arena);
-  const std::int64_t size = cells.size();
+  const std::int64_t size = cells.count();
   std::int64_t* flags = arena.take_filled<std::int64_t>(size, 0);
   if (cells.null != nullptr) {
     for (std::int64_t i = 0; i < size; ++i) flags[i] = cells.null[i] != 0;
@@ -198,6 +202,7 @@ void Fill::apply(Cells& cells, Arena& arena) const {
 }
 
 void Split::apply(Cells& cells, Arena& arena) const {
+  cells.spread(arena);
   cells.pack(arena);
   const auto for_row = [&](std::int64_t row, auto&& call) {
     for (std::int64_t i = cells.begin(row); i < cells.end(row); ++i) {
@@ -227,7 +232,10 @@ void Split::apply(Cells& cells, Arena& arena) const {
 }
 
 void Slice::apply(Cells& cells, Arena& arena) const {
-  if (cells.is_fixed()) return cells.keep_columns(start, stop);
+  if (cells.is_fixed()) {
+    cells.spread(arena);
+    return cells.keep_columns(start, stop);
+  }
   keep_ranges(cells, arena, [this](std::int64_t begin, std::int64_t end) {
     if (end - begin < stop) throw std::logic_error("columns outside of a row");
     return std::pair(begin + start, begin + stop);
@@ -236,6 +244,7 @@ void Slice::apply(Cells& cells, Arena& arena) const {
 
 void Truncate::apply(Cells& cells, Arena& arena) const {
   if (cells.is_fixed()) {
+    cells.spread(arena);
     const std::int64_t width = std::min(cells.width, length), start = keep_last ? cells.width - width : 0;
     return cells.keep_columns(start, start + width);
   }
@@ -250,6 +259,7 @@ void Truncate::apply(Cells& cells, Arena& arena) const {
 
 void Pad::apply(Cells& cells, Arena& arena) const {
   if (cells.is_fixed() && cells.width >= length) return;
+  cells.spread(arena);
   cells.pack(arena);
   std::int64_t* offsets = arena.take<std::int64_t>(cells.rows + 1);
   offsets[0] = 0;

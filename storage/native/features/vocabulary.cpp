@@ -44,7 +44,7 @@ void Vocabulary::fill(const std::vector<Given>& values) {
 
 template <class Value>
 void Vocabulary::place(const Value* values, Cells& cells, Arena& arena) const {
-  const std::int64_t size = cells.size();
+  const std::int64_t size = cells.count();
   const bool had_nulls = cells.null != nullptr;
   std::uint8_t* null = keep_unknown_ ? nullptr : cells.own_nulls(arena);
   std::int64_t* positions = arena.take<std::int64_t>(size);

@@ -153,12 +153,16 @@ def test_files_of_other_schemas_are_refused_by_file_and_column(tmp_path: Path) -
         opened(tmp_path, USER, keep=["more"])
 
 
+#: Text that every file has as a dictionary is read as one.
+TEXT = pa.dictionary(pa.int32(), pa.string())
+
+
 @pytest.mark.parametrize(
     ("first", "second", "kind"),
     [
         (pa.array([1], pa.int32()), pa.array([2**40]), pa.int64()),
         (pa.array(["a"]), pa.array([b"\xff"]), pa.binary()),
-        (pa.array(["a"]).dictionary_encode(), pa.array(["b"], pa.string_view()), pa.large_string()),
+        (pa.array(["a"]).dictionary_encode(), pa.array(["b"], pa.string_view()), TEXT),
         (pa.nulls(1), pa.array([1.5]), pa.float64()),
         (pa.array([1.5]), pa.nulls(1), pa.float64()),
         (pa.array([1], pa.date32()), pa.array([1], pa.timestamp("ns", tz="UTC")), pa.timestamp("us")),
@@ -204,3 +208,27 @@ def test_a_value_that_does_not_fit_names_its_file(tmp_path: Path) -> None:
     write(tmp_path / "b.parquet", user=pa.array([2**63], pa.uint64()))
     with pytest.raises(InvalidInput, match=r"b.parquet: row group 0 cannot be read"):
         opened(tmp_path, USER).read()
+
+
+def test_text_with_few_values_is_read_as_dictionaries(tmp_path: Path) -> None:
+    few, tags = ["a", None, "", "b"] * 5_000, [["x"], None, [], ["y", None]] * 5_000
+    many = [f"a value of its own, {number * 7919}" for number in range(20_000)]
+    for name in ("a.parquet", "b.parquet"):
+        write(tmp_path / name, few=few, many=many, tags=tags, note=few)
+    inputs = [InputSpec(name=name, dtype="BYTES") for name in ("few", "many", "note")]
+    inputs.append(InputSpec(name="tags", dtype="BYTES", kind="list"))
+    rows = opened(tmp_path, *inputs, keep=["note"])
+    assert rows.schema.field("few").type == TEXT
+    assert rows.schema.field("tags").type.value_type == TEXT
+    assert rows.schema.field("many").type == pa.string()
+    assert rows.schema.field("note").type == pa.string()  # it is copied, not only read
+    assert rows.read().to_pydict() == {"few": few * 2, "many": many * 2, "tags": tags * 2, "note": few * 2}
+    assert rows.range(3, 20_002).read().column("few").to_pylist() == (few * 2)[3:20_002]
+
+
+def test_a_file_without_dictionaries_keeps_others_from_being_read_as_such(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", word=["a", "b"])
+    pq.write_table(pa.table({"word": ["b", None]}), tmp_path / "b.parquet", use_dictionary=False)
+    rows = opened(tmp_path, InputSpec(name="word", dtype="BYTES"))
+    assert rows.schema.field("word").type == pa.string()
+    assert rows.read().to_pydict() == {"word": ["a", "b", "b", None]}

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.feather as feather
@@ -215,6 +216,19 @@ def test_damaged_files_are_an_error_or_left_out_and_named(tmp_path: Path) -> Non
     assert rows is not None
     assert rows.rows == 1000
     assert [Path(entry.path).name for entry in rows.skipped] == ["1.parquet", "2.parquet"]
+
+
+def test_an_arrow_file_that_is_damaged_inside_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table({"word": ["abcdefgh", "ijklmnop", "qrstuvwx"]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    offsets = np.array([0, 8, 16, 24], np.int32).tobytes()
+    content = path.read_bytes()
+    assert content.count(offsets) == 1
+    path.write_bytes(content.replace(offsets, np.array([0, 8, 2**30, 24], np.int32).tobytes()))
+    with pytest.raises(InvalidInput, match=r"a.arrow: record batch 0 cannot be read: .*offset"):
+        opened(path, InputSpec(name="word", dtype="BYTES")).read()
 
 
 def test_a_column_that_changes_its_type_in_file_7_is_named(tmp_path: Path) -> None:
