@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
 from storage.features.arrow_rows import ArrowEngine, TableColumns
-from trainer.data.cuts import ColumnsOfRows, cut_features
+from trainer.data.cuts import ColumnsOfRows, cut_inputs
 from trainer.data.targets import read_groups, read_labels, read_weights
 from trainer.data.times import newest_seconds
 from trainer.task_config import Targets
@@ -70,13 +69,13 @@ class BatchMaker:
         labels, weights = read_labels(table, self.targets), read_weights(table, self.targets)
         groups = read_groups(table, self.targets)
         found: list[Batch] = []
-        for number, features in enumerate([made] if table.num_rows <= rows else cut_features(made, rows)):
-            first, last = number * rows, number * rows + features.batch
+        for number, inputs in enumerate(cut_inputs(made, rows)):
+            first, last = number * rows, min(made.batch, (number + 1) * rows)
             found.append(
                 Batch(
-                    to_inputs(features),
+                    inputs,
                     labels[first:last],
-                    features.batch,
+                    last - first,
                     ColumnsOfRows(columns, first, last),
                     self._seconds(table, first, last),
                     None if weights is None else weights[first:last],
@@ -92,19 +91,5 @@ class BatchMaker:
 
 
 def to_inputs(features: FeatureBatch) -> dict[str, Tensor]:
-    """Returns the engine's arrays as tensors, without a copy.
-
-    Keys are the name of each dense group, and F.values and F.offsets for each ids feature F, with F.weights beside them
-    when its pooling is weighted.
-    """
-    inputs = {group: torch.from_numpy(values) for group, values in features.dense.items()}
-    shared: dict[int, Tensor] = {}  # features whose bags have the same ends share their offsets
-    for name, bags in features.ids.items():
-        offsets = shared.get(id(bags.offsets))
-        if offsets is None:
-            offsets = shared[id(bags.offsets)] = torch.from_numpy(bags.offsets)
-        inputs[f"{name}.values"] = torch.from_numpy(bags.values)
-        inputs[f"{name}.offsets"] = offsets
-        if bags.weights is not None:
-            inputs[f"{name}.weights"] = torch.from_numpy(bags.weights)
-    return inputs
+    """Returns the engine's arrays as tensors, as `cut_inputs` does for one batch: without a copy."""
+    return cut_inputs(features, max(1, features.batch))[0]

@@ -6,38 +6,44 @@ A call of the engine, and of Arrow for each column, costs more than the work on 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from storage.features import Column, FeatureBatch
-from storage.features.batch import Jagged
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def cut_features(made: FeatureBatch, rows: int) -> Iterator[FeatureBatch]:
-    """Yields the features of each `rows` rows, and of those that are left.
+def cut_inputs(made: FeatureBatch, rows: int) -> list[dict[str, Tensor]]:
+    """Returns the model's inputs for each `rows` rows, and for those that are left: at least for one batch.
 
-    Floats are copied, so that where they lie in memory does not depend on what else was made with them: kernels of
-    matrix products may round by that.
+    Keys are the name of each dense group, and F.values and F.offsets for each ids feature F, with F.weights beside them
+    when its pooling is weighted. Ids and weights are views of all that was made. Floats are copied, so that where they
+    lie in memory does not depend on what else was made with them: kernels of matrix products may round by that.
     """
-    bounds = [*range(0, made.batch, rows), made.batch]
-    ends: dict[int, list[Array]] = {}
-    for bags in made.ids.values():
-        if id(bags.offsets) not in ends:  # features share offsets
-            offsets = bags.offsets
-            ends[id(offsets)] = [offsets[i : j + 1] - offsets[i] for i, j in zip(bounds, bounds[1:], strict=False)]
-    starts = {key: np.cumsum([0, *(int(part[-1]) for part in parts)]).tolist() for key, parts in ends.items()}
-    for number, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        dense = {group: values[first:last].copy() for group, values in made.dense.items()}
-        ids = {}
-        for name, bags in made.ids.items():
-            key = id(bags.offsets)
-            places = slice(starts[key][number], starts[key][number + 1])
-            weights = None if bags.weights is None else bags.weights[places].copy()
-            ids[name] = Jagged(bags.values[places], ends[key][number], weights)
-        yield FeatureBatch(last - first, dense, ids)
+    bounds = [*range(0, made.batch, rows), made.batch] if made.batch > rows else [0, made.batch]
+    batches = list(zip(bounds, bounds[1:], strict=False))
+    found: list[dict[str, Tensor]] = [{} for _ in batches]
+
+    def put(key: str, parts: list[Tensor] | tuple[Tensor, ...]) -> None:
+        for inputs, part in zip(found, parts, strict=True):
+            inputs[key] = part
+
+    for group, values in made.dense.items():
+        parts = torch.split(torch.from_numpy(values), rows) if len(batches) > 1 else (torch.from_numpy(values),)
+        put(group, [part.clone() for part in parts] if len(batches) > 1 else parts)
+    known: dict[int, tuple[list[int], list[Tensor]]] = {}
+    for name, bags in made.ids.items():
+        if id(bags.offsets) not in known:  # features whose bags have the same ends share their offsets
+            offsets = torch.from_numpy(bags.offsets)
+            ends = [offsets[first : last + 1] - offsets[first] for first, last in batches]
+            known[id(bags.offsets)] = ([int(part[-1]) for part in ends], ends)
+        sizes, ends = known[id(bags.offsets)]
+        put(f"{name}.values", torch.split(torch.from_numpy(bags.values), sizes))
+        put(f"{name}.offsets", ends)
+        if bags.weights is not None:
+            weights = torch.split(torch.from_numpy(bags.weights), sizes)
+            put(f"{name}.weights", [part.clone() for part in weights] if len(batches) > 1 else weights)
+    return found
 
 
 class ColumnsOfRows(Mapping[str, Column]):

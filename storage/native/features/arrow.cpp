@@ -1,7 +1,6 @@
 #include "features/arrow.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -86,11 +85,12 @@ auto with_integers(const ArrowPart& part, Call&& call) {
 
 // Writes a byte for each of `count` bits from the bit `first` on, and returns whether all are ones.
 bool put_bits(const std::uint8_t* bits, std::int64_t first, std::int64_t count, std::uint8_t* to) {
-  std::int64_t i = 0, ones = 0;
+  std::int64_t i = 0;
+  std::uint8_t all = 0xFF;
   const auto put_one = [&] {
     const std::int64_t bit = first + i;
     to[i] = (bits[bit / 8] >> (bit % 8)) & 1;
-    ones += to[i++];
+    all &= to[i++] != 0 ? 0xFF : 0;
   };
   while (i < count && (first + i) % 8 != 0) put_one();
   for (; i + 8 <= count; i += 8) {
@@ -99,10 +99,10 @@ bool put_bits(const std::uint8_t* bits, std::int64_t first, std::int64_t count, 
     const std::uint64_t kept = (byte * 0x0101010101010101ull) & 0x8040201008040201ull;
     const std::uint64_t flags = (kept + 0x7F7F7F7F7F7F7F7Full) >> 7 & 0x0101010101010101ull;
     std::memcpy(to + i, &flags, sizeof flags);
-    ones += std::popcount(byte);
+    all &= byte;
   }
   while (i < count) put_one();
-  return ones == count;
+  return all == 0xFF;
 }
 
 // A flag for each value, 0 = null; nullptr when none is null.

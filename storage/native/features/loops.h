@@ -6,6 +6,8 @@
 
 namespace emberline::features {
 
+inline constexpr int kSmallLogs = 1024;
+
 // `to` overlaps no other argument.
 struct Loops {
   // buckets 0: 63 bits.
@@ -14,6 +16,8 @@ struct Loops {
   // power of two, or 0. count: those that are numbers.
   void (*bucketise)(const double* from, std::int64_t size, const double* boundaries, std::size_t half,
                     std::size_t count, std::int64_t* to);
+  // log1p, of 0 for what is less. known: those of 0 to kSmallLogs - 1: of counts they take a tenth of the time.
+  void (*log)(const double* from, std::int64_t size, const double* known, double* to);
   void (*clip)(const double* from, std::int64_t size, double min, double max, double* to);
   void (*affine)(const double* from, std::int64_t size, double scale, double shift, double* to);
   void (*widen)(const float* from, std::int64_t size, double* to);

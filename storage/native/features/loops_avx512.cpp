@@ -1,4 +1,6 @@
 // The loops for AVX-512. Compiled for it alone: nothing here may be linked into what runs elsewhere.
+#include <math.h>
+
 #include "features/hash.h"
 #include "features/loops.h"
 

@@ -50,6 +50,29 @@ void bucketise(const double* __restrict from, std::int64_t size, const double* _
   }
 }
 
+void log(const double* __restrict from, std::int64_t size, const double* __restrict known, double* __restrict to) {
+  for (std::int64_t first = 0; first < size; first += kBlock) {
+    const std::int64_t n = size - first < kBlock ? size - first : kBlock;
+    const double* given = from + first;
+    double values[kBlock], small[kBlock], back[kBlock];
+    std::int32_t whole[kBlock];
+    std::uint64_t others = 0;
+    // One step a loop: of several, the compiler makes branches. A null place may hold NaN, whose value does not matter.
+    for (std::int64_t i = 0; i < n; ++i) values[i] = given[i] > 0.0 ? given[i] : 0.0;
+    for (std::int64_t i = 0; i < n; ++i) small[i] = values[i] < kSmallLogs - 1 ? values[i] : kSmallLogs - 1;
+    for (std::int64_t i = 0; i < n; ++i) whole[i] = static_cast<std::int32_t>(small[i]);
+    for (std::int64_t i = 0; i < n; ++i) back[i] = whole[i];
+    for (std::int64_t i = 0; i < n; ++i) others |= back[i] == values[i] ? std::uint64_t{0} : std::uint64_t{1};
+    if (others == 0) {
+      for (std::int64_t i = 0; i < n; ++i) to[first + i] = known[whole[i]];
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) {
+        to[first + i] = back[i] == values[i] ? known[whole[i]] : ::log1p(values[i]);
+      }
+    }
+  }
+}
+
 void clip(const double* __restrict from, std::int64_t size, double min, double max, double* __restrict to) {
   for (std::int64_t i = 0; i < size; ++i) {
     const double value = from[i];
@@ -95,5 +118,5 @@ bool doubles_fit(const double* from, std::int64_t size) {
   return wrong == 0;
 }
 
-constexpr Loops kLoops{hash,        bucketise,  clip, affine, widen, narrow, singles_have_nan, doubles_have_nan,
+constexpr Loops kLoops{hash,        bucketise,  log, clip, affine, widen, narrow, singles_have_nan, doubles_have_nan,
                        singles_fit, doubles_fit};

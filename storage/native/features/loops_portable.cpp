@@ -1,4 +1,6 @@
 // The loops for every processor, and the choice of a set.
+#include <math.h>
+
 #include "features/hash.h"
 #include "features/loops.h"
 #include "rows/isa.h"

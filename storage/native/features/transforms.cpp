@@ -68,6 +68,15 @@ const T* filled(const T* from, const Cells& cells, const T& filler, Arena& arena
   return to;
 }
 
+const double* small_logs() {
+  static const std::vector<double> known = [] {
+    std::vector<double> made;
+    for (int value = 0; value < kSmallLogs; ++value) made.push_back(std::log1p(static_cast<double>(value)));
+    return made;
+  }();
+  return known.data();
+}
+
 std::int64_t floor_divided(std::int64_t value, std::int64_t by) { return value / by - (value % by < 0); }
 
 std::int64_t left_over(std::int64_t value, std::int64_t by) {
@@ -138,8 +147,7 @@ void Log::apply(Cells& cells, Arena& arena) const {
   const std::int64_t size = cells.count();
   const double* from = cells.floats();
   double* to = arena.take<double>(size);
-  // std::max(x, 0) would not do: a null place may hold NaN, and its value does not matter.
-  for (std::int64_t i = 0; i < size; ++i) to[i] = std::log1p(from[i] > 0.0 ? from[i] : 0.0);
+  loops().log(from, size, small_logs(), to);
   cells.set(to);
 }
 

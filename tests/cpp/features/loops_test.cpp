@@ -72,6 +72,24 @@ TEST(values_find_their_bucket) {
   }
 }
 
+TEST(logarithms_are_those_of_log1p) {
+  std::vector<double> known;
+  for (int value = 0; value < kSmallLogs; ++value) known.push_back(std::log1p(value));
+  for (const std::int64_t size : kLengths) {
+    for (const bool counts : {false, true}) {
+      std::vector<double> from = numbers(size), to(from.size()), expected;
+      for (double& value : from) value = counts ? std::floor(value * 500.0) : value;
+      for (const double value : from) expected.push_back(std::log1p(value > 0.0 ? value : 0.0));
+      loops().log(from.data(), size, known.data(), to.data());
+      CHECK(same_bits(to, expected));
+    }
+    const std::vector<double> from(static_cast<std::size_t>(size), 1023.0);
+    std::vector<double> to(from.size()), expected(from.size(), std::log1p(1023.0));
+    loops().log(from.data(), size, known.data(), to.data());
+    CHECK(same_bits(to, expected));
+  }
+}
+
 TEST(numbers_are_clipped_scaled_and_converted) {
   for (const std::int64_t size : kLengths) {
     const std::vector<double> from = numbers(size);
