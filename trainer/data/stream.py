@@ -7,7 +7,6 @@ Of several processes that train together, each reads a share of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -18,25 +17,8 @@ from storage.data import DataRows, RowBlock
 from trainer.data.prefetch import mapped
 from trainer.data.shares import Share
 
-
-@dataclass(frozen=True)
-class Window:
-    """Rows among which the order is random, or rows in the order of their file."""
-
-    table: Any
-    #: The rows of `table` in the order in which they are seen, (N,); None for the order of the table.
-    order: np.ndarray[Any, Any] | None
-
-    @property
-    def rows(self) -> int:
-        """The number N of rows."""
-        return self.table.num_rows if self.order is None else len(self.order)
-
-    def part(self, start: int, count: int) -> Any:
-        """Returns at most `count` rows from `start` on, a pyarrow Table."""
-        if self.order is None:
-            return self.table.slice(start, count)
-        return self.table.take(pa.array(self.order[start : start + count]))
+#: Rows of a column that are taken at once where it is too large to be taken as a whole.
+_PART_ROWS = 8_192
 
 
 class RowStream:
@@ -74,17 +56,19 @@ class RowStream:
         """
         return self.cut(self.windows(epoch, skip_batches=skip_batches))
 
-    def windows(self, epoch: int, *, skip_batches: int = 0) -> Iterator[Window]:
-        """Reads the windows of an epoch, without the rows of the first batches: a stage of its own before `cut`."""
+    def windows(self, epoch: int, *, skip_batches: int = 0) -> Iterator[Any]:
+        """Reads the windows of an epoch, without the rows of the first batches, as pyarrow Tables in their order: a
+        stage of its own before `cut`.
+        """
         skipped = skip_batches * self._batch_size
         for before, number, table in self._tables(epoch, skipped):
             skip = max(0, skipped - before)
             if self._shuffle_rows is None:
-                yield Window(table.slice(skip), None)
+                yield table.slice(skip)
             else:
-                yield Window(table.combine_chunks(), self._order(epoch, number, table.num_rows)[skip:])
+                yield _taken(table, self._order(epoch, number, table.num_rows)[skip:])
 
-    def cut(self, windows: Iterable[Window], together: int = 1) -> Iterator[Any]:
+    def cut(self, windows: Iterable[Any], together: int = 1) -> Iterator[Any]:
         """Yields pyarrow Tables of batch_size rows: those of the windows, one after the other.
 
         together: how many batches a table holds.
@@ -94,17 +78,17 @@ class RowStream:
         for window in windows:
             start = 0
             if left is not None:
-                part = window.part(0, rows - left.num_rows)
-                left, start = pa.concat_tables([left, part]), part.num_rows
+                start = rows - left.num_rows
+                left = pa.concat_tables([left, window.slice(0, start)])
                 if left.num_rows < rows:
                     continue
                 yield left
                 left = None
-            while start + rows <= window.rows:
-                yield window.part(start, rows)
+            while start + rows <= window.num_rows:
+                yield window.slice(start, rows)
                 start += rows
-            if start < window.rows:
-                left = window.part(start, rows)
+            if start < window.num_rows:
+                left = window.slice(start)
         if left is not None:
             yield left
 
@@ -165,3 +149,20 @@ class RowStream:
                 window, rows = [], 0
         if window:
             yield window
+
+
+def _taken(table: Any, order: np.ndarray[Any, Any]) -> Any:
+    """Returns rows of a table. order: those to return, (N,).
+
+    Each column is taken as a whole, because rows from everywhere are found fastest while it stays in the cache.
+    """
+    chosen = pa.array(order)
+    taken = []
+    for column in table.columns:
+        whole = column.combine_chunks()
+        if isinstance(whole, pa.ChunkedArray):  # over 2 GiB of text; what is taken at once has to be less
+            parts = [whole.take(chosen.slice(start, _PART_ROWS)) for start in range(0, len(order), _PART_ROWS)]
+            taken.append(pa.chunked_array([chunk for part in parts for chunk in part.chunks], column.type))
+        else:
+            taken.append(whole.take(chosen))
+    return pa.table(taken, schema=table.schema)
