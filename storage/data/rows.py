@@ -230,7 +230,7 @@ def _encoded_types(encoded: Sequence[Mapping[str, Any]], wanted: Wanted) -> dict
 
 
 def _in_types(schema: Any, types: Mapping[str, Any]) -> Any:
-    return pa.schema([pa.field(entry.name, types.get(entry.name, entry.type)) for entry in schema])
+    return pa.schema([entry.with_type(types.get(entry.name, entry.type)) for entry in schema])
 
 
 def _damage(blocks: Sequence[RowBlock]) -> str:
