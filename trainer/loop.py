@@ -110,7 +110,10 @@ class TrainingLoop:
 
     def begin_at_means(self) -> None:
         """Lets regressions begin at the mean label of the first rows. For a new run that starts from nothing else."""
-        begin_at_means(self.model, self._stream().epoch(0), self.config.targets)
+        targets = self.config.targets
+        labels = self._rows.only({*targets.numbers, *targets.texts})
+        stream = BatchFlow(self.config, labels, self._profile).stream(in_order=False)
+        begin_at_means(self.model, stream.epoch(0), targets)
 
     def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
         """Publishes from this call on. A snapshot that the publisher has pending is written first."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -54,6 +54,11 @@ class RowBlock:
             where = "" if _names_its_place(error) else f"{block} cannot be read: "
             raise InvalidInput(f"{self.file.path}: {where}{error}", field="data") from error
         return pa.table(columns, schema=schema)
+
+    def only(self, names: Collection[str]) -> Self:
+        """Returns the same rows, of which `read` reads some columns."""
+        kept = [entry for entry in self.own if entry.name in names]
+        return replace(self, own=pa.schema(kept or list(self.own)[:1]))  # a file knows its rows by a column
 
     def place_of(self, row: int) -> str:
         """Returns the file and the row or line of a row of this block, counted from 0, for people."""
@@ -159,6 +164,11 @@ class DataRows:
         kept = cut_blocks(self.blocks, start, stop)
         fingerprint = hashlib.sha256(f"{self.fingerprint}[{start}:{stop}]".encode()).hexdigest()
         return replace(self, blocks=tuple(kept), fingerprint=fingerprint)
+
+    def only(self, names: Collection[str]) -> DataRows:
+        """Returns the same rows with some of their columns."""
+        kept = pa.schema([entry for entry in self.schema if entry.name in names])
+        return replace(self, blocks=tuple(block.only(names) for block in self.blocks), schema=kept)
 
     def place_of(self, row: int) -> str:
         """Returns the file, and the row or line in it, of a row of the data, for people."""

@@ -11,6 +11,7 @@ N rows of a block.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +54,10 @@ class SampledBlock(RowBlock):
     def read(self, schema: Any) -> Any:
         """Reads the kept rows as `RowBlock.read` does."""
         return self.whole.read(schema).take(pa.array(self.kept[self.skip : self.skip + self.rows]))
+
+    def only(self, names: Collection[str]) -> SampledBlock:
+        """Returns the same rows, of which `read` reads some columns."""
+        return replace(super().only(names), whole=self.whole.only(names))
 
     def place_of(self, row: int) -> str:
         """Returns the file and the row or line of a kept row."""

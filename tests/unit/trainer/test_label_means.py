@@ -14,8 +14,10 @@ import torch
 from trainer import train
 from trainer.config import TrainConfig, parse_text
 from trainer.data import BatchMaker, DataRows, Wanted
+from trainer.data.negative_sampling import sampled_negatives
 from trainer.label_means import begin_at_means
 from trainer.models import MODELS, RankingModel, build_model, build_tables
+from trainer.row_sources import training_rows
 
 TEXT = """
 model_name: m
@@ -54,6 +56,25 @@ def test_only_the_head_of_the_regression_begins_at_the_mean(kind: str) -> None:
     after = outputs(model)
     assert float(after[3]) == 510.0
     assert torch.equal(torch.cat([before[:3], before[4:]]), torch.cat([after[:3], after[4:]]))
+
+
+def test_the_mean_is_read_of_the_labels_alone(tmp_path: Path) -> None:
+    config = parse_text(TEXT.replace("MODEL", "deepfm"))
+    pq.write_table(rows(500.0), tmp_path / "a.parquet", row_group_size=150)
+    data = training_rows(config, tmp_path)
+    labels = data.only({*config.targets.numbers, *config.targets.texts})
+    assert sorted(labels.schema.names) == ["amount", "bought", "kind"]
+    assert labels.read().equals(data.read().select(labels.schema.names))
+    assert [sorted(block.own.names) for block in labels.blocks] == [["amount", "bought", "kind"]] * 3
+    sampled = sampled_negatives(data, config.targets.tasks[2], 0.5, 1)
+    assert sampled.only({"amount"}).read().equals(sampled.read().select(["amount"]))
+
+
+def test_a_label_may_be_the_value_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "amount=510").mkdir()
+    pq.write_table(rows(500.0).drop_columns("amount"), tmp_path / "amount=510" / "a.parquet")
+    data = training_rows(parse_text(TEXT.replace("MODEL", "deepfm")), tmp_path)
+    assert data.only({"amount"}).read().column("amount").to_pylist() == [510] * 400
 
 
 @pytest.mark.parametrize("kind", sorted({*MODELS} - {"two_tower"}))  # its output is a product without a bias
