@@ -69,8 +69,8 @@ def label_warnings(ranges: Ranges | None, targets: Targets, negative_sampling: f
 def metric_warnings(metrics: Mapping[str, Mapping[str, float | None]]) -> list[str]:
     """Returns a sentence for each metric of an evaluation, by task and name, that its rows did not allow."""
     return [
-        f"the task {task!r} has no {name}: "
-        f"{_WITHOUT.get(name.partition('@')[0], 'none of them has a label')}, of the rows to evaluate on"
+        f"the task {task!r} has no {name} on the rows to evaluate on: "
+        f"{_WITHOUT.get(name.partition('@')[0], 'none of them has a label and a weight')}"
         for task, values in metrics.items()
         for name, value in values.items()
         if value is None

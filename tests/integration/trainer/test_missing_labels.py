@@ -119,7 +119,9 @@ def test_labels_that_leave_nothing_to_learn_are_said_at_the_end_and_reported(
     assert words in warnings[0]
     assert all(f"warning: {text}\n" in done.output for text in warnings)
     if not task:
-        assert "the task 'like' has no auc: their labels are all of one kind" in "".join(warnings[1:])
+        assert "the task 'like' has no auc on the rows to evaluate on: their labels are all of one kind" in "".join(
+            warnings[1:]
+        )
         return
     pq.write_table(table.slice(0, 200), tmp_path / "newer.parquet")
     more = ["--data", str(tmp_path / "newer.parquet"), "--repository", str(tmp_path / "models"), "--quiet"]
