@@ -20,7 +20,7 @@ _FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes
 # Settings of a table that say which rows it has, and what their values mean.
 _OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")
 # Of `data`: another file that is left out makes other data, which is compared itself.
-_FREE_OF_DATA = {"read_threads", "on_damaged"}
+_FREE_OF_DATA = {"read_threads", "column_threads", "on_damaged"}
 # Settings that have keys of their own.
 _IN_PARTS = ("inputs", "features", "tables", "label", "tasks", "sample_weight")
 # Settings of a task that say what its head computes.
@@ -69,7 +69,8 @@ def check_same_training(trained: Settings, config: TrainConfig, folder: Path) ->
     if changes:
         raise ChangedConfig(
             f"{folder}: was trained with another configuration: {_listed(changes)}. On resume only "
-            f"{', '.join((*_FREE_ON_RESUME, *_FREE_OF_TABLES))}, data.read_threads, data.on_damaged, tasks.metrics, "
+            f"{', '.join((*_FREE_ON_RESUME, *_FREE_OF_TABLES))}, "
+            f"{', '.join(f'data.{name}' for name in sorted(_FREE_OF_DATA))}, tasks.metrics, "
             "publish and tracking may change; give the configuration that the run began with, or start a new run in "
             "another folder from this one (start_from, --from)",
             field="resume",

@@ -48,6 +48,8 @@ class DataOptions(StrictModel):
     block_rows: Annotated[int, Field(ge=1, le=1 << 24)] = 65_536
     #: Threads that read blocks of rows ahead of training; the order of the rows is the same for any number.
     read_threads: Annotated[int, Field(ge=1, le=64)] = 1
+    #: Threads that decode the columns of a block of Parquet or Arrow, for all blocks together.
+    column_threads: Annotated[int, Field(ge=1, le=256)] = 1
     #: What a file that cannot be read means: an error, or that it is left out and named.
     on_damaged: Literal["fail", "skip"] = "fail"
     #: Values of columns that some files, or all of them, do not have.

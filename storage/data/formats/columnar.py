@@ -60,7 +60,7 @@ class Parquet(_Columnar):
             file.place.open() as source,
             pq.ParquetFile(source, metadata=known.metadata, read_dictionary=text) as parquet,
         ):
-            return parquet.read_row_group(block.start, columns=schema.names, use_threads=False)
+            return parquet.read_row_group(block.start, columns=schema.names, use_threads=_are_many(options))
 
 
 class Orc(_Columnar):
@@ -114,7 +114,8 @@ class Arrow(_Columnar):
         with file.place.open() as source:
             there = pa.ipc.open_file(source).schema
             fields = [there.get_field_index(name) for name in schema.names]
-            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+            reading = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=_are_many(options))
+            reader = pa.ipc.open_file(source, options=reading)
             batch = reader.get_batch(block.start)
             batch.validate(full=True)  # Arrow trusts what a file says of its memory, and so does the feature engine
             return pa.Table.from_batches([batch])
@@ -135,6 +136,13 @@ class Memory(_Columnar):
     def read(self, file: DataFile, options: DataOptions, block: Block, schema: Any) -> Any:
         """Takes a part of the table, without a copy."""
         return file.table.select(schema.names).slice(block.start * options.block_rows, block.rows)
+
+
+def _are_many(options: DataOptions) -> bool:
+    """Returns whether several threads decode the columns; sets the size of the one pool that Arrow has in a process."""
+    if options.column_threads > 1 and pa.cpu_count() != options.column_threads:
+        pa.set_cpu_count(options.column_threads)
+    return options.column_threads > 1
 
 
 @dataclass(frozen=True)

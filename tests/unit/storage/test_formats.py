@@ -349,3 +349,19 @@ def test_options_of_text_that_cannot_work_are_named_once() -> None:
     for options in ({"delimiter": ";", "quote": ";"}, {"quote": ","}, {"format": "tsv", "quote": "\t"}):
         with pytest.raises(ValidationError, match=r"quote: .* is the delimiter too"):
             DataOptions(**options)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_threads_of_columns_change_no_row(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"wide{suffix}"
+    table = pa.table({f"user_{column}": np.arange(1000) * column for column in range(40)})
+    pq.write_table(table, path) if suffix == ".parquet" else feather.write_feather(table, path)
+    inputs = [InputSpec(name=name, dtype="INT64") for name in table.column_names]
+    before = pa.cpu_count()
+    try:
+        one, many = (opened(path, *inputs, column_threads=count).read() for count in (1, 3))
+        assert pa.cpu_count() == 3
+    finally:
+        pa.set_cpu_count(before)
+    assert one.equals(many)
+    assert one.select(table.column_names).equals(table)
