@@ -41,8 +41,8 @@ def in_order(config_of: Make) -> TrainConfig:
 
 
 def same(first: TrainReport, second: TrainReport, data: Path) -> bool:
-    scores = [load_trained(report.output).predict(data) for report in (first, second)]
-    return first.steps == second.steps and np.array_equal(*scores)
+    before, after = (load_trained(report.output).predict(data) for report in (first, second))
+    return first.steps == second.steps and np.array_equal(before, after)
 
 
 @contextmanager

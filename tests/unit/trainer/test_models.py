@@ -140,7 +140,9 @@ def test_what_dcnv2_reads_of_a_feature_begins_as_of_one_feature_alone(options: s
     config = parse_text(text.replace("tables: [", "tables: [{name: u, dim: 64}, "))
     built = build_model(config, build_tables(config))
     assert isinstance(built, DcnV2)
-    weight = built.top[0].weight.detach()[0].abs()  # type: ignore[operator]
+    first = built.top[0]
+    assert isinstance(first, torch.nn.Linear)
+    weight = first.weight.detach()[0].abs()
     assert 0.15 < weight[:16].max() <= 0.25, "1 / sqrt(16)"
     assert weight[16:80].max() <= 0.125 < 1.5 * weight[16:80].max(), "1 / sqrt(64)"
 
