@@ -57,8 +57,6 @@ class Head(Part):
     format: int = Field(default=1, ge=1, le=1)
     #: Grows by one with every write, so that no two contents have the same tag.
     generation: int = Field(default=0, ge=0)
-    #: Random; by it a writer whose answer got lost recognises its own write.
-    write: str = ""
     #: Ascending by number.
     versions: tuple[VersionObject, ...] = ()
     #: The largest number that a version ever had, so that none is used again.
@@ -175,6 +173,8 @@ class Head(Part):
     def deleted(self, paths: Iterable[str]) -> Head:
         """Returns the head after the objects of folders that were leaving are deleted."""
         gone = set(paths)
+        if not any(each.path in gone for each in self.leaving):
+            return self
         return self._changed(leaving=tuple(each for each in self.leaving if each.path not in gone))
 
     def _changed(self, **update: Any) -> Head:

@@ -16,11 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from storage.errors import ConfigError, NotFound, ObjectStoreError, Unsupported
-
-T = TypeVar("T")
 
 SCHEMES = ("s3", "gs", "az", "file")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(/?.*)", re.DOTALL)
@@ -28,6 +26,8 @@ _CONNECT_S, _REQUEST_S = 5, 60
 # A store that answers 5xx is asked again for this long; whoever reads asks again at the next look anyway.
 _RETRY_S = 30
 _RETRIES = 1000
+# Writers of one object that may be first, one after the other.
+_EDITS = 100
 # Files beyond this go up in several pieces.
 _PIECE_BYTES = 16 << 20
 _WORDS = 300
@@ -130,6 +130,30 @@ class ObjectStore:
                     raise Changed(key) from None
         self._count(bytes_written=len(data))
         return str(result["e_tag"])
+
+    def edit(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Replaces an object by what `change` makes of it, and returns what is there then.
+
+        change: takes None when there is no object, returns None when nothing is to be changed; called again when
+        another writer was first. After a write whose answer got lost it finds its work done. Raises ObjectStoreError.
+        """
+        for _ in range(_EDITS):
+            try:
+                found = self.read(key)
+            except NotFound:
+                found = None
+            data = change(None if found is None else found.data)
+            if data is None:
+                return None if found is None else found.data
+            try:
+                if found is None:
+                    self.create(key, data)
+                else:
+                    self.replace(key, data, found.tag)
+            except (Changed, Taken):
+                continue
+            return data
+        raise ObjectStoreError(f"{self.url}/{key}: other writers keep changing it; try again")
 
     def upload(self, key: str, path: Path) -> None:
         """Writes a file, whatever was there."""
@@ -308,13 +332,3 @@ def _reason(error: Exception) -> str:
     if message is not None:
         text += f" {message[1]}" + (f" ({message[2].strip()})" if message[2] else "")
     return text[:_WORDS] or type(error).__name__
-
-
-def retrying(work: Callable[[], T], *, attempts: int) -> T:
-    """Does `work` until it meets no other writer, so often. Raises ObjectStoreError when others keep winning."""
-    for _ in range(attempts):
-        try:
-            return work()
-        except (Changed, Taken) as error:
-            key = error
-    raise ObjectStoreError(f"{key}: other writers keep changing it; try again")

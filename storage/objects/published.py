@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from storage.checkpoint.signed import MANIFEST
 from storage.errors import CheckpointError, NotFound, ObjectStoreError, UnsafeArtifact
 from storage.objects.catalog import ModelNames
 from storage.objects.head import HEAD, DeltaObject, Head, VersionObject, delta_path, needed
-from storage.objects.object_store import Changed, Object, ObjectStore, Taken, join
+from storage.objects.object_store import ObjectStore, Taken, join
 
 M = TypeVar("M", Manifest, DeltaManifest)
 
@@ -47,34 +46,29 @@ class PublishedModel:
 
     def head(self) -> Head:
         """Returns what is published; an empty head before the first version. Raises ObjectStoreError."""
-        return self._read()[0]
+        try:
+            found = self.look(None)
+        except NotFound:
+            return Head()
+        assert found is not None
+        return found[0]
 
     def look(self, tag: str | None) -> tuple[Head, str] | None:
         """Returns the head and its tag; None while it is that of `tag`. Raises NotFound before the first version."""
         found = self.objects.read(join(self.name, HEAD), unless=tag)
-        return None if found is None else (self._parsed(found), found.tag)
+        return None if found is None else (self._parsed(found.data), found.tag)
 
     def update(self, change: Callable[[Head], Head]) -> Head:
         """Changes head.json by compare-and-swap and returns it. change: called again when another writer was first."""
-        for _ in range(_ATTEMPTS):
-            head, tag = self._read()
+
+        def edited(data: bytes | None) -> bytes | None:
+            head = self._parsed(data)
             changed = change(head)
             if changed is head:
-                return head
-            own = secrets.token_hex(8)
-            changed = changed.model_copy(update={"generation": head.generation + 1, "write": own})
-            key, data = join(self.name, HEAD), changed.to_bytes()
-            try:
-                if tag is None:
-                    self.objects.create(key, data)
-                else:
-                    self.objects.replace(key, data, tag)
-            except (Changed, Taken):
-                # The store may have written it although its first answer was lost.
-                if self._read()[0].write != own:
-                    continue
-            return changed
-        raise ObjectStoreError(f"{self.url}/{HEAD}: other writers keep changing it; try again")
+                return None
+            return changed.model_copy(update={"generation": head.generation + 1}).to_bytes()
+
+        return self._parsed(self.objects.edit(join(self.name, HEAD), edited))
 
     def claim_version(self, snapshot: str, number: int | None = None) -> int:
         """Returns the number that a new version may have. number: the only one that will do.
@@ -198,16 +192,8 @@ class PublishedModel:
         assert found is not None
         return found.data
 
-    def _read(self) -> tuple[Head, str | None]:
-        try:
-            found = self.objects.read(join(self.name, HEAD))
-        except NotFound:
-            return Head(), None
-        assert found is not None
-        return self._parsed(found), found.tag
-
-    def _parsed(self, found: Object) -> Head:
-        return Head.from_bytes(found.data, f"{self.url}/{HEAD}")
+    def _parsed(self, data: bytes | None) -> Head:
+        return Head() if data is None else Head.from_bytes(data, f"{self.url}/{HEAD}")
 
     def _claim(self, name: str, snapshot: str) -> bool:
         key = join(self.name, "claims", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,27 @@ def keys_of(url: str) -> list[str]:
 
     store = obstore.store.from_url(url, client_options={"allow_http": True})
     return sorted(entry["path"] for page in obstore.list(store) for entry in page)
+
+
+class DyingStore(ObjectStore):
+    """The store as a process sees it that dies before its write number `left`, counted from 0."""
+
+    left = 10**6
+
+    def create(self, key: str, data: bytes) -> str:
+        self._write()
+        return super().create(key, data)
+
+    def replace(self, key: str, data: bytes, tag: str) -> str:
+        self._write()
+        return super().replace(key, data, tag)
+
+    def upload(self, key: str, path: Path) -> None:
+        self._write()
+        super().upload(key, path)
+
+    @classmethod
+    def _write(cls) -> None:
+        DyingStore.left -= 1
+        if DyingStore.left < 0:
+            raise KeyboardInterrupt

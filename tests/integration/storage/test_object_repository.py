@@ -27,32 +27,7 @@ from storage.objects.mirror import RepositoryMirror
 from storage.objects.object_store import Changed, Taken
 from storage.objects.published import PublishedModel
 from tests.integration.serving.planted import NAME, Planted, World
-from tests.support.object_store import keys_of
-
-
-class Dying(ObjectStore):
-    """The store as a process sees it that dies before its `left`-th write."""
-
-    def __init__(self, url: str, left: int) -> None:
-        super().__init__(url)
-        self.left = left
-
-    def _write(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-    def create(self, key: str, data: bytes) -> str:
-        self._write()
-        return super().create(key, data)
-
-    def replace(self, key: str, data: bytes, tag: str) -> str:
-        self._write()
-        return super().replace(key, data, tag)
-
-    def upload(self, key: str, path: Path) -> None:
-        self._write()
-        super().upload(key, path)
+from tests.support.object_store import DyingStore, keys_of
 
 
 def put(model: PublishedModel, snapshot: Planted) -> None:
@@ -139,6 +114,7 @@ def test_a_publisher_that_dies_before_any_write_leaves_nothing_half_and_goes_on(
     first: Planted,
     store_url: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     is_delta: bool,
 ) -> None:
     alive = PublishedModel(ObjectStore(store_url), NAME)
@@ -149,9 +125,9 @@ def test_a_publisher_that_dies_before_any_write_leaves_nothing_half_and_goes_on(
         snapshot, before = world.change(first), ["1"]
     writes = 0
     while True:
-        dying = Dying(store_url, writes)
+        monkeypatch.setattr(DyingStore, "left", writes)
         try:
-            put(PublishedModel(dying, NAME), snapshot)
+            put(PublishedModel(DyingStore(store_url), NAME), snapshot)
             break
         except KeyboardInterrupt:
             writes += 1
@@ -314,7 +290,7 @@ def test_a_hostile_object_is_refused_by_name(
 
 
 def test_names_of_models_that_leave_the_folder_are_refused(store_url: str, tmp_path: Path) -> None:
-    ObjectStore(store_url).create("models.json", b'{"format":1,"models":["../../etc"],"write":""}')
+    ObjectStore(store_url).create("models.json", b'{"format":1,"models":["../../etc"]}')
     mirror = mirror_of(store_url, tmp_path / "copy")
     with pytest.raises(UnsafeArtifact, match=r"models.json: is not a list of models"):
         mirror.once()

@@ -12,7 +12,7 @@ from storage.objects import ObjectStore
 from storage.objects.mirror import RepositoryMirror
 from storage.objects.published import PublishedModel
 from tests.e2e.planted_world import World, snapshot_of
-from tests.support.object_store import keys_of
+from tests.support.object_store import DyingStore, keys_of
 from trainer.publishing import target as targets
 
 NAME = "planted"
@@ -81,28 +81,8 @@ def test_an_emptied_store_gets_a_version(store_url: str, tmp_path: Path) -> None
 def test_a_publisher_that_ends_between_any_two_writes_finishes_what_was_pending(
     store_url: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
-    left = [10**6]
-
-    class Dying(ObjectStore):
-        def create(self, key: str, data: bytes) -> str:
-            self._write()
-            return super().create(key, data)
-
-        def replace(self, key: str, data: bytes, tag: str) -> str:
-            self._write()
-            return super().replace(key, data, tag)
-
-        def upload(self, key: str, path: Path) -> None:
-            self._write()
-            super().upload(key, path)
-
-        @staticmethod
-        def _write() -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(targets, "ObjectStore", Dying)
+    monkeypatch.setattr(targets, "ObjectStore", DyingStore)
+    monkeypatch.setattr(DyingStore, "left", 10**6)
     world = world_at(store_url)
     world.publish("version")
     deltas = 0
@@ -111,13 +91,13 @@ def test_a_publisher_that_ends_between_any_two_writes_finishes_what_was_pending(
         world.plant(10, removed=1)
         pending = world.publisher.prepare("delta")
         world.note(pending.snapshot)
-        left[0] = writes
+        DyingStore.left = writes
         died = False
         try:
             world.publisher.write()
         except KeyboardInterrupt:
             died = True
-            left[0] = 10**6
+            DyingStore.left = 10**6
             if lost:
                 shutil.rmtree(home / ".cache")
             world.publisher.write()
