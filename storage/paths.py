@@ -1,4 +1,4 @@
-"""Checks the paths that callers give: all files are in local folders, and a URL is refused with an error."""
+"""Checks the paths that callers give where only local ones will do: a URL is refused with an error."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Snapshots:
         self._published_at = time.monotonic()
         self.written += self._publisher.written
         for path in self._publisher.written:
-            self._display.say(f"published {path}")
+            self._display.say(f"published {self._publisher.shown(path)}")
         return folder
 
     def write_pending(self) -> None:

@@ -155,9 +155,9 @@ def convert(
     """Write the rows of IN as the Parquet file OUT.
 
     IN is a file, a folder with or without partitions, a pattern in quotes, or a URL, of CSV, TSV, libsvm (each also
-    compressed), ORC, Arrow or
-    Parquet. Training reads all of these directly; Parquet is read faster, because only the columns in use are. OUT
-    appears when it is complete. A row that cannot be read stops it, and is named by its file and line.
+    compressed), ORC, Arrow or Parquet. Training reads all of these directly; Parquet is read faster, because only the
+    columns in use are. OUT appears when it is complete. A row that cannot be read ends the command, and is named by its
+    file and line.
     """
     from storage.data import convert as convert_data
 

@@ -54,7 +54,8 @@ Examples:
 @click.option(
     "--quantiles",
     type=click.IntRange(2, 1024),
-    help="Cut every column of numbers into so many ranges of equally many rows, each with a row of a table.",
+    help="Cut every column of numbers into so many ranges of equally many rows, fewer where values are equal, each "
+    "with a row of a table. Default: as the column suggests.",
 )
 @click.option("--delimiter", help="What stands between two columns of text.  [default: a comma, in TSV a tab]")
 @DATA_CONFIG

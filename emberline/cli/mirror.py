@@ -42,7 +42,9 @@ Examples:
 @click.option("--model", "models", multiple=True, help="Copy this model only; may be given several times.")
 @click.option("--once", is_flag=True, help="Copy what is there now, and end.")
 @click.option("--all", "everything", is_flag=True, help="Every version and delta, not only what a server needs.")
-@click.option("--poll", "poll_s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds.")
+@click.option(
+    "--poll", "poll_s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between looks."
+)
 @click.option("--rate", type=BYTES, help="Bytes a second that may come, such as 200MiB. Default: no bound.")
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
@@ -57,12 +59,12 @@ def command(
 ) -> None:
     """Keep a folder like the repository of an object store: from SOURCE, a URL, to TARGET, a folder.
 
-    Servers of one machine may read that folder (emberline serve --model-repository FOLDER), so that a node asks the
-    store once. It holds the versions that each model's policy asks for and the deltas that lead to the newest
-    snapshots; what leaves the store leaves the folder. Ctrl-C ends it.
+    Servers of one machine may read that folder (emberline serve --model-repository FOLDER), so that a machine asks the
+    object store once. It holds the versions that each model's policy asks for and the deltas that lead to the newest
+    snapshots; what leaves the object store leaves the folder. Ctrl-C ends it.
 
-    From a folder to a URL, it uploads the versions and deltas that the store has not, and ends. Credentials come from
-    the environment, as docs/object-stores.md says.
+    From a folder to a URL, it uploads the versions and deltas that the object store has not, and ends. Credentials come
+    from the environment, as docs/object-stores.md says.
     """
     if is_url(source) == is_url(target):
         raise InvalidInput(

@@ -38,7 +38,7 @@ Examples:
     required=True,
     help="Model repository that RUN was published into, a folder or a URL such as s3://bucket/models.",
 )
-@click.option("--valid", type=DataArgument(), help="File or folder to evaluate on, before and after.")
+@click.option("--valid", type=DataArgument(), help="File, folder, pattern or URL to evaluate on, before and after.")
 @click.option("--every-steps", type=click.IntRange(1), help="Publish a delta after so many steps.")
 @click.option("--every-rows", type=click.IntRange(1), help="Publish a delta after so many rows.")
 @click.option("--every-seconds", type=click.FloatRange(0, min_open=True), help="Publish a delta after so many seconds.")

@@ -75,7 +75,7 @@ class Document:
             *self._tables(),
             "",
             *_comment(self.remark),
-            f"model: {self.network}",
+            f"model: {self.network}".replace(": \n", ":\n"),
             *_comment("How fast ids learn that are seen once: docs/tuning.md."),
             "optimizer:",
             *(f"  {line}" for line in optimizer(self.model, self._steps())),

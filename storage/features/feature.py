@@ -71,7 +71,7 @@ class InputSpec(StrictModel):
 
     @model_serializer(mode="wrap")
     def _without_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A spec without nested lists is written as before there were any.
+        # Servers that do not know `flatten` read all specs but those that need it.
         return {key: value for key, value in handler(self).items() if key != "flatten" or value}
 
     @model_validator(mode="after")

@@ -12,10 +12,10 @@ from storage.errors import ConfigError
 
 @dataclass(frozen=True)
 class Share:
-    """Says which rows one process of several reads: those of one run of blocks, in the order of the epoch.
+    """Says which rows one process of several reads: consecutive ones, in the order of the epoch.
 
     Every process has the same number of rows, so that none waits for a batch that another one does not have. A block at
-    the border of two runs is read by both, and each takes its own rows of it. Raises ConfigError for numbers that do
+    the border of two shares is read by both, and each takes its own rows of it. Raises ConfigError for numbers that do
     not go together.
     """
 

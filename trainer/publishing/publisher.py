@@ -186,7 +186,7 @@ class Publisher:
                     folder, lineage = self._write_version(lineage, pending, pending.compaction, 0, again, display)
                     written.append(folder)
             for path in written:
-                display.say(f"published {self._target.shown(path)}")
+                display.say(f"published {self.shown(path)}")
         self._lineage = lineage
         self._written = tuple(written)
         if pending.kind != "delta" or pending.compaction:
@@ -199,6 +199,10 @@ class Publisher:
         """Calls prepare() and write(), for a loop that keeps no training checkpoints."""
         self.prepare(kind, from_snapshot=from_snapshot, version=version)
         return self.write()
+
+    def shown(self, folder: Path) -> str:
+        """Returns where people find a snapshot: its folder, or its URL in an object store."""
+        return self._target.shown(folder)
 
     def published_path(self) -> Path | None:
         """Returns the folder of the newest snapshot; None when the repository does not hold it as it is asked for now.
