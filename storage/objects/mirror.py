@@ -21,7 +21,15 @@ from pathlib import Path
 from storage.checkpoint.deltas import DELTAS
 from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.versions import is_version
-from storage.errors import ConfigError, EmberlineError, IntegrityError, NotFound, ObjectStoreError
+from storage.errors import (
+    ConfigError,
+    EmberlineError,
+    IntegrityError,
+    NotFound,
+    ObjectStoreError,
+    StoreError,
+    UnsafeArtifact,
+)
 from storage.objects.catalog import ModelNames
 from storage.objects.fetching import Fetcher, Pace, Stopped, leftovers, remove
 from storage.objects.head import Head, VersionObject, chain, delta_path
@@ -101,11 +109,12 @@ class ModelMirror:
         """Looks at the store once and brings what is new. Raises EmberlineError; then it may be called again."""
         try:
             self._step()
-        except Stopped:
-            raise
         except EmberlineError as error:
             self._note(error=str(error), bringing="")
             raise
+        except OSError as error:
+            self._note(error=f"{self._folder}: cannot be written: {error.strerror or error}", bringing="")
+            raise StoreError(self.status.error) from error
         self._note(error="", bringing="", checked_unix=time.time())
 
     def _step(self) -> None:
@@ -138,10 +147,16 @@ class ModelMirror:
         self._folder.mkdir(parents=True, exist_ok=True)
         numbers = [version.version for version in head.versions]
         chosen = set(numbers if self._choose is None else self._choose(self._folder, numbers))
+        failure: EmberlineError | None = None
         # What is served already goes on before a new version comes, which may take long.
         for version in sorted(head.versions, key=lambda each: (not self._is_here(each), -each.version)):
             if version.version in chosen:
-                self._bring_version(version)
+                try:
+                    self._bring_version(version)
+                except (IntegrityError, NotFound, UnsafeArtifact) as error:  # of this version only
+                    failure = failure or error
+        if failure is not None:
+            raise failure
         self._clear(head)
 
     def _bring_version(self, version: VersionObject) -> None:

@@ -11,14 +11,18 @@ import logging
 import re
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from storage.errors import ConfigError, NotFound, ObjectStoreError, Unsupported
+
+T = TypeVar("T")
 
 SCHEMES = ("s3", "gs", "az", "file")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(/?.*)", re.DOTALL)
@@ -26,6 +30,9 @@ _CONNECT_S, _REQUEST_S = 5, 60
 # A store that answers 5xx is asked again for this long; whoever reads asks again at the next look anyway.
 _RETRY_S = 30
 _RETRIES = 1000
+# What obstore says when the connection broke; of conditional writes and of bodies it does not ask again by itself.
+_BROKEN = "HTTP error: "
+_FIRST_WAIT_S = 0.1
 # Writers of one object that may be first, one after the other.
 _EDITS = 100
 # Files beyond this go up in several pieces.
@@ -68,6 +75,7 @@ class ObjectStore:
         self.url = url_of(url)
         scheme, _, rest = self.url.partition("://")
         self.traffic = Traffic()
+        self._retry_s = retry_s
         self._lock = threading.Lock()
         self._folder = Path(rest) if scheme == "file" else None
         self._store = _opened(self.url, self._folder, retry_s)
@@ -81,53 +89,63 @@ class ObjectStore:
         from obstore.exceptions import NotModifiedError
 
         options = {"if_none_match": unless} if unless is not None else {}
+
+        def read() -> Object:
+            result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]
+            return Object(bytes(result.bytes()), str(result.meta["e_tag"]))
+
         try:
-            with self._asking("read", key):
-                result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]
-                data = bytes(result.bytes())
+            found = self._ask("read", key, read)
         except NotModifiedError:
             return None
-        self._count(bytes_read=len(data))
-        return Object(data, str(result.meta["e_tag"]))
+        self._count(bytes_read=len(found.data))
+        return found
 
     def read_range(self, key: str, start: int, length: int) -> Any:
         """Returns `length` bytes of an object from `start` on as a buffer, fewer where it ends before. See `read`."""
         import obstore
 
-        with self._asking("read", key):
-            data = obstore.get_range(self._store, key, start=start, length=length)
+        data = self._ask("read", key, lambda: obstore.get_range(self._store, key, start=start, length=length))
         self._count(bytes_read=len(data))
         return data
 
     def create(self, key: str, data: bytes) -> str:
-        """Writes an object that is not there yet, and returns its tag. Raises Taken when it is there."""
+        """Writes an object that is not there yet, and returns its tag.
+
+        Raises Taken when it is there, which it also is after an earlier try of this call whose answer got lost.
+        """
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        with self._asking("write", key):
-            try:
-                result = obstore.put(self._store, key, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                raise Taken(key) from None
+        try:
+            result = self._ask(
+                "write", key, lambda: obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            )
+        except AlreadyExistsError:
+            raise Taken(key) from None
         self._count(bytes_written=len(data))
         return str(result["e_tag"])
 
     def replace(self, key: str, data: bytes, tag: str) -> str:
-        """Writes an object in the place of the one with this tag, and returns the new tag. Raises Changed."""
+        """Writes an object in the place of the one with this tag, and returns the new tag.
+
+        Raises Changed for another one, also after an earlier try of this call whose answer got lost.
+        """
         import obstore
         from obstore.exceptions import PreconditionError
 
-        with self._asking("write", key), self._alone(key) as is_alone:
-            if is_alone:  # the local file system has no such request
-                found = self.read(key, unless=tag)
-                if found is not None:
+        def write() -> Any:
+            with self._alone(key) as is_alone:
+                if not is_alone:
+                    return obstore.put(self._store, key, data, mode={"e_tag": tag}, use_multipart=False)
+                if self.read(key, unless=tag) is not None:  # the local file system has no such request
                     raise Changed(key)
-                result = obstore.put(self._store, key, data, use_multipart=False)
-            else:
-                try:
-                    result = obstore.put(self._store, key, data, mode={"e_tag": tag}, use_multipart=False)
-                except PreconditionError:
-                    raise Changed(key) from None
+                return obstore.put(self._store, key, data, use_multipart=False)
+
+        try:
+            result = self._ask("write", key, write)
+        except PreconditionError:
+            raise Changed(key) from None
         self._count(bytes_written=len(data))
         return str(result["e_tag"])
 
@@ -160,8 +178,7 @@ class ObjectStore:
         import obstore
 
         size = path.stat().st_size
-        with self._asking("write", key):
-            obstore.put(self._store, key, path, chunk_size=_PIECE_BYTES, max_concurrency=4)
+        self._ask("write", key, lambda: obstore.put(self._store, key, path, chunk_size=_PIECE_BYTES, max_concurrency=4))
         self._count(bytes_written=size)
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -170,22 +187,25 @@ class ObjectStore:
 
         for key in keys:
             try:
-                with self._asking("delete", key):
-                    obstore.delete(self._store, key)
+                self._ask("delete", key, partial(obstore.delete, self._store, key))
             except NotFound:
                 continue
 
     def check_conditional_writes(self) -> None:
         """Raises Unsupported when the store lets two writers believe that both were first."""
         key = f".probe-{secrets.token_hex(8)}"
-        tag = self.create(key, b"1")
+        try:
+            tag = self.create(key, b"1")
+        except Taken:  # its answer got lost
+            tag = "" if (found := self.read(key)) is None else found.tag
         missing = ""
         try:
             try:
                 self.create(key, b"2")
                 missing = "put-if-absent (If-None-Match)"
             except Taken:
-                self.replace(key, b"3", tag)
+                with suppress(Changed):  # likewise
+                    self.replace(key, b"3", tag)
             try:
                 self.replace(key, b"4", tag)
                 missing = missing or "compare-and-swap (If-Match)"
@@ -199,22 +219,32 @@ class ObjectStore:
                 "one that does, such as S3, GCS, Azure or a recent MinIO"
             )
 
-    @contextmanager
-    def _asking(self, what: str, key: str) -> Iterator[None]:
-        from obstore.exceptions import BaseError, NotModifiedError
+    def _ask(self, what: str, key: str, request: Callable[[], T]) -> T:
+        """Returns what the store answers; asks again, for `retry_s`, when the connection broke before it did.
 
-        self._count(requests=1)
-        try:
-            yield
-        except (NotModifiedError, Taken, Changed, NotFound, ObjectStoreError):
-            raise
-        except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
-                raise ObjectStoreError(f"{self.url}: there is no such bucket") from None
-            raise NotFound(f"{self.url}/{key} is not there") from None
-        except (BaseError, OSError, NotImplementedError, ValueError) as error:
-            self._count(failures=1)
-            raise ObjectStoreError(f"{self.url}/{key}: cannot {what} it now: {_reason(error)}") from None
+        Conditional writes are repeated too, so a second try may be refused because of the first: every caller looks
+        whether what is there is its own.
+        """
+        from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
+
+        give_up_at = time.monotonic() + self._retry_s
+        wait_s = _FIRST_WAIT_S
+        while True:
+            self._count(requests=1)
+            try:
+                return request()
+            except (NotModifiedError, AlreadyExistsError, PreconditionError, Changed, NotFound, ObjectStoreError):
+                raise
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise ObjectStoreError(f"{self.url}: there is no such bucket") from None
+                raise NotFound(f"{self.url}/{key} is not there") from None
+            except (BaseError, OSError, NotImplementedError, ValueError) as error:
+                self._count(failures=1)
+                if _BROKEN not in str(error) or time.monotonic() + wait_s > give_up_at:
+                    raise ObjectStoreError(f"{self.url}/{key}: cannot {what} it now: {_reason(error)}") from None
+            time.sleep(wait_s)
+            wait_s *= 2
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[bool]:
@@ -264,7 +294,11 @@ def _parts(url: str) -> tuple[str, str]:
             "come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on)",
             field="repository",
         )
+    if any(part in (".", "..") for part in rest.split("/")):
+        raise ConfigError(f"{url}: has '.' or '..' in it; write the whole path", field="repository")
     if scheme == "file":
+        if "://" in url and not found[2].startswith("/"):
+            raise ConfigError(f"{url}: expected a whole path, such as file:///shared/models", field="repository")
         return scheme, "/" + rest
     if not rest or rest.startswith("/"):
         raise ConfigError(f"{scheme}://: the bucket is missing; expected {scheme}://bucket/models", field="repository")
@@ -280,8 +314,13 @@ def _opened(url: str, folder: Path | None, retry_s: float) -> Any:
     from obstore.exceptions import BaseError
 
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        return obstore.store.LocalStore(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return obstore.store.LocalStore(folder)
+        except (BaseError, ValueError, OSError) as error:
+            raise ConfigError(
+                f"{url}: cannot be used: {getattr(error, 'strerror', None) or error}", field="repository"
+            ) from None
     options: dict[str, Any] = {
         "client_options": {
             "connect_timeout": timedelta(seconds=_CONNECT_S),

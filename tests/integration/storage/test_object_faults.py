@@ -1,0 +1,134 @@
+"""A repository in an object store behind a network that breaks: what publishers and mirrors make of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from storage.errors import ConfigError, IntegrityError, NotFound, StoreError
+from storage.objects import ObjectStore
+from storage.objects.catalog import ModelNames
+from storage.objects.mirror import RepositoryMirror
+from storage.objects.published import PublishedModel
+from tests.integration.serving.planted import NAME, Planted, World
+from tests.support.faulty_proxy import Fault, FaultyProxy
+from tests.support.object_store import keys_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, list[Planted]]:
+    """Publishes a version, two deltas of it, and another version."""
+    world = World(tmp_path_factory.mktemp("made") / "models")
+    line = [world.publish()]
+    line.append(world.change(line[0]))
+    line.append(world.change(line[1]))
+    return world, [*line, world.publish()]
+
+
+@pytest.fixture
+def snapshots(made: tuple[World, list[Planted]]) -> list[Planted]:
+    return made[1]
+
+
+@pytest.fixture
+def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """Stands between this process and the store."""
+    if "AWS_ENDPOINT_URL" not in os.environ:
+        pytest.skip("the proxy needs a store at AWS_ENDPOINT_URL")
+    proxy = FaultyProxy(urlsplit(os.environ["AWS_ENDPOINT_URL"]).port or 80)
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        yield proxy
+    proxy.close()
+
+
+def put(url: str, *snapshots: Planted) -> None:
+    model = PublishedModel(ObjectStore(url), NAME)
+    for snapshot in snapshots:
+        model.put(snapshot.path)
+
+
+def here(root: Path) -> list[str]:
+    folders = [*(root / NAME).glob("[1-9]*"), *(root / NAME).glob("*/deltas/[0-9]*")]
+    return sorted(str(folder.relative_to(root / NAME)) for folder in folders)
+
+
+@pytest.mark.parametrize("fault", ["lost", "cut", "503"])
+def test_publishing_outlives_each_request_that_breaks(
+    fault: Fault, snapshots: list[Planted], proxy: FaultyProxy, store_url: str
+) -> None:
+    seen: set[tuple[str, str]] = set()
+
+    def first_time(method: str, path: str) -> bool:
+        is_new = (method, path) not in seen
+        seen.add((method, path))
+        return is_new
+
+    with proxy.failing(fault, first_time):
+        put(store_url, *snapshots[:2])
+    assert len(proxy.met) > 12
+    head = PublishedModel(ObjectStore(store_url), NAME).head()
+    assert [(each.version, len(each.deltas), head.generation) for each in head.versions] == [(1, 1, 2)]
+    assert ModelNames(ObjectStore(store_url)).read() == (NAME,)
+    assert not [key for key in keys_of(store_url) if "/claims/" in key]
+
+
+def test_a_store_is_probed_over_a_broken_network(proxy: FaultyProxy, store_url: str) -> None:
+    seen: set[str] = set()
+
+    def first_writes(method: str, path: str) -> bool:
+        count = len(seen)
+        seen.add(f"{method}{count}")
+        return method == "PUT" and count in (0, 3)
+
+    with proxy.failing("lost", first_writes):
+        ObjectStore(store_url).check_conditional_writes()
+    assert len(proxy.met) == 2
+
+
+def test_a_damaged_delta_does_not_hold_up_the_next_version(
+    snapshots: list[Planted], proxy: FaultyProxy, store_url: str, tmp_path: Path
+) -> None:
+    put(store_url, snapshots[0])
+    mirror = RepositoryMirror(store_url, tmp_path / "copy", choose=lambda folder, numbers: numbers)
+    mirror.once()
+    put(store_url, *snapshots[1:])
+    ObjectStore(store_url).delete([f"{NAME}/1/deltas/000001/manifest.json"])
+    with pytest.raises((IntegrityError, NotFound), match=r"1/deltas/000001/manifest.json is not there"):
+        mirror.once()
+    assert here(tmp_path / "copy") == ["1", "2"]
+    mirror.stop()
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_tried_again(
+    snapshots: list[Planted], store_url: str, tmp_path: Path
+) -> None:
+    put(store_url, snapshots[0])
+    mirror = RepositoryMirror(store_url, tmp_path / "copy")
+    (tmp_path / "copy" / NAME).write_bytes(b"in the way")
+    follower = mirror._new(NAME)
+    with pytest.raises(StoreError, match="cannot be written: File exists"):
+        follower.step()
+    assert "cannot be written: File exists" in follower.status.text
+    (tmp_path / "copy" / NAME).unlink()
+    follower.step()
+    assert follower.status.text == ""
+    assert here(tmp_path / "copy") == ["1"]
+    mirror.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("file://models/x", r"expected a whole path, such as file:///shared/models"),
+        ("file:///proc/models", r"file:///proc/models: cannot be used: No such file or directory"),
+        ("s3://bucket/a/../b", r"has '.' or '..' in it"),
+    ],
+)
+def test_a_url_that_means_another_place_is_refused(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ObjectStore(url)
