@@ -23,6 +23,7 @@ from storage.checkpoint.manifest import Manifest
 from storage.checkpoint.signed import MANIFEST, MAX_MANIFEST_BYTES, FileEntry
 from storage.errors import IntegrityError, StoreError, UnsafeArtifact
 from storage.objects.object_store import ObjectStore, join
+from storage.objects.requests import Stopped
 
 T = TypeVar("T")
 
@@ -32,10 +33,6 @@ PIECE_BYTES = 8 << 20
 PARALLEL, FILES = 8, 4
 #: Folders that are being brought here; readers of a repository skip names with a dot.
 UNFINISHED = ".mirror-"
-
-
-class Stopped(Exception):  # noqa: N818 - asked for
-    """The download was given up because its owner stops."""
 
 
 class Pace:

@@ -31,10 +31,11 @@ from storage.errors import (
     UnsafeArtifact,
 )
 from storage.objects.catalog import ModelNames
-from storage.objects.fetching import Fetcher, Pace, Stopped, leftovers, remove
+from storage.objects.fetching import Fetcher, Pace, leftovers, remove
 from storage.objects.head import Head, VersionObject, chain, delta_path
-from storage.objects.object_store import ObjectStore, Traffic, join
+from storage.objects.object_store import ObjectStore, join
 from storage.objects.published import CONFIG, PublishedModel
+from storage.objects.requests import Stopped, Traffic
 
 logger = logging.getLogger("emberline.storage")
 
@@ -263,13 +264,13 @@ class RepositoryMirror:
 
         Raises ConfigError for a folder in other use.
         """
-        self.objects = ObjectStore(url, retry_s=3.0)
+        self._stop = threading.Event()
+        self.objects = ObjectStore(url, retry_s=3.0, stop=self._stop)
         self.root = root
         self._models = tuple(dict.fromkeys(models))
         self._poll_s = poll_s
         self._choose = choose
         self._side_files = side_files
-        self._stop = threading.Event()
         self._fetcher = Fetcher(self.objects, Pace(bytes_per_s), self._stop)
         self._lock = threading.Lock()
         self._mirrors: dict[str, _Follower] = {}
@@ -384,6 +385,8 @@ class RepositoryMirror:
             for name in ModelNames(self.objects).read():
                 (self.root / name).mkdir(exist_ok=True)
                 self._follow(name)
+        except Stopped:
+            return
         except (EmberlineError, OSError) as error:
             logger.warning("%s: no look for new models now: %s", self.objects.url, error)
 

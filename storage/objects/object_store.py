@@ -11,8 +11,7 @@ import logging
 import re
 import secrets
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage.errors import ConfigError, NotFound, ObjectStoreError, Unsupported
+from storage.objects.requests import FailedRequest, Requests, Traffic, reason_of
 
 T = TypeVar("T")
 
@@ -30,14 +30,10 @@ _CONNECT_S, _REQUEST_S = 5, 60
 # A store that answers 5xx is asked again for this long; whoever reads asks again at the next look anyway.
 _RETRY_S = 30
 _RETRIES = 1000
-# What obstore says when the connection broke; of conditional writes and of bodies it does not ask again by itself.
-_BROKEN = "HTTP error: "
-_FIRST_WAIT_S = 0.1
 # Writers of one object that may be first, one after the other.
 _EDITS = 100
 # Files beyond this go up in several pieces.
 _PIECE_BYTES = 16 << 20
-_WORDS = 300
 
 
 class Taken(Exception):  # noqa: N818 - an answer, not a failure
@@ -57,26 +53,18 @@ class Object:
     tag: str
 
 
-@dataclass
-class Traffic:
-    """Counts of what was asked of a store by this process."""
-
-    requests: int = 0
-    failures: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-
-
 class ObjectStore:
     """The objects under one URL. Thread-safe; opened after the process has forked."""
 
-    def __init__(self, url: str, *, retry_s: float = _RETRY_S) -> None:
-        """Opens it without asking the store anything. Raises ConfigError for a URL that means none."""
+    def __init__(self, url: str, *, retry_s: float = _RETRY_S, stop: threading.Event | None = None) -> None:
+        """Opens it without asking the store anything. Raises ConfigError for a URL that means none.
+
+        stop: every call raises Stopped once it is set, those under way too.
+        """
         self.url = url_of(url)
         scheme, _, rest = self.url.partition("://")
         self.traffic = Traffic()
-        self._retry_s = retry_s
-        self._lock = threading.Lock()
+        self._requests = Requests(self.traffic, retry_s, stop)
         self._folder = Path(rest) if scheme == "file" else None
         self._store = _opened(self.url, self._folder, retry_s)
 
@@ -90,23 +78,23 @@ class ObjectStore:
 
         options = {"if_none_match": unless} if unless is not None else {}
 
-        def read() -> Object:
-            result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]
-            return Object(bytes(result.bytes()), str(result.meta["e_tag"]))
+        async def read() -> Object:
+            result = await obstore.get_async(self._store, key, options=options)  # type: ignore[arg-type]
+            return Object(bytes(await result.bytes_async()), str(result.meta["e_tag"]))
 
         try:
             found = self._ask("read", key, read)
         except NotModifiedError:
             return None
-        self._count(bytes_read=len(found.data))
+        self.traffic.count(bytes_read=len(found.data))
         return found
 
     def read_range(self, key: str, start: int, length: int) -> Any:
         """Returns `length` bytes of an object from `start` on as a buffer, fewer where it ends before. See `read`."""
         import obstore
 
-        data = self._ask("read", key, lambda: obstore.get_range(self._store, key, start=start, length=length))
-        self._count(bytes_read=len(data))
+        data = self._ask("read", key, lambda: obstore.get_range_async(self._store, key, start=start, length=length))
+        self.traffic.count(bytes_read=len(data))
         return data
 
     def create(self, key: str, data: bytes) -> str:
@@ -119,11 +107,11 @@ class ObjectStore:
 
         try:
             result = self._ask(
-                "write", key, lambda: obstore.put(self._store, key, data, mode="create", use_multipart=False)
+                "write", key, lambda: obstore.put_async(self._store, key, data, mode="create", use_multipart=False)
             )
         except AlreadyExistsError:
             raise Taken(key) from None
-        self._count(bytes_written=len(data))
+        self.traffic.count(bytes_written=len(data))
         return str(result["e_tag"])
 
     def replace(self, key: str, data: bytes, tag: str) -> str:
@@ -134,19 +122,17 @@ class ObjectStore:
         import obstore
         from obstore.exceptions import PreconditionError
 
-        def write() -> Any:
-            with self._alone(key) as is_alone:
-                if not is_alone:
-                    return obstore.put(self._store, key, data, mode={"e_tag": tag}, use_multipart=False)
-                if self.read(key, unless=tag) is not None:  # the local file system has no such request
-                    raise Changed(key)
-                return obstore.put(self._store, key, data, use_multipart=False)
-
-        try:
-            result = self._ask("write", key, write)
-        except PreconditionError:
-            raise Changed(key) from None
-        self._count(bytes_written=len(data))
+        with self._alone(key) as is_alone:
+            if is_alone and self.read(key, unless=tag) is not None:
+                raise Changed(key)
+            mode: Any = "overwrite" if is_alone else {"e_tag": tag}  # the local file system has no such request
+            try:
+                result = self._ask(
+                    "write", key, lambda: obstore.put_async(self._store, key, data, mode=mode, use_multipart=False)
+                )
+            except PreconditionError:
+                raise Changed(key) from None
+        self.traffic.count(bytes_written=len(data))
         return str(result["e_tag"])
 
     def edit(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
@@ -178,8 +164,10 @@ class ObjectStore:
         import obstore
 
         size = path.stat().st_size
-        self._ask("write", key, lambda: obstore.put(self._store, key, path, chunk_size=_PIECE_BYTES, max_concurrency=4))
-        self._count(bytes_written=size)
+        self._ask(
+            "write", key, lambda: obstore.put_async(self._store, key, path, chunk_size=_PIECE_BYTES, max_concurrency=4)
+        )
+        self.traffic.count(bytes_written=size)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Deletes objects; those that are not there are left out."""
@@ -187,7 +175,7 @@ class ObjectStore:
 
         for key in keys:
             try:
-                self._ask("delete", key, partial(obstore.delete, self._store, key))
+                self._ask("delete", key, partial(obstore.delete_async, self._store, key))
             except NotFound:
                 continue
 
@@ -219,32 +207,16 @@ class ObjectStore:
                 "one that does, such as S3, GCS, Azure or a recent MinIO"
             )
 
-    def _ask(self, what: str, key: str, request: Callable[[], T]) -> T:
-        """Returns what the store answers; asks again, for `retry_s`, when the connection broke before it did.
-
-        Conditional writes are repeated too, so a second try may be refused because of the first: every caller looks
-        whether what is there is its own.
-        """
-        from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
-
-        give_up_at = time.monotonic() + self._retry_s
-        wait_s = _FIRST_WAIT_S
-        while True:
-            self._count(requests=1)
-            try:
-                return request()
-            except (NotModifiedError, AlreadyExistsError, PreconditionError, Changed, NotFound, ObjectStoreError):
-                raise
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise ObjectStoreError(f"{self.url}: there is no such bucket") from None
-                raise NotFound(f"{self.url}/{key} is not there") from None
-            except (BaseError, OSError, NotImplementedError, ValueError) as error:
-                self._count(failures=1)
-                if _BROKEN not in str(error) or time.monotonic() + wait_s > give_up_at:
-                    raise ObjectStoreError(f"{self.url}/{key}: cannot {what} it now: {_reason(error)}") from None
-            time.sleep(wait_s)
-            wait_s *= 2
+    def _ask(self, what: str, key: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Returns what the store answers to a request. Raises NotFound, ObjectStoreError, or obstore's refusals."""
+        try:
+            return self._requests.ask(request)
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise ObjectStoreError(f"{self.url}: there is no such bucket") from None
+            raise NotFound(f"{self.url}/{key} is not there") from None
+        except FailedRequest as error:
+            raise ObjectStoreError(f"{self.url}/{key}: cannot {what} it now: {error}") from None
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[bool]:
@@ -257,11 +229,6 @@ class ObjectStore:
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield True
-
-    def _count(self, **more: int) -> None:
-        with self._lock:
-            for name, count in more.items():
-                setattr(self.traffic, name, getattr(self.traffic, name) + count)
 
 
 def is_url(text: object) -> bool:
@@ -342,7 +309,7 @@ def _opened(url: str, folder: Path | None, retry_s: float) -> Any:
     try:
         return obstore.store.from_url(url, **options)
     except (BaseError, ValueError, OSError) as error:
-        raise ConfigError(f"{url}: {_reason(error)}", field="repository") from None
+        raise ConfigError(f"{url}: {reason_of(error)}", field="repository") from None
 
 
 def _profile() -> Any:
@@ -357,17 +324,3 @@ def _profile() -> Any:
         )
         return None
     return Boto3CredentialProvider()
-
-
-def _reason(error: Exception) -> str:
-    """Returns what a store says of a failure, on one line, without queries, which may hold a signature."""
-    text = str(error).partition("Debug source:")[0]
-    message = re.search(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", text, re.DOTALL)
-    text = re.sub(r"\?\S*", "", text.partition("<?xml")[0])
-    text = " ".join(text.split())
-    request = re.search(r"Error performing \w+ (\w+://[^/\s]*)\S* in .*? - (.*)", text)
-    if request is not None:
-        text = f"{request[2]} ({request[1]})"
-    if message is not None:
-        text += f" {message[1]}" + (f" ({message[2].strip()})" if message[2] else "")
-    return text[:_WORDS] or type(error).__name__

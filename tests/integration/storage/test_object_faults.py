@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -132,3 +133,30 @@ def test_a_folder_that_cannot_be_written_is_said_and_tried_again(
 def test_a_url_that_means_another_place_is_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ObjectStore(url)
+
+
+@pytest.mark.parametrize("held", ["head.json", "/tables/"])
+def test_a_mirror_ends_at_once_while_the_store_does_not_answer(
+    held: str, snapshots: list[Planted], proxy: FaultyProxy, store_url: str, tmp_path: Path
+) -> None:
+    put(store_url, snapshots[0])
+    mirror = RepositoryMirror(store_url, tmp_path / "copy")
+    with proxy.failing("hang", lambda method, path: held in path):
+        mirror.start([NAME])
+        until(lambda: proxy.met)
+        began = time.monotonic()
+        mirror.stop()
+        assert time.monotonic() - began < 5.0
+    assert here(tmp_path / "copy") == []
+    # What had come whole before is not asked for again.
+    mirror = RepositoryMirror(store_url, tmp_path / "copy")
+    mirror.once()
+    assert here(tmp_path / "copy") == ["1"]
+    mirror.stop()
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -20,12 +20,13 @@ from storage.errors import (
     UnsafeArtifact,
     Unsupported,
 )
-from storage.objects import ObjectStore, object_store
+from storage.objects import ObjectStore
 from storage.objects.catalog import ModelNames
 from storage.objects.fetching import UNFINISHED
 from storage.objects.mirror import RepositoryMirror
 from storage.objects.object_store import Changed, Taken
 from storage.objects.published import PublishedModel
+from storage.objects.requests import reason_of
 from tests.integration.serving.planted import NAME, Planted, World
 from tests.support.object_store import DyingStore, keys_of
 
@@ -406,4 +407,4 @@ def test_words_of_a_store_are_passed_on(store_url: str) -> None:
         ObjectStore(missing, retry_s=0.1).create("x", b"")
     with pytest.raises(ObjectStoreError, match=r"there is no such bucket"):
         ObjectStore(missing, retry_s=0.1).read("x")
-    assert object_store._reason(ValueError("a?X-Amz-Signature=abc b\n\nDebug source:\nsecret")) == "a b"
+    assert reason_of(ValueError("a?X-Amz-Signature=abc b\n\nDebug source:\nsecret")) == "a b"
