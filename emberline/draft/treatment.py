@@ -136,7 +136,7 @@ def _ids(column: ColumnSample, transforms: tuple[str, ...], given: str) -> Treat
 
 
 def _admission(column: ColumnSample) -> str:
-    # Rows of ids that come once are learnt by heart.
+    # Rows of ids that come once memorise what they came with.
     return "admit_after: 2" if column.distinct >= _RARE_FROM else ""
 
 

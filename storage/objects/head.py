@@ -1,7 +1,7 @@
 """Holds what an object store offers of a model: head.json, which names every version and delta by its manifest.
 
 It is written by compare-and-swap, after all that it names is there. So whoever reads it needs no listing, which is slow
-and dear, and never finds half of something.
+and expensive, and never finds half of something.
 """
 
 from __future__ import annotations
