@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from storage.errors import ConfigError
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_UNKNOWN_KEY = re.compile(r"unknown key '([^']*)'")
+_OF_A_KEY = re.compile(r"(unknown key|expected a number)(?: for)? '([^']*)'")
 _LINES_AT_MOST = 10
 # The keys whose value says which of several models a mapping is.
 _TAG_KEYS = ("type", "kind", "op")
@@ -43,7 +43,8 @@ def parse_config(
     as_written: gives a path in what the user wrote, and for which of several names that was read.
     """
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{source}: expected a mapping of names to values, got {type(content).__name__}")
+        came = "nothing" if content is None else f"a {type(content).__name__}"
+        raise ConfigError(f"{source}: expected a mapping of names to values, got {came}")
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -65,10 +66,10 @@ def _config_error(
             continue  # pydantic counts an entry that it refused as one that is not there
         path = _path(content, location, keep_last=problem["type"] == "missing")
         message = problem["msg"].removeprefix("Value error, ")
-        unknown = _UNKNOWN_KEY.match(message)
-        if unknown:
-            path = f"{path}.{unknown[1]}" if path else unknown[1]
-            message = "unknown key" + message[unknown.end() :]
+        of_a_key = _OF_A_KEY.match(message)
+        if of_a_key:
+            path = f"{path}.{of_a_key[2]}" if path else of_a_key[2]
+            message = of_a_key[1] + message[of_a_key.end() :]
         elif problem["type"] == "missing":
             message = "missing; give it a value"
         elif problem["type"] in ("union_tag_invalid", "union_tag_not_found"):

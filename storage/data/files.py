@@ -37,7 +37,7 @@ SUFFIXES: dict[str, FormatName] = {
     **dict.fromkeys((".libsvm", ".svm", ".svmlight"), "libsvm"),
 }
 _MAGIC: dict[bytes, FormatName] = {b"PAR1": "parquet", b"ORC": "orc", b"ARROW1": "arrow"}
-_TEXT = ("csv", "tsv", "libsvm")
+TEXT_FORMATS = ("csv", "tsv", "libsvm")
 FORMAT_TITLES = {"parquet": "Parquet", "csv": "CSV", "tsv": "TSV", "orc": "ORC", "arrow": "Arrow", "libsvm": "libsvm"}
 _ARCHIVES = frozenset({".xz", ".zip", ".tar", ".tgz", ".tbz2", ".7z", ".rar", ".z", ".br", ".snappy"})
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -203,7 +203,7 @@ def format_by_name(name: str) -> FormatName | None:
     known = SUFFIXES.get(_suffix(name))
     if known is None and _suffix(name) in CODECS:
         inner = SUFFIXES.get(_inner_suffix(name))
-        return inner if inner in _TEXT else None
+        return inner if inner in TEXT_FORMATS else None
     return known
 
 
@@ -219,7 +219,7 @@ def _inner_suffix(name: str) -> str:
 def _data_file(place: Place, info: Any, format_name: FormatName, partition: _Partition) -> DataFile:
     if info.size == 0:
         raise ConfigError(f"{place.shown}: is empty (0 bytes); write it again, or remove it", field="data")
-    codec = CODECS.get(place.suffix) if format_name in _TEXT else None
+    codec = CODECS.get(place.suffix) if format_name in TEXT_FORMATS else None
     if codec is not None:
         place = CompressedPlace(place.filesystem, place.inner, place.shown, codec)
     return DataFile(place, format_name, info.size, info.mtime_ns, partition)
@@ -229,14 +229,14 @@ def _format_of(place: Place, info: Any, options: DataOptions) -> FormatName | No
     """Returns the format of a file, by its extension, its first bytes or the configuration; None when it is unknown."""
     known, asked = format_by_name(place.name), options.format
     if known is not None:
-        return asked if known in _TEXT and asked in _TEXT else known
+        return asked if known in TEXT_FORMATS and asked in TEXT_FORMATS else known
     if place.suffix in CODECS:
         inner = _inner_suffix(place.name)
-        return asked if asked in _TEXT and inner not in SUFFIXES and inner not in _ARCHIVES else None
+        return asked if asked in TEXT_FORMATS and inner not in SUFFIXES and inner not in _ARCHIVES else None
     if place.suffix in _ARCHIVES:
         return None
     found = _by_first_bytes(place) if info.size else None
-    if found is not None and asked is not None and asked not in (*_TEXT, found):
+    if found is not None and asked is not None and asked not in (*TEXT_FORMATS, found):
         raise ConfigError(
             f"{place.shown}: is {FORMAT_TITLES[found]} by its first bytes, and data.format is {asked}; set it to "
             f"{found}, or leave it out",

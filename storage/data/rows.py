@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from storage.data.columns import ColumnCheck, Wanted, in_type
-from storage.data.files import FORMAT_TITLES, DataFile
+from storage.data.files import FORMAT_TITLES, TEXT_FORMATS, DataFile
 from storage.data.formats import FORMATS, Block
 from storage.data.formats.base import Content
 from storage.data.index import BlockIndex
@@ -117,6 +117,7 @@ class DataRows:
         blocks: list[RowBlock] = []
         skipped: list[SkippedFile] = []
         encoded: list[Mapping[str, Any]] = []
+        untyped: list[tuple[str, Any]] = []  # files of text with the names of columns and no row, which show no types
         digest = hashlib.sha256()
         for entry in files:
             try:
@@ -132,7 +133,11 @@ class DataRows:
             if options.on_damaged == "skip" and (reason := _damage(parts)):
                 skipped.append(SkippedFile(entry.path, reason))
                 continue
-            check.add(entry.path, schema)
+            if parts or entry.format not in TEXT_FORMATS:
+                check.add(entry.path, schema)
+                encoded.append(content.encoded)
+            else:
+                untyped.append((entry.path, schema))
             if everything and (more := sorted(set(schema.names) - set(wanted.keep))):
                 raise ConfigError(
                     f"{entry.path}: has the column {more[0]!r}, which {files[0].path} has not; expected the same "
@@ -141,9 +146,14 @@ class DataRows:
                 )
             blocks += parts
             digest.update(f"{entry.name}:{entry.size}:{[block.rows for block in content.blocks]};".encode())
-            encoded.append(content.encoded)
         if files and len(skipped) == len(files):
             raise ConfigError(f"every file is damaged; the first: {skipped[0].reason}", field="data")
+        if untyped and not check.found and not everything:
+            raise ConfigError(
+                f"{untyped[0][0]}: holds the names of columns and no row; give data with rows", field="data"
+            )
+        for path, schema in untyped:
+            check.add(path, _in_types(schema, {name: kind for name, (kind, _) in check.found.items()}))
         types = _encoded_types(encoded, wanted)
         return cls(
             tuple(replace(block, own=_in_types(block.own, types)) for block in blocks),

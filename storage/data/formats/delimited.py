@@ -35,6 +35,7 @@ _ROW = re.compile(r"Row #(\d+): ?")
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
 _BAD_VALUE = re.compile(r"CSV conversion error to (.+): invalid value '(.*)'", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FIELDS = re.compile(r"CSV parse error: Expected (\d+) columns, got (\d+)")
 
 
@@ -105,9 +106,15 @@ class Delimited:
             text = row.decode()
         except UnicodeDecodeError as error:
             raise InvalidInput(f"line 1 is not UTF-8 ({error.reason}); convert the file") from None
+        line = text.rstrip("\r\n")
+        if "\r" in line:
+            raise InvalidInput(
+                "line 1 holds a carriage return, which ends lines of old Mac files; expected \\n or \\r\\n at the "
+                "end of each line, as `tr '\\r' '\\n'` writes them"
+            )
         names = next(
             header_reader.reader(
-                [text.rstrip("\r\n")],
+                [line],
                 delimiter=options.delimiter or self.delimiter,
                 quotechar=options.quote or None,
                 quoting=header_reader.QUOTE_MINIMAL if options.quote else header_reader.QUOTE_NONE,
@@ -239,6 +246,11 @@ class Delimited:
                 message += (
                     f", which other rows of the file suggest; set data.types: {{{name}: {wider}}}, or --type "
                     f"{name}={wider} of `emberline data convert`"
+                )
+            elif bad[1] == "int64" and _DATE.match(bad[2]):
+                message += (
+                    "; a column of times is read where every value is one, such as 2026-01-31 10:00:00, and another "
+                    "row here has none"
                 )
             elif not re.search(r"\d", bad[2]):
                 message += "; if it stands for no value, list it in data.null_values"

@@ -136,15 +136,33 @@ def test_quoted_line_ends_belong_to_their_field(tmp_path: Path) -> None:
         ("price,tags,user\n1,2|x,3\n", r"a.csv: line 2, column 'tags': 'x' is no int64"),
         ("user,price\n1,N/A\n", r"'N/A' is no float; if it stands for no value, list it in data.null_values"),
         (b"user,city\n1,\xff\n", r"a.csv: line 2, column 'city': the text is not UTF-8"),
+        (b"user,city\r1,a\r2,b\r", r"a.csv: .*line 1 holds a carriage return.*expected .n or .r.n"),
+        ("user,at\n1,2026-01-01 10:00:00\n2,31.01.2026\n", r"line 2, column 'at': .*times is read where every value"),
         ("user,city\n1,a\r2,b\n", r"a.csv: lines 2 to 2 hold 2 rows, and 1 line ends"),
     ],
 )
 def test_damaged_lines_are_named(tmp_path: Path, content: str | bytes, words: str) -> None:
     path = text(tmp_path / "a.csv", content)
     there = content.split(b"\n" if isinstance(content, bytes) else "\n")[0]  # type: ignore[arg-type]
-    inputs = [entry for entry in (USER, CITY, TAGS, PRICE) if entry.name in str(there)]
+    inputs = [entry for entry in (USER, CITY, TAGS, PRICE, AT) if entry.name in str(there)]
     with pytest.raises((ConfigError, InvalidInput), match=words):
         opened(path, *inputs).read()
+
+
+def test_a_day_without_rows_goes_with_the_types_of_the_others(tmp_path: Path) -> None:
+    header = "user,at,clicked\n"
+    for day, rows in ((1, ""), (2, "5,2026-01-31 10:00:00,1\n"), (3, "")):
+        text(tmp_path / f"{day}.csv", header + rows)
+    wanted = Wanted((USER, AT), numbers={"clicked": "label"}, learns=True)
+    found = DataRows.open(tmp_path, wanted)
+    assert found.rows == 1
+    assert found.column_types["at"] == "timestamp"
+    assert DataRows.open(tmp_path, None).read()["clicked"].to_pylist() == [1]
+    with pytest.raises(ConfigError, match=r"1.csv: holds the names of columns and no row; give data with rows"):
+        DataRows.open(tmp_path / "1.csv", wanted)
+    text(tmp_path / "3.csv", "user,clicked\n")
+    with pytest.raises(ConfigError, match=r"3.csv: input 'at' wants the column 'at', which is not there"):
+        DataRows.open(tmp_path, wanted)
 
 
 def test_text_holds_no_lists_of_lists(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ def test_defaults_are_filled_in() -> None:
         ("hidden", "hiden", "model.hiden", "did you mean 'hidden'"),
         ("label: clicked", "lable: clicked", "lable", "did you mean 'label'"),
         ("dim: 4", "dim: 4, admit: 3", "tables.0.admit", "did you mean 'admit_after'"),
+        ("dim: 4", "dim: yes", "tables.0.dim", "expected a number, got true (in YAML also yes"),
+        ("model: {", "training: {epochs: on}\nmodel: {", "training.epochs", "expected a number, got true"),
         ("dim: 4", "dim: four", "tables.0.dim", "got 'four'"),
         ("hidden: [8]", "hidden: [8, 0]", "model.hidden.1", "greater than or equal to 1"),
         ("dtype: FP32", "dtype: FP31", "inputs.1.dtype", "'FP32'"),
