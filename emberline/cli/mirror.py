@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from emberline.cli.command import Command, Repository
-from emberline.cli.sizes import BYTES
+from emberline.cli.sizes import RATE
 from emberline.cli.target import bars
 from storage.errors import InvalidInput
 from storage.objects import ObjectStore, is_url
@@ -45,7 +45,7 @@ Examples:
 @click.option(
     "--poll", "poll_s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between looks."
 )
-@click.option("--rate", type=BYTES, help="Bytes a second that may come, such as 200MiB. Default: no bound.")
+@click.option("--rate", type=RATE, help="Bytes a second that may come, such as 200MiB. Default: no bound.")
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     source: Path | str,

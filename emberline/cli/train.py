@@ -11,6 +11,7 @@ import click
 from emberline.cli.command import Command, DataArgument, LocalPath, Repository
 from emberline.cli.data_options import DATA, VALID
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
+from emberline.cli.sizes import SOME_BYTES
 from storage.errors import ChangedConfig, ConfigError
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="With --from: print what would be taken, and stop.")
 @click.option(
     "--dram-bytes",
-    type=click.IntRange(1),
-    help="Memory of all tables together (training.dram_bytes); rows beyond it lie on SSD, under --output.",
+    type=SOME_BYTES,
+    help="Memory of all tables together, such as 8GiB (training.dram_bytes); rows beyond it lie on SSD, under "
+    "--output.",
 )
 @click.option(
     "--track",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from emberline.cli.command import Command, DataArgument, LocalPath, Repository
+from emberline.cli.sizes import SOME_BYTES
 
 if TYPE_CHECKING:
     from trainer import UpdateReport
@@ -46,8 +47,8 @@ Examples:
 @click.option("--at", metavar="SNAPSHOT", help="Go back to this published snapshot (VERSION.SEQUENCE or id) first.")
 @click.option(
     "--dram-bytes",
-    type=click.IntRange(1),
-    help="Memory of all tables together (training.dram_bytes); rows beyond it lie on SSD, under RUN.",
+    type=SOME_BYTES,
+    help="Memory of all tables together, such as 8GiB (training.dram_bytes); rows beyond it lie on SSD, under RUN.",
 )
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(

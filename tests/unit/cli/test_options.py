@@ -137,3 +137,18 @@ def test_a_wrong_command_is_answered_with_its_like_or_all_there_are(arguments: l
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 2
     assert done.output.rstrip().endswith(f"No such command '{arguments[-1]}'. {hint}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "--dram-bytes", "0"], "'--dram-bytes': expected 1 or more bytes, got '0'"),
+        (["update", "--dram-bytes", "8XB"], "'--dram-bytes': expected a number of bytes such as 536870912 or 512MiB"),
+        (["mirror", "--rate", "1kB"], "'--rate': expected 65536 or more bytes, got '1kB'"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_of_bytes_that_means_none_is_refused_by_its_option(arguments: list[str], expected: str) -> None:
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 2
+    assert expected in " ".join(done.output.split())
