@@ -17,7 +17,7 @@ import pyarrow as pa
 from loadtest.access import access_headers
 from loadtest.data import microseconds, raw_integers, read_columns, time_unit
 from storage.features import InputSpec
-from storage.features.nested import joined_array
+from storage.features.nested_arrow import joined_array
 
 NUMPY_DTYPES = {
     "INT64": np.int64,

@@ -15,7 +15,7 @@ from storage.data import DataOptions, DataPath, DataRows, find_files
 from storage.data.columns import plain
 from storage.errors import ConfigError
 from storage.features.column_types import is_list
-from storage.features.nested import joined_array
+from storage.features.nested_arrow import joined_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Kind = Literal["integer", "float", "boolean", "text", "time", "list", "other"]

@@ -17,7 +17,7 @@ from storage.errors import InvalidInput
 from storage.features.column_types import is_list
 from storage.features.columns import Array, BytesValues, Column, Values
 from storage.features.dtypes import NUMPY_DTYPES, TIME_DTYPES, element_type
-from storage.features.nested import joined_array
+from storage.features.nested_arrow import joined_array
 from storage.features.times import is_time, to_microseconds
 
 if TYPE_CHECKING:

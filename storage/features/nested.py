@@ -1,6 +1,7 @@
 """Joins lists of lists, such as the items of a user's sessions, into one list a row (`flatten` of an input).
 
-The inner lists follow one another. A null among inner lists, and an empty one, adds nothing.
+The inner lists follow one another. A null among inner lists, and an empty one, adds nothing. A server joins lists
+without pyarrow, which it does not load.
 """
 
 from __future__ import annotations
@@ -9,25 +10,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from storage.features.column_types import is_list
-
-
-def joined_array(array: Any) -> Any:
-    """Returns a pyarrow Array of lists of lists, of any depth, as one of lists; a flat one as it is."""
-    while is_list(array.type) and is_list(array.type.value_type):
-        inner = array.flatten()  # without those of null rows
-        ends = _ends(inner)[_ends(array)]
-        null = array.is_null() if array.null_count else None
-        array = pa.LargeListArray.from_arrays(pa.array(ends), inner.flatten(), mask=null)
-    return array
-
 
 def joined_rows(rows: Sequence[Any]) -> list[Any]:
-    """Returns rows of Python lists of lists as `joined_array` does; anything else as it is."""
+    """Returns rows of Python lists of lists, of any depth, as lists; anything else as it is."""
     return [_joined(row) for row in rows]
 
 
@@ -39,8 +24,3 @@ def _joined(row: Any) -> Any:
 
 def _is_list(value: Any) -> bool:
     return type(value) is list
-
-
-def _ends(lists: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
