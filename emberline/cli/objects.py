@@ -44,7 +44,7 @@ def copy_of(model: Path | str) -> Path:
     from storage.objects.mirror import RepositoryMirror
 
     url, _, name = str(model).rpartition("/")
-    mirror = RepositoryMirror(url, copies_dir(url), models=[name], choose=None)
+    mirror = RepositoryMirror(url, copies_dir(url), models=[name], choose=None, waits=True)
     try:
         mirror.once()
     finally:

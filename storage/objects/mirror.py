@@ -8,7 +8,6 @@ to their newest snapshots. What has left head.json leaves the folder.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -22,7 +21,6 @@ from storage.checkpoint.deltas import DELTAS
 from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.versions import is_version
 from storage.errors import (
-    ConfigError,
     EmberlineError,
     IntegrityError,
     NotFound,
@@ -33,6 +31,7 @@ from storage.errors import (
 from storage.objects.catalog import ModelNames
 from storage.objects.fetching import Fetcher, Pace, leftovers, remove
 from storage.objects.head import Head, VersionObject, chain, delta_path
+from storage.objects.mirror_folder import MirrorFolder
 from storage.objects.object_store import ObjectStore, join
 from storage.objects.published import CONFIG, PublishedModel
 from storage.objects.requests import Stopped, Traffic
@@ -44,8 +43,6 @@ Choose = Callable[[Path, Sequence[int]], Sequence[int]]
 #: Returns names of further files in a model's folder that its configuration refers to.
 SideFiles = Callable[[Path], Sequence[str]]
 
-# Says which repository a folder is a copy of.
-_MARK = ".mirror.json"
 # Seconds between looks for new models and edited configurations, which head.json does not tell.
 _SIDE_S = 120.0
 _RETRY_LAST_S = 30.0
@@ -259,10 +256,11 @@ class RepositoryMirror:
         bytes_per_s: float | None = None,
         choose: Choose | None = lambda folder, numbers: numbers[-1:],
         side_files: SideFiles = lambda folder: (),
+        waits: bool = False,
     ) -> None:
         """models: the ones to follow; all of them when empty. choose: None brings every version and every delta.
 
-        Raises ConfigError for a folder in other use.
+        waits: waits until no other process keeps the folder. Raises ConfigError for a folder in other use.
         """
         self._stop = threading.Event()
         self.objects = ObjectStore(url, retry_s=3.0, stop=self._stop)
@@ -275,7 +273,7 @@ class RepositoryMirror:
         self._lock = threading.Lock()
         self._mirrors: dict[str, _Follower] = {}
         self._names_thread: threading.Thread | None = None
-        _mark(root, self.objects.url)
+        self._place = MirrorFolder(root, self.objects.url, waits=waits)
 
     @property
     def traffic(self) -> Traffic:
@@ -285,11 +283,11 @@ class RepositoryMirror:
     def find_models(self) -> tuple[str, ...]:
         """Returns the names of the models to follow, and makes a folder for each.
 
-        Those of an earlier run when the store does not answer. Raises ObjectStoreError when there are none either.
+        Those of an earlier run when the store does not say. Raises ObjectStoreError or UnsafeArtifact without any.
         """
         try:
             names = self._models or ModelNames(self.objects).read()
-        except ObjectStoreError as error:
+        except (ObjectStoreError, UnsafeArtifact) as error:
             names = tuple(sorted(each.name for each in self.root.iterdir() if each.is_dir()))
             if not names:
                 raise
@@ -344,6 +342,7 @@ class RepositoryMirror:
         if self._names_thread is not None:
             self._names_thread.join()
         self._fetcher.close()
+        self._place.release()
 
     def look(self, name: str, timeout_s: float = 60.0) -> None:
         """Looks at the store for a model now, and returns when what is new has come, or failed."""
@@ -443,26 +442,6 @@ class _Follower:
                 logger.log(level, "%s: %s", self._name, text, exc_info=None if known else error)
             return False
         return True
-
-
-def _mark(root: Path, url: str) -> None:
-    """Makes the folder of a mirror. Raises ConfigError when it has another use."""
-    mark = root / _MARK
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        if mark.exists():
-            before = str(json.loads(mark.read_bytes()).get("url"))
-            if before != url:
-                raise ConfigError(f"{root} is a copy of {before}; choose another folder for {url}", field="mirror_dir")
-            return
-        if any(root.iterdir()):
-            raise ConfigError(
-                f"{root} holds something else; a mirror removes what is not in the store, so choose an empty folder",
-                field="mirror_dir",
-            )
-        mark.write_text(json.dumps({"url": url}))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{root}: cannot be used for the copy of {url}: {error}", field="mirror_dir") from None
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class PublishedModel:
             wanted = number or max(least, head.last_version + 1)
             if wanted > head.last_version and self._claim(f"{wanted}.json", snapshot):
                 # Whoever had the number may have published it, and dropped its claim, since the head was read.
-                if self.head().last_version < wanted:
+                if self.head().last_version < wanted and self._is_free(str(wanted), snapshot):
                     return wanted
                 self._forget_claim(f"{wanted}.json")
             if number is not None:
@@ -93,6 +93,15 @@ class PublishedModel:
                 )
             least = wanted + 1
         raise ObjectStoreError(f"{self.url}: other publishers keep taking the next number; try again")
+
+    def _is_free(self, path: str, snapshot: str) -> bool:
+        """Returns whether no other snapshot's folder is there; one may be after head.json was deleted by hand."""
+        try:
+            return _manifest(path, self.manifest(path)).snapshot == snapshot
+        except NotFound:
+            return True
+        except (CheckpointError, UnsafeArtifact):
+            return False
 
     def claim_sequence(self, version: int, snapshot: str, sequence: int) -> int:
         """Returns the sequence that a new delta of a version may have, `sequence` or a larger one."""

@@ -77,8 +77,8 @@ class Requests:
             except (FileNotFoundError, AlreadyExistsError, NotModifiedError, PreconditionError):
                 raise
             except (BaseError, OSError, NotImplementedError, ValueError) as error:
-                self._traffic.count(failures=1)
                 if _BROKEN not in str(error) or time.monotonic() + wait_s > give_up_at:
+                    self._traffic.count(failures=1)
                     raise FailedRequest(reason_of(error)) from None
             if self._stop.wait(wait_s):
                 raise Stopped

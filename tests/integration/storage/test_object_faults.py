@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from storage.errors import ConfigError, IntegrityError, NotFound, StoreError
+from storage.errors import ConfigError, IntegrityError, NotFound, StoreError, UnsafeArtifact
 from storage.objects import ObjectStore
 from storage.objects.catalog import ModelNames
-from storage.objects.mirror import RepositoryMirror
+from storage.objects.mirror import RepositoryMirror, mirrored
 from storage.objects.published import PublishedModel
 from tests.integration.serving.planted import NAME, Planted, World
 from tests.support.faulty_proxy import Fault, FaultyProxy
@@ -160,3 +161,51 @@ def until(holds: Callable[[], object]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_folder_is_kept_by_one_mirror(snapshots: list[Planted], store_url: str, tmp_path: Path) -> None:
+    put(store_url, snapshots[0])
+    first = RepositoryMirror(store_url, tmp_path / "copy")
+    with pytest.raises(ConfigError, match=rf"is kept by another process \({os.getpid()} on .*; serve that copy with"):
+        RepositoryMirror(store_url, tmp_path / "copy")
+    first.once()
+    release = threading.Timer(0.2, first.stop)
+    release.start()
+    second = RepositoryMirror(store_url, tmp_path / "copy", waits=True)
+    second.once()
+    second.stop()
+    assert here(tmp_path / "copy") == ["1"]
+
+
+def test_a_restart_outlives_a_list_of_models_that_is_damaged_or_gone(
+    snapshots: list[Planted], store_url: str, tmp_path: Path
+) -> None:
+    put(store_url, snapshots[0])
+    with mirrored(RepositoryMirror(store_url, tmp_path / "copy")) as mirror:
+        mirror.wait_first(NAME)
+    objects = ObjectStore(store_url)
+    found = objects.read("models.json")
+    assert found is not None
+    objects.replace("models.json", b"{}x", found.tag)
+    mirror = RepositoryMirror(store_url, tmp_path / "copy")
+    assert mirror.find_models() == (NAME,)
+    mirror.stop()
+    with pytest.raises(UnsafeArtifact, match=r"models.json: is not a list of models"):
+        RepositoryMirror(store_url, tmp_path / "other").find_models()
+
+
+def test_publishing_goes_on_after_the_head_was_deleted_by_hand(
+    snapshots: list[Planted], store_url: str, tmp_path: Path
+) -> None:
+    put(store_url, *snapshots[:3])
+    with mirrored(RepositoryMirror(store_url, tmp_path / "copy")) as mirror:
+        mirror.wait_first(NAME)
+        assert here(tmp_path / "copy") == ["1", "1/deltas/000001", "1/deltas/000002"]
+    model = PublishedModel(ObjectStore(store_url), NAME)
+    before = model.head()
+    model.objects.delete([f"{NAME}/head.json"])
+    assert model.claim_version("0" * 32) == 2  # 1 has objects of another snapshot
+    # A copy brings back what was published.
+    for path in ("1", "1/deltas/000001", "1/deltas/000002"):
+        model.put(tmp_path / "copy" / NAME / path)
+    assert model.head().versions == before.versions
