@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import threading
 import time
@@ -98,10 +99,14 @@ class ModelMirror:
         self._tag: str | None = None
         self._is_done = False
         self._side_tags: dict[str, str] = {}
-        self._side_at = 0.0
+        self._side_at = -math.inf
         # Digests of the manifests of folders that are here.
         self._here: dict[str, str] = {}
         self._counting = threading.Lock()
+
+    def expect_edits(self) -> None:
+        """Makes the next step look at the configuration too, and not only once in a while."""
+        self._side_at = -math.inf
 
     def step(self) -> None:
         """Looks at the store once and brings what is new. Raises EmberlineError; then it may be called again."""
@@ -345,7 +350,7 @@ class RepositoryMirror:
         self._place.release()
 
     def look(self, name: str, timeout_s: float = 60.0) -> None:
-        """Looks at the store for a model now, and returns when what is new has come, or failed."""
+        """Looks for what is new of a model now, its configuration too, and returns when that has come, or failed."""
         with self._lock:
             follower = self._mirrors.get(name)
         if follower is not None:
@@ -414,6 +419,7 @@ class _Follower:
     def look(self, timeout_s: float) -> None:
         if self._turn.acquire(timeout=timeout_s):
             try:
+                self.mirror.expect_edits()
                 self._step()
             finally:
                 self._turn.release()

@@ -209,3 +209,16 @@ def test_publishing_goes_on_after_the_head_was_deleted_by_hand(
     for path in ("1", "1/deltas/000001", "1/deltas/000002"):
         model.put(tmp_path / "copy" / NAME / path)
     assert model.head().versions == before.versions
+
+
+def test_an_edited_configuration_comes_at_once_when_it_is_asked_for(
+    snapshots: list[Planted], store_url: str, tmp_path: Path
+) -> None:
+    put(store_url, snapshots[0])
+    with mirrored(RepositoryMirror(store_url, tmp_path / "copy")) as mirror:
+        mirror.wait_first(NAME)
+        found = mirror.objects.read(f"{NAME}/config.pbtxt")
+        assert found is not None
+        mirror.objects.replace(f"{NAME}/config.pbtxt", found.data + b"# mended\n", found.tag)
+        mirror.look(NAME)
+        assert (tmp_path / "copy" / NAME / "config.pbtxt").read_bytes() == found.data + b"# mended\n"
