@@ -91,7 +91,10 @@ def treat(
         return _time(column, unit, "dtype: INT64", has_hours=True)
     if column.kind == "integer" and (as_ids or is_id(column)):
         return _ids(column, (), f"dtype: {'UINT64' if pa.types.is_uint64(column.type) else 'INT64'}")
-    return _number(column, bins)
+    made = _number(column, bins)
+    if column.kind == "float" and _ID.search(_words(column.name)) and bool(np.all(column.numbers() % 1 == 0)):
+        return replace(made, found=f"{made.found}; if these are ids, write 123 for 123.0 and draft anew")
+    return made
 
 
 def is_id(column: ColumnSample) -> bool:

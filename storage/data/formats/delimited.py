@@ -35,6 +35,7 @@ _ROW = re.compile(r"Row #(\d+): ?")
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
 _BAD_VALUE = re.compile(r"CSV conversion error to (.+): invalid value '(.*)'", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_WHOLE = re.compile(r"(-?\d+)\.0+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FIELDS = re.compile(r"CSV parse error: Expected (\d+) columns, got (\d+)")
 
@@ -252,6 +253,8 @@ class Delimited:
                     "; a column of times is read where every value is one, such as 2026-01-31 10:00:00, and another "
                     "row here has none"
                 )
+            elif bad[1].lstrip("u").startswith("int") and (whole := _WHOLE.fullmatch(bad[2])):
+                message += f"; write {whole[1]} for it (in pandas, astype('Int64') keeps integers beside nulls)"
             elif not re.search(r"\d", bad[2]):
                 message += "; if it stands for no value, list it in data.null_values"
         elif fields:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,13 @@ def test_numbers_with_commas_and_json_are_not_split(tmp_path: Path, values: list
     made = columns_of(tmp_path, price=values)
     assert [step.op for step in made.spec.feature("price").transforms] == ["hash", "fill"]
     assert said in (tmp_path / "rows.yaml").read_text()
+
+
+def test_whole_fractions_that_may_be_ids_are_named(tmp_path: Path) -> None:
+    columns_of(tmp_path, user_id=["61.0", "7.0", "12.0", "900.0", ""], rating=["1.0", "2.0"], item_id=["1.5", "2.0"])
+    draft = (tmp_path / "rows.yaml").read_text().replace("\n#   ", " ")
+    assert draft.count("if these are ids, write 123 for 123.0 and draft anew") == 1
+    assert re.search(r"# user_id: numbers.*; if these are ids", draft)
 
 
 def test_codes_with_leading_zeros_are_texts_and_names_are_made_to_fit(tmp_path: Path) -> None:

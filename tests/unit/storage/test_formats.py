@@ -133,6 +133,7 @@ def test_quoted_line_ends_belong_to_their_field(tmp_path: Path) -> None:
         ("user,price\n1,2\n3,4,5\n", r"a.csv.*: line 3: 3 fields, expected 2"),
         ("user,price\n1,2\n3,4x\n", r"a.csv: line 3, column 'price': '4x' is no float"),
         ("user,price\n1,2\n3.5,4\n", r"a.csv: line 3, column 'user': '3.5' is no int64"),
+        ("user,price\n1,2\n3.0,4\n", r"a.csv: line 3, column 'user': '3.0' is no int64; write 3 for it"),
         ("price,tags,user\n1,2|x,3\n", r"a.csv: line 2, column 'tags': 'x' is no int64"),
         ("user,price\n1,N/A\n", r"'N/A' is no float; if it stands for no value, list it in data.null_values"),
         (b"user,city\n1,\xff\n", r"a.csv: line 2, column 'city': the text is not UTF-8"),
