@@ -32,6 +32,7 @@ RunOf = Callable[[str], Path]
 def test_train_begins_with_what_it_took_and_reports_it(
     run_of: RunOf, clicks: Path, config_of: Make, fresh_clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = run_of("deepfm")
     scores = []
     real = TrainingLoop.run
 
@@ -44,7 +45,7 @@ def test_train_begins_with_what_it_took_and_reports_it(
     monkeypatch.setattr(TrainingLoop, "run", run)
     config = config_of(epochs="1")
     options: dict[str, Any] = {"valid": fresh_clicks, "limit": 500, "progress": False}
-    report = train(config, clicks, output=tmp_path / "new", start_from=run_of("deepfm"), **options)
+    report = train(config, clicks, output=tmp_path / "new", start_from=before, **options)
     assert scores[0].tobytes() == load_trained(run_of("deepfm")).evaluate(fresh_clicks).scores.tobytes()
     assert report.started is not None
     assert report.steps == 2
