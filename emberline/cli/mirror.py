@@ -129,8 +129,8 @@ def _download(
 
 def _upload(folder: Path, url: str, models: tuple[str, ...], quiet: bool) -> None:
     from serving.model_folders import folders, is_model
+    from serving.updates.catalog import numbered
     from storage.checkpoint.deltas import DELTAS, list_deltas, sequence_name
-    from storage.checkpoint.versions import is_version
     from storage.objects.published import PublishedModel
 
     if not folder.is_dir():
@@ -144,17 +144,11 @@ def _upload(folder: Path, url: str, models: tuple[str, ...], quiet: bool) -> Non
     with bars(quiet) as shown:
         for name in models or names:
             model = PublishedModel(objects, name)
-            numbers = sorted(int(entry.name) for entry in (folder / name).iterdir() if is_version(entry.name))
+            versions = [folder / name / str(number) for number in numbered(folder / name)]
             paths = [
                 path
-                for number in numbers
-                for path in (
-                    folder / name / str(number),
-                    *(
-                        folder / name / str(number) / DELTAS / sequence_name(sequence)
-                        for sequence in list_deltas(folder / name / str(number))
-                    ),
-                )
+                for version in versions
+                for path in (version, *(version / DELTAS / sequence_name(each) for each in list_deltas(version)))
             ]
             task = shown.add_task(name, total=len(paths))
             for path in paths:

@@ -16,7 +16,7 @@ from storage.errors import NotFound
 from storage.objects import ObjectStore, is_url
 from storage.objects.catalog import MODELS
 from storage.objects.head import HEAD
-from storage.objects.object_store import SCHEMES
+from storage.objects.urls import SCHEMES
 
 # What follows a model's name in the path of a version or a delta.
 _INSIDE = re.compile(r"(?P<model>.+)/(?P<path>[1-9][0-9]*(/deltas/[0-9]{6,19})?)")

@@ -17,7 +17,7 @@ from serving.repository.model_repository import ModelRepository
 from serving.updates.counters import UpdateCounters
 from storage.errors import NotFound, Unsupported
 from storage.hbm.statistics import HbmStats, HbmTableStats
-from storage.objects.mirror import MirrorStatus
+from storage.objects.model_mirror import MirrorStatus
 from storage.tiers.tiered import StoreStats, TableStats
 
 T = TypeVar("T")

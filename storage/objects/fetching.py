@@ -22,8 +22,9 @@ from storage.checkpoint.install import sync_directory
 from storage.checkpoint.manifest import Manifest
 from storage.checkpoint.signed import MANIFEST, MAX_MANIFEST_BYTES, FileEntry
 from storage.errors import IntegrityError, StoreError, UnsafeArtifact
-from storage.objects.object_store import ObjectStore, join
+from storage.objects.object_store import ObjectStore
 from storage.objects.requests import Stopped
+from storage.objects.urls import join
 
 T = TypeVar("T")
 

@@ -1,251 +1,27 @@
 """Keeps a folder of this machine like a repository in an object store, so that all readers of folders work unchanged.
 
-A thread for each model asks for head.json, conditionally, every `poll_s`. What is new comes into the folder by one
-rename, newest first and only what a server needs: the versions of the model's policy and the fewest deltas that lead
-to their newest snapshots. What has left head.json leaves the folder.
+A thread for each model asks for head.json, conditionally, every `poll_s`, and brings what is new.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import math
-import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from storage.checkpoint.deltas import DELTAS
-from storage.checkpoint.signed import MANIFEST
-from storage.checkpoint.versions import is_version
-from storage.errors import (
-    EmberlineError,
-    IntegrityError,
-    NotFound,
-    ObjectStoreError,
-    StoreError,
-    UnsafeArtifact,
-)
+from storage.errors import EmberlineError, IntegrityError, ObjectStoreError, UnsafeArtifact
 from storage.objects.catalog import ModelNames
-from storage.objects.fetching import Fetcher, Pace, leftovers, remove
-from storage.objects.head import Head, VersionObject, chain, delta_path
+from storage.objects.fetching import Fetcher, Pace
 from storage.objects.mirror_folder import MirrorFolder
-from storage.objects.object_store import ObjectStore, join
-from storage.objects.published import CONFIG, PublishedModel
+from storage.objects.model_mirror import SIDE_S, Choose, MirrorStatus, ModelMirror, SideFiles
+from storage.objects.object_store import ObjectStore
 from storage.objects.requests import Stopped, Traffic
 
 logger = logging.getLogger("emberline.storage")
 
-#: Returns the versions to bring, of a model's folder and the numbers that are published.
-Choose = Callable[[Path, Sequence[int]], Sequence[int]]
-#: Returns names of further files in a model's folder that its configuration refers to.
-SideFiles = Callable[[Path], Sequence[str]]
-
-# Seconds between looks for new models and edited configurations, which head.json does not tell.
-_SIDE_S = 120.0
 _RETRY_LAST_S = 30.0
 _LOOK_S = 0.1
-
-
-@dataclass(frozen=True)
-class MirrorStatus:
-    """Says what the mirror of one model is doing."""
-
-    #: The newest snapshot in the store, such as 3.17; "" while it is unknown.
-    newest: str = ""
-    #: The folder that is being brought; "" for none.
-    bringing: str = ""
-    done_bytes: int = 0
-    total_bytes: int = 0
-    #: Why the store could not be followed at the last look; "" when it could.
-    error: str = ""
-    #: When head.json was last read or found unchanged; 0 before the first time.
-    checked_unix: float = 0.0
-    #: Folders that were brought so far.
-    folders: int = 0
-
-    @property
-    def text(self) -> str:
-        """Says what a server waits for; "" for nothing."""
-        if self.error:
-            return f"the object store cannot be followed: {self.error}"
-        if self.bringing:
-            return f"{self.bringing} is on its way: {self.done_bytes / 1e6:,.1f} of {self.total_bytes / 1e6:,.1f} MB"
-        return ""
-
-
-class ModelMirror:
-    """Follows one model. `step` is called by one thread at a time; `status` may be read by any."""
-
-    def __init__(
-        self,
-        objects: ObjectStore,
-        name: str,
-        root: Path,
-        fetcher: Fetcher,
-        choose: Choose | None,
-        side_files: SideFiles,
-    ) -> None:
-        self.status = MirrorStatus()
-        self._model = PublishedModel(objects, name)
-        self._folder = root / name
-        self._fetcher = fetcher
-        self._choose = choose
-        self._side_files = side_files
-        self._head: Head | None = None
-        self._tag: str | None = None
-        self._is_done = False
-        self._side_tags: dict[str, str] = {}
-        self._side_at = -math.inf
-        # Digests of the manifests of folders that are here.
-        self._here: dict[str, str] = {}
-        self._counting = threading.Lock()
-
-    def expect_edits(self) -> None:
-        """Makes the next step look at the configuration too, and not only once in a while."""
-        self._side_at = -math.inf
-
-    def step(self) -> None:
-        """Looks at the store once and brings what is new. Raises EmberlineError; then it may be called again."""
-        try:
-            self._step()
-        except EmberlineError as error:
-            self._note(error=str(error), bringing="")
-            raise
-        except OSError as error:
-            self._note(error=f"{self._folder}: cannot be written: {error.strerror or error}", bringing="")
-            raise StoreError(self.status.error) from error
-        self._note(error="", bringing="", checked_unix=time.time())
-
-    def _step(self) -> None:
-        try:
-            found = self._model.look(self._tag)
-        except NotFound:
-            raise NotFound(f"{self._model.url}: nothing is published there") from None
-        if found is not None:
-            self._head, self._tag = found
-            self._is_done = False
-        assert self._head is not None
-        if not self._is_done or time.monotonic() - self._side_at > _SIDE_S:
-            self._bring_side_files()
-            self._is_done = False
-        if self._is_done:
-            return
-        head = self._head
-        if head.versions:
-            newest = head.versions[-1]
-            self._note(newest=f"{newest.version}.{newest.deltas[-1].sequence if newest.deltas else 0}")
-            try:
-                self._bring(head)
-            except NotFound:
-                # It was retired after head.json was read, which is another one then.
-                self._tag = None
-                raise
-        self._is_done = True
-
-    def _bring(self, head: Head) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        numbers = [version.version for version in head.versions]
-        chosen = set(numbers if self._choose is None else self._choose(self._folder, numbers))
-        failure: EmberlineError | None = None
-        # What is served already goes on before a new version comes, which may take long.
-        for version in sorted(head.versions, key=lambda each: (not self._is_here(each), -each.version)):
-            if version.version in chosen:
-                try:
-                    self._bring_version(version)
-                except (IntegrityError, NotFound, UnsafeArtifact) as error:  # of this version only
-                    failure = failure or error
-        if failure is not None:
-            raise failure
-        self._clear(head)
-
-    def _bring_version(self, version: VersionObject) -> None:
-        self._bring_folder(str(version.version), version.manifest, version.bytes)
-        for delta in version.deltas if self._choose is None else chain(version):
-            self._bring_folder(delta_path(version.version, delta.sequence), delta.manifest, delta.bytes)
-
-    def _bring_folder(self, path: str, manifest: str, size: int) -> None:
-        target = self._folder / path
-        if self._digest(path) == manifest:
-            return
-        target.parent.mkdir(exist_ok=True)
-        number, _, delta = path.partition(f"/{DELTAS}/")
-        self._note(bringing=f"{number}.{int(delta or 0)}", done_bytes=0, total_bytes=size)
-        self._fetcher.folder(join(self._model.name, path), manifest, target, on_bytes=self._count)
-        self._here[path] = manifest
-        self._note(folders=self.status.folders + 1)
-        logger.info("%s: %s has come", self._model.name, self.status.bringing)
-
-    def _is_here(self, version: VersionObject) -> bool:
-        return self._digest(str(version.version)) == version.manifest
-
-    def _digest(self, path: str) -> str:
-        """Returns the digest of the manifest of a folder that is here, "" when there is none."""
-        if path not in self._here:
-            try:
-                data = (self._folder / path / MANIFEST).read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
-                return ""
-            self._here[path] = hashlib.sha256(data).hexdigest()
-        return self._here[path]
-
-    def _clear(self, head: Head) -> None:
-        """Removes what head.json does not name any more, and downloads that were given up."""
-        named = {str(each.version) for each in head.versions}
-        named |= {delta_path(each.version, delta.sequence) for each in head.versions for delta in each.deltas}
-        for path in self._folders():
-            if path not in named:
-                self._here.pop(path, None)
-                remove(self._folder / path)
-        for parent in (self._folder, *(self._folder / str(each.version) / DELTAS for each in head.versions)):
-            for folder in leftovers(parent):
-                remove(folder)
-
-    def _folders(self) -> Iterator[str]:
-        for version in sorted(self._folder.iterdir()):
-            if is_version(version.name):
-                yield version.name
-                if (version / DELTAS).is_dir():
-                    yield from sorted(
-                        f"{version.name}/{DELTAS}/{delta.name}"
-                        for delta in (version / DELTAS).iterdir()
-                        if not delta.name.startswith(".")
-                    )
-
-    def _bring_side_files(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._bring_side_file(CONFIG)
-        for name in self._side_files(self._folder):
-            self._bring_side_file(name)
-        self._side_at = time.monotonic()
-
-    def _bring_side_file(self, name: str) -> None:
-        path = self._folder / name
-        tag = self._side_tags.get(name) if path.exists() else None
-        try:
-            found = self._model.objects.read(join(self._model.name, name), unless=tag)
-        except NotFound:
-            path.unlink(missing_ok=True)
-            self._side_tags.pop(name, None)
-            return
-        if found is None:
-            return
-        if not path.exists() or path.read_bytes() != found.data:
-            unfinished = path.with_name(f".{name}.part")
-            unfinished.write_bytes(found.data)
-            os.replace(unfinished, path)
-        self._side_tags[name] = found.tag
-
-    def _count(self, count: int) -> None:
-        with self._counting:
-            self.status = replace(self.status, done_bytes=self.status.done_bytes + count)
-
-    def _note(self, **changes: object) -> None:
-        with self._counting:
-            self.status = replace(self.status, **changes)  # type: ignore[arg-type]
 
 
 class RepositoryMirror:
@@ -311,15 +87,13 @@ class RepositoryMirror:
 
     def wait_first(self, name: str) -> None:
         """Waits until what is there of a model has come for the first time, or could not, or the mirror is stopped."""
-        with self._lock:
-            follower = self._mirrors.get(name)
+        follower = self._follower(name)
         while follower is not None and not self._stop.is_set() and not follower.tried.wait(_LOOK_S):
             pass
 
     def has_tried(self, name: str) -> bool:
         """Returns whether the first look at a model has ended, with or without success."""
-        with self._lock:
-            follower = self._mirrors.get(name)
+        follower = self._follower(name)
         return follower is not None and follower.tried.is_set()
 
     def once(self) -> None:
@@ -351,8 +125,7 @@ class RepositoryMirror:
 
     def look(self, name: str, timeout_s: float = 60.0) -> None:
         """Looks for what is new of a model now, its configuration too, and returns when that has come, or failed."""
-        with self._lock:
-            follower = self._mirrors.get(name)
+        follower = self._follower(name)
         if follower is not None:
             follower.look(timeout_s)
         elif not self._models:
@@ -366,9 +139,12 @@ class RepositoryMirror:
 
     def status(self, name: str) -> MirrorStatus:
         """Returns the status of a model; an empty one for an unknown model."""
-        with self._lock:
-            follower = self._mirrors.get(name)
+        follower = self._follower(name)
         return MirrorStatus() if follower is None else follower.mirror.status
+
+    def _follower(self, name: str) -> _Follower | None:
+        with self._lock:
+            return self._mirrors.get(name)
 
     def _new(self, name: str) -> ModelMirror:
         return ModelMirror(self.objects, name, self.root, self._fetcher, self._choose, self._side_files)
@@ -381,7 +157,7 @@ class RepositoryMirror:
         follower.start()
 
     def _look_for_models(self) -> None:
-        while not self._stop.wait(_SIDE_S):
+        while not self._stop.wait(SIDE_S):
             self._follow_new()
 
     def _follow_new(self) -> None:
@@ -448,13 +224,3 @@ class _Follower:
                 logger.log(level, "%s: %s", self._name, text, exc_info=None if known else error)
             return False
         return True
-
-
-@contextmanager
-def mirrored(mirror: RepositoryMirror) -> Iterator[RepositoryMirror]:
-    """Follows a repository for the block."""
-    try:
-        mirror.start(mirror.find_models())
-        yield mirror
-    finally:
-        mirror.stop()

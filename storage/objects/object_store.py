@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import re
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -21,11 +20,10 @@ from typing import Any, TypeVar
 
 from storage.errors import ConfigError, NotFound, ObjectStoreError, Unsupported
 from storage.objects.requests import FailedRequest, Requests, Traffic, reason_of
+from storage.objects.urls import url_of
 
 T = TypeVar("T")
 
-SCHEMES = ("s3", "gs", "az", "file")
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(/?.*)", re.DOTALL)
 _CONNECT_S, _REQUEST_S = 5, 60
 # A store that answers 5xx is asked again for this long; whoever reads asks again at the next look anyway.
 _RETRY_S = 30
@@ -229,51 +227,6 @@ class ObjectStore:
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield True
-
-
-def is_url(text: object) -> bool:
-    """Returns whether a path is the URL of an object store."""
-    found = _URL.fullmatch(str(text))
-    return found is not None and ":/" in str(text) and len(found[1]) != 1
-
-
-def url_of(text: object) -> str:
-    """Returns a URL as it is written; pathlib takes one of two slashes away. Raises ConfigError for another scheme."""
-    scheme, rest = _parts(str(text))
-    return f"{scheme}://{rest}".rstrip("/")
-
-
-def join(*parts: str | int) -> str:
-    """Joins the parts of a key."""
-    return "/".join(str(part) for part in parts if part != "")
-
-
-def _parts(url: str) -> tuple[str, str]:
-    found = _URL.fullmatch(url)
-    scheme = "" if found is None else found[1].lower()
-    if found is None or scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise ConfigError(f"{_shown(url)}: expected a URL of an object store, one of {known}", field="repository")
-    rest = found[2].lstrip("/") if scheme == "file" else found[2]
-    if "@" in rest.partition("/")[0] or "?" in rest or "#" in rest:
-        raise ConfigError(
-            f"{scheme}://…: a URL of a repository has no user, password or options in it; credentials and endpoints "
-            "come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on)",
-            field="repository",
-        )
-    if any(part in (".", "..") for part in rest.split("/")):
-        raise ConfigError(f"{url}: has '.' or '..' in it; write the whole path", field="repository")
-    if scheme == "file":
-        if "://" in url and not found[2].startswith("/"):
-            raise ConfigError(f"{url}: expected a whole path, such as file:///shared/models", field="repository")
-        return scheme, "/" + rest
-    if not rest or rest.startswith("/"):
-        raise ConfigError(f"{scheme}://: the bucket is missing; expected {scheme}://bucket/models", field="repository")
-    return scheme, rest
-
-
-def _shown(url: str) -> str:
-    return re.sub(r"(?<=://)[^/@]*@", "", url.partition("?")[0])
 
 
 def _opened(url: str, folder: Path | None, retry_s: float) -> Any:

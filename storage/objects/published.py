@@ -23,7 +23,8 @@ from storage.checkpoint.signed import MANIFEST
 from storage.errors import CheckpointError, NotFound, ObjectStoreError, UnsafeArtifact
 from storage.objects.catalog import ModelNames
 from storage.objects.head import HEAD, DeltaObject, Head, VersionObject, delta_path, needed
-from storage.objects.object_store import ObjectStore, Taken, join
+from storage.objects.object_store import ObjectStore, Taken
+from storage.objects.urls import join
 
 M = TypeVar("M", Manifest, DeltaManifest)
 

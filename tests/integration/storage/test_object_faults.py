@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,11 +15,21 @@ import pytest
 from storage.errors import ConfigError, IntegrityError, NotFound, StoreError, UnsafeArtifact
 from storage.objects import ObjectStore
 from storage.objects.catalog import ModelNames
-from storage.objects.mirror import RepositoryMirror, mirrored
+from storage.objects.mirror import RepositoryMirror
 from storage.objects.published import PublishedModel
 from tests.integration.serving.planted import NAME, Planted, World
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.object_store import keys_of
+
+
+@contextmanager
+def mirrored(mirror: RepositoryMirror) -> Iterator[RepositoryMirror]:
+    """Follows a repository for the block."""
+    try:
+        mirror.start(mirror.find_models())
+        yield mirror
+    finally:
+        mirror.stop()
 
 
 @pytest.fixture(scope="module")
