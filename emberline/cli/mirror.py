@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,7 +63,7 @@ def command(
 
     Servers of one machine may read that folder (emberline serve --model-repository FOLDER), so that a machine asks the
     object store once. It holds the versions that each model's policy asks for and the deltas that lead to the newest
-    snapshots; what leaves the object store leaves the folder. Ctrl-C ends it.
+    snapshots; what leaves the object store leaves the folder. Ctrl-C or SIGTERM ends it.
 
     From a folder to a URL, it uploads the versions and deltas that the object store has not, and ends. Credentials come
     from the environment, as docs/object-stores.md says.
@@ -99,6 +101,8 @@ def _download(
         choose=None if everything else chosen_versions,
         side_files=label_files,
     )
+    # The first process of a container gets no SIGTERM that it has no handler for.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         names = mirror.find_models()
         if not names:

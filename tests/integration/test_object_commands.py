@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +48,23 @@ def test_a_folder_goes_up_and_comes_down_and_is_looked_at(store_url: str, tmp_pa
     assert "every digest holds" in run(inspect.command, f"{store_url}/tiny/1").output
     assert run(score.export, "--model", f"{store_url}/tiny", "words", tmp_path / "words.parquet").exit_code == 0
     assert pq.read_metadata(tmp_path / "words.parquet").num_rows == 100
+
+
+def test_a_mirror_ends_at_sigterm_also_as_the_first_process_of_a_container(store_url: str, tmp_path: Path) -> None:
+    run(mirror.command, TINY, store_url, "--quiet")
+    command = [sys.executable, "-m", "emberline", "mirror", store_url, str(tmp_path / "copy"), "--quiet"]
+    process = subprocess.Popen(command)
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "copy" / "tiny" / "1").is_dir():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        # Not -SIGTERM: that is what a process without a handler ends with, which the first one never does.
+        assert process.wait(20) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_wrong_arguments_are_named(store_url: str, tmp_path: Path) -> None:
