@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from storage.tiers.arrays import Encoded, Flags, Ids
 from storage.tiers.content import Content
 from storage.tiers.dram_cache import DramCache
+from storage.tiers.expected_hits import ExpectedHits
 from storage.tiers.hot_ids import HotIds
 from storage.tiers.pace import Pace
 from storage.tiers.source import TableSource
@@ -29,8 +31,9 @@ _WALK_ROWS = 1 << 16
 _READ_IDS = 1 << 14
 # Rows installed at once, because installing holds the lock that promotions and merges take.
 _INSTALL_ROWS = 1 << 13
-# The hottest part of a list is read first; the rest in the order of its ids, which reads every page once.
-_PARTS = 16
+# Up to these shares, the hotter part of a list is read before the rest: each in the order of its ids, so that a page is
+# read once for a part.
+_PARTS = (0.0, 1 / 16, 1 / 4, 1.0)
 _LEFT_FREE = 0.02
 
 
@@ -70,10 +73,10 @@ class Filler:
         self._progress = progress
         self.installed = 0
 
-    def run(self, hot: Mapping[str, HotIds]) -> int:
+    def run(self, hot: Mapping[str, HotIds], expected: ExpectedHits) -> int:
         """Fills the free room; returns how many rows came in. hot: ids to read first, by name of the table.
 
-        Raises StoreError.
+        expected: told of each part of them that is in DRAM. Raises StoreError.
         """
         for members, capacity in self._cache.groups():
             left = [index for index in members if not self._cache.is_complete(index)]
@@ -84,7 +87,7 @@ class Filler:
                 for index in left:
                     self._fill_whole(index)
             else:
-                self._fill_hot(members, hot)
+                self._fill_hot(members, hot, expected)
                 # The little room that a list leaves free is not worth reading all use counts.
                 if self._cache.free_rows(members[0]) > (_LEFT_FREE * capacity if self.installed else 0):
                     self._fill_used(members, capacity)
@@ -134,19 +137,19 @@ class Filler:
                     return True  # a merge changed SSD meanwhile: the table is not complete yet
         return True
 
-    def _fill_hot(self, members: Sequence[int], hot: Mapping[str, HotIds]) -> None:
-        """Fills DRAM with the ids that were in it last time, the hottest first."""
+    def _fill_hot(self, members: Sequence[int], hot: Mapping[str, HotIds], expected: ExpectedHits) -> None:
+        """Fills DRAM with the ids that were in it last time, or on another machine, the hottest first."""
         lists = {index: hot[name] for index in members if (name := self._cache.tables[index].name) in hot}
         total = sum(len(each.ids) for each in lists.values())
         if total == 0:
             return
         # When the lists do not fit any more, the same share of each is taken.
         most = min(1.0, self._cache.free_rows(members[0]) / total)
-        for first, last in ((0.0, most / _PARTS), (most / _PARTS, most)):
+        for first, last in pairwise(_PARTS):
             for index, each in lists.items():
-                part = slice(int(first * len(each.ids)), int(last * len(each.ids)))
+                part = slice(int(first * most * len(each.ids)), int(last * most * len(each.ids)))
                 order = np.argsort(each.ids[part])
-                if not self._take(index, each.ids[part][order], each.counts[part][order]):
+                if not self._take(index, each.ids[part][order], each.counts[part][order], expected):
                     return
 
     def _fill_used(self, members: Sequence[int], capacity: int) -> None:
@@ -169,7 +172,7 @@ class Filler:
                 return
             yield part
 
-    def _take(self, index: int, ids: np.ndarray, counts: np.ndarray) -> bool:
+    def _take(self, index: int, ids: np.ndarray, counts: np.ndarray, expected: ExpectedHits | None = None) -> bool:
         """Reads rows of ascending ids and installs them. Returns False when no room is left, or filling is to stop."""
         for start in range(0, len(ids), _READ_IDS):
             part = slice(start, start + _READ_IDS)
@@ -178,6 +181,8 @@ class Filler:
                 rows, found = self._rows.find(index, ids[part])
                 there = found.view(np.bool_)
                 fits = self._install(generation, index, ids[part][there], rows[there], counts[part][there])
+                if fits and expected is not None:
+                    expected.came(self._cache.tables[index].name, counts[part][there])
                 if self._stopping() or fits is False:
                     return False
                 if fits:

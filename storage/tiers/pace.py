@@ -17,20 +17,26 @@ class Pace:
     """Counts the processor time of a loop and pauses after each slice of it, which lets other threads have the GIL.
 
     duty: share of a core that the loop may take; 1 means that nothing waits for the GIL, and no pause is made.
-    hurry: while it returns False, the share is QUIET_DUTY.
+    hurry: while it returns False, the share is QUIET_DUTY. alone: while it returns True, no pause is made.
     """
 
     def __init__(
-        self, duty: float = DUTY, slice_s: float = SLICE_S, *, hurry: Callable[[], bool] | None = None
+        self,
+        duty: float = DUTY,
+        slice_s: float = SLICE_S,
+        *,
+        hurry: Callable[[], bool] | None = None,
+        alone: Callable[[], bool] | None = None,
     ) -> None:
         self._slice_s = slice_s
         self._pause = 1 / duty - 1
         self._hurry = hurry
+        self._alone = alone
         self._since = time.thread_time()
 
     def step(self) -> None:
         """Pauses when a slice is over. Call it after each piece of work, which must be much shorter than a slice."""
-        if self._pause == 0:
+        if self._pause == 0 or (self._alone is not None and self._alone()):
             return
         # Processor time, not elapsed time: a loop must not pause for the time that it waited for the GIL.
         spent = time.thread_time() - self._since

@@ -28,7 +28,7 @@ from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
 from storage.tiers.dram import DramTier
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.filling import Filler, Progress, Rows
-from storage.tiers.hot_ids import HotIds, load_hot_ids, save_hot_ids
+from storage.tiers.hot_rows import HotRows
 from storage.tiers.integrity import check_integrity
 from storage.tiers.limits import StoreLimits
 from storage.tiers.listeners import SnapshotListeners
@@ -96,7 +96,8 @@ class TieredStore:
         self._plans = PlanLedger(len(self.tables))
         self._lookups = RecentLookups(self._plans.total)
         self._version: TableSource | None = None
-        self._hot: dict[str, HotIds] = {}
+        #: The hot ids: those that DRAM is filled with, and those that are in it.
+        self.hot = HotRows(ssd.path, limits.hot_ids, lambda: self._cache, self._lookups)
         self._stage_lock = threading.Lock()
         self._merge_lock = threading.Lock()
         self._budget_lock = threading.Lock()
@@ -105,7 +106,7 @@ class TieredStore:
         self.cold_reads = ColdReads(ssd, self._ssd_numbers, self.overlays, lambda: self._cache, self._promoter)
         self._upkeep = Upkeep(
             {
-                FILLING: (None, lambda: self._fill(Pace())),
+                FILLING: (None, lambda: self._fill(Pace(alone=lambda: self.hot.is_awaited))),
                 "balancing DRAM": (limits.balance_every_s, self.balance),
                 "saving hot ids": (limits.hot_ids_every_s, self.save_hot_ids),
             }
@@ -175,7 +176,7 @@ class TieredStore:
         self._cache.forget_reads()
         self._content.load(version, None if progress is None else lambda *event: progress("ssd", *event))
         self._cache.build(self.tables)
-        self._hot = {} if self._dram_bytes is None else load_hot_ids(self.ssd.path, self.limits.hot_ids)
+        self.hot.load()
         self._build_overlay_tables()
         self._version = version
         if fill_timeout_s is None:
@@ -401,8 +402,8 @@ class TieredStore:
     def save_hot_ids(self) -> None:
         """Saves the list of the ids in DRAM for the next opening. Raises StoreError."""
         with self._budget_lock:
-            if self._version is not None and self._cache.slabs is not None and not self._closed:
-                save_hot_ids(self.ssd.path, self._cache.hot_ids(self.limits.hot_ids))
+            if self._version is not None and not self._closed:
+                self.hot.save()
 
     def check_integrity(self) -> None:
         """Raises a StoreError that says what is broken: an index, or a row in DRAM that differs from SSD's. Slow."""
@@ -453,9 +454,9 @@ class TieredStore:
 
         began = time.monotonic()
         filler = Filler(cache, version, self._content, Rows(self._find, self._walk), pace, stopping, progress)
-        count = filler.run(self._hot)
+        count = filler.run(*self.hot.begin())
         if not stopping():
-            self._hot = {}
+            self.hot.end()
         _log.info("%s: %d rows came into DRAM in %.1f s", self.ssd.path, count, time.monotonic() - began)
         return count
 
