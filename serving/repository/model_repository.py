@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -21,6 +22,7 @@ from serving.model_folders import folders, is_model
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
 from serving.repository.regions import SharedRegions
 from serving.repository.remote import repository_mirror
+from serving.repository.shared_hot_ids import Served, SharedHotIds
 from serving.repository.watcher import Watcher
 from serving.updates import commands, refusals, report
 from serving.updates.counters import UpdateCounters
@@ -59,6 +61,7 @@ class ModelRepository:
         self._root = root = config.model_repository
         #: Brings what is in an object store into the folder; None for a repository of this machine.
         self.mirror = repository_mirror(config)
+        self._hot_ids = None if self.mirror is None else SharedHotIds(self.mirror.objects, self._served)
         remote = () if self.mirror is None else self.mirror.find_models()
         if not root.is_dir():
             raise NotFound(
@@ -138,6 +141,8 @@ class ModelRepository:
             for updater in self._models.values():
                 updater.follow()
             self._watcher.start()
+            if self._hot_ids is not None:
+                self._hot_ids.start()
 
     def index(self) -> list[VersionEntry]:
         """Returns every version with its state; refused ones with the reason."""
@@ -348,6 +353,8 @@ class ModelRepository:
         deadline = time.monotonic() + timeout_s
         if self.mirror is not None:
             self.mirror.stop()
+        if self._hot_ids is not None:
+            self._hot_ids.stop()
         self._watcher.stop()
         for updater in self._models.values():
             try:
@@ -402,6 +409,13 @@ class ModelRepository:
         updater.model.on_routes = self._pass_routes
         if (mirror := self.mirror) is not None:
             updater.model.remote = lambda name=updater.model.name: mirror.status(name).text  # type: ignore[misc]
+        if self._hot_ids is not None:
+            updater.model.bring_hot_ids = partial(self._hot_ids.bring, updater.model.name)
+
+    def _served(self) -> Iterator[Served]:
+        for name, updater in self._models.items():
+            if (mount := updater.model.default) is not None:
+                yield Served(name, mount.store, mount.view.current.loaded.published)
 
     def _pass_routes(self, name: str, routes: Routes) -> None:
         self._on_routes(name, routes)

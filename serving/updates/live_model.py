@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from serving.config import ServerConfig
 from serving.engine.canary import routing_point
@@ -29,6 +30,7 @@ from serving.updates.state import MAX_REMEMBERED, ModelState
 from serving.updates.state_file import StateFile
 from serving.updates.steps import OnStep, check_step
 from serving.updates.versions import Versions
+from storage.checkpoint import PublishedVersion
 from storage.errors import EmberlineError, NotFound, Unavailable
 
 logger = logging.getLogger("emberline.serving")
@@ -100,6 +102,8 @@ class LiveModel:
         self.on_routes: Callable[[str, Routes], None] = lambda name, routes: None
         # Says what is on its way from an object store, or why nothing comes from there; "" for neither.
         self.remote: Callable[[], str] = lambda: ""
+        # Brings a list of hot ids to the folder of a store of that version that has none.
+        self.bring_hot_ids: Callable[[PublishedVersion, Path], None] = lambda published, folder: None
         self.waiting = ""
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
         self.awaiting: dict[int, Awaiting] = {}

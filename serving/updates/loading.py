@@ -122,6 +122,7 @@ def fill(model: LiveModel, config: ModelConfig, store: TieredStore, published: P
     size = sum(table.rows * table.row_bytes for table in published.tables)
     if store.dram_bytes is not None:
         size = min(size, store.dram_bytes)
+        model.bring_hot_ids(published, store.ssd.path)
     wait_s = None if wants_warm(config) else _FILL_S if size <= _FILL_BYTES else 0.0
     store.load(published, progress, fill_timeout_s=wait_s)
 

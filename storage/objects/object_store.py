@@ -10,6 +10,7 @@ import fcntl
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -51,6 +52,21 @@ class Object:
     tag: str
 
 
+@dataclass(frozen=True)
+class ObjectInfo:
+    """The tag, size and age of an object, which are known without reading it."""
+
+    tag: str
+    size: int
+    #: When it was written, by the clock of the store.
+    modified_unix: float
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was written; 0 where the clocks differ by more."""
+        return max(0.0, time.time() - self.modified_unix)
+
+
 class ObjectStore:
     """The objects under one URL. Thread-safe; opened after the process has forked."""
 
@@ -86,6 +102,13 @@ class ObjectStore:
             return None
         self.traffic.count(bytes_read=len(found.data))
         return found
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Returns what is known of an object without reading it. See `read`."""
+        import obstore
+
+        meta = self._ask("read", key, lambda: obstore.head_async(self._store, key))
+        return ObjectInfo(str(meta["e_tag"]), meta["size"], meta["last_modified"].timestamp())
 
     def read_range(self, key: str, start: int, length: int) -> Any:
         """Returns `length` bytes of an object from `start` on as a buffer, fewer where it ends before. See `read`."""

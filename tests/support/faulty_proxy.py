@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 #: lost: a request is executed, and the connection breaks before its answer. cut: it breaks in the middle of the body.
-#: 503: the store is overloaded. hang: nothing is answered until the fault ends.
-Fault = Literal["lost", "cut", "503", "hang"]
+#: 503: the store is overloaded. 403: it does not allow that. hang: nothing is answered until the fault ends.
+Fault = Literal["lost", "cut", "503", "403", "hang"]
 _SLOW = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your rate</Message></Error>"
+_DENIED = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 _OWN = {"connection", "transfer-encoding", "content-length", "server", "date"}
 
 
@@ -82,6 +83,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._reset()
         if fault == "503":
             return self._answer(503, [], _SLOW)
+        if fault == "403":
+            return self._answer(403, [], _DENIED)
         status, headers, data = self._passed_on(body)
         if fault == "lost":
             return self._reset()
@@ -91,7 +94,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data[: len(data) // 2])
         return self._reset()
 
-    do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - named by http.server
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - named by http.server
 
     def _passed_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.proxy.store_port, timeout=30)
