@@ -113,6 +113,11 @@ class ModelRepository:
         return [*self._models, *self._identity.names]
 
     @property
+    def store_dir(self) -> Path:
+        """The folder of the stores; a part of it may not be there before the first load."""
+        return self._config.store_dir
+
+    @property
     def is_loaded(self) -> bool:
         """True if the first loading has ended, with or without success."""
         return self._loaded_all.is_set()

@@ -1,0 +1,32 @@
+"""Collects the metrics of a server as a whole: whether it is ready, and the disk of its stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import Metric
+
+from serving.http.prometheus import family, label_value
+from serving.repository.model_repository import ModelRepository
+
+
+def readiness(repository: ModelRepository) -> Iterator[Metric]:
+    """Yields what the health routes answer, as numbers."""
+    ready = float(repository.is_ready())
+    yield family("emberline_ready", "gauge", "1 while the server is ready", [({}, ready)])
+    of_models = [({"model": label_value(name)}, float(repository.is_model_ready(name))) for name in repository.names]
+    yield family("emberline_model_ready", "gauge", "1 while a request for the model would be taken", of_models)
+
+
+def disk(stores: Path) -> Iterator[Metric]:
+    """Yields the size of the file system of the stores, and the bytes that are free for an ordinary user."""
+    there = next(place for place in (stores, *stores.parents) if place.exists())
+    try:
+        status = os.statvfs(there)
+    except OSError:  # a disk that has gone; the models say what failed
+        return
+    size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    yield family("emberline_disk_bytes", "gauge", "Size of the file system of the stores", [({}, float(size))])
+    yield family("emberline_disk_free_bytes", "gauge", "What a server may still write there", [({}, float(free))])
