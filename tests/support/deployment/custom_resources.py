@@ -49,6 +49,7 @@ def _resource(api_version: str, kind: str, spec: Schema) -> tuple[tuple[str, str
 
 _POLICY = closed("type value periodSeconds", type={"enum": ["Pods", "Percent"]}, value=NUMBER, periodSeconds=NUMBER)
 _RULES = closed("policies", stabilizationWindowSeconds=NUMBER, policies=several(_POLICY))
+_WINDOW = closed(stabilizationWindowSeconds=NUMBER)
 _POD_PART: Schema = {"type": "object"}
 
 SCHEMAS: dict[tuple[str, str], Schema] = dict(
@@ -58,6 +59,7 @@ SCHEMAS: dict[tuple[str, str], Schema] = dict(
             "ServiceMonitor",
             closed(
                 "selector endpoints",
+                jobLabel=TEXT,
                 selector=SELECTOR,
                 endpoints=several(
                     closed("port", port=TEXT, path=TEXT, interval=DURATION, scrapeTimeout=DURATION, scheme=TEXT)
@@ -145,7 +147,26 @@ SCHEMAS: dict[tuple[str, str], Schema] = dict(
                     "model",
                     minReplicas=NUMBER,
                     maxReplicas=NUMBER,
-                    deploymentStrategy=_POD_PART,
+                    autoScaling=closed(
+                        "metrics",
+                        metrics=several(
+                            closed(
+                                "type external",
+                                type={"const": "External"},
+                                external=closed(
+                                    "metric target",
+                                    metric=closed(
+                                        "backend serverAddress query",
+                                        backend={"const": "prometheus"},
+                                        serverAddress=TEXT,
+                                        query=TEXT,
+                                    ),
+                                    target=closed("type value", type={"const": "Value"}, value=TEXT),
+                                ),
+                            )
+                        ),
+                        behavior=closed(scaleUp=_WINDOW, scaleDown=_WINDOW),
+                    ),
                     serviceAccountName=TEXT,
                     automountServiceAccountToken={"type": "boolean"},
                     enableServiceLinks={"type": "boolean"},
@@ -188,7 +209,7 @@ def check_custom(resource: Schema) -> None:
         _check_pod({**pod, "containers": [{"name": "kserve-container", "image": "any", **container}]})
 
 
-_OF_KSERVE = {"model", "minReplicas", "maxReplicas", "deploymentStrategy"}
+_OF_KSERVE = {"model", "minReplicas", "maxReplicas", "autoScaling"}
 
 
 def _check_pod(spec: Schema) -> None:
