@@ -148,21 +148,24 @@ def _handlers(
             handlers[method.name] = grpc.stream_stream_rpc_method_handler(stream)
             continue
         answer = infer if method.name == _INFER else functools.partial(ask, method.name)
-        handlers[method.name] = grpc.unary_unary_rpc_method_handler(_guarded(answer, gate))
+        handlers[method.name] = grpc.unary_stream_rpc_method_handler(_guarded(answer, gate))
     return _Service(handlers, health.handlers(), gate)
 
 
 def _guarded(
     answer: Callable[[bytes, Any], Awaitable[bytes]], gate: GrpcGate
-) -> Callable[[bytes, Any], Awaitable[Any]]:
-    """Wraps a handler so that its exceptions become the call's status."""
+) -> Callable[[bytes, Any], Awaitable[None]]:
+    """Wraps a handler so that its exceptions become the call's status.
 
-    async def guarded(data: bytes, context: Any) -> Any:
+    To gRPC it is one of a stream of responses that has one: with an error, gRPC sends an empty message for a unary
+    handler, after which no client repeats a call.
+    """
+
+    async def guarded(data: bytes, context: Any) -> None:
         try:
-            return await answer(data, context)
+            await context.write(await answer(data, context))
         except Exception as error:
             _, code, text = status_of(gate.told(error, context))
             fail(context, code, text)
-            return b""  # gRPC sends no message with such a status
 
     return guarded
