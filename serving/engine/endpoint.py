@@ -33,7 +33,7 @@ from serving.pipeline.host import ScoringPipeline
 from serving.pipeline.snapshot import SnapshotHistory
 from serving.protocol.dtypes import WIRE_TYPES
 from serving.protocol.signature import ModelSignature, SignatureChanged
-from storage.errors import Overloaded, Unavailable
+from storage.errors import DeadlineExceeded, Overloaded, Unavailable
 from storage.features import Column
 
 logger = logging.getLogger("emberline.serving")
@@ -278,7 +278,14 @@ class Endpoint:
         """Returns the answer of a snapshot that covers `min_snapshot`."""
         until_ns = call.deadline_ns or call.arrived_ns + self._snapshot_timeout_ns
         while True:
-            if not await self.history.wait_for(min_snapshot, until_ns, call.canary):
+            try:
+                has_come = await self.history.wait_for(min_snapshot, until_ns, call.canary)
+            except DeadlineExceeded as error:
+                if call.deadline_ns:
+                    raise
+                # The caller still waits: a load balancer asks another replica after this, and not after a deadline.
+                raise Unavailable(f"{error}; another replica may serve it already") from None
+            if not has_come:
                 raise ReplacedError
             result = await self._answer(call)
             # After a rollback between the wait and the batch, it waits again.
