@@ -89,6 +89,9 @@ class ServerConfig(BaseModel):
     #: counts as one call, with 64 requests under way.
     max_inflight_bytes: Annotated[ByteSize, Field(ge=1024)] = 512 << 20
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    #: How long a server that is asked to stop goes on answering while it reports that it is not ready, so that load
+    #: balancers leave it out first. None: 5 s where somebody keeps asking for readiness, else no time.
+    drain_delay_s: Annotated[float, Field(ge=0, le=3600)] | None = None
     drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
     #: True if one model that serves nothing makes the whole server not ready, as in Triton.
     strict_readiness: bool = True

@@ -38,6 +38,10 @@ from serving.updates.steps import OnStep
 
 logger = logging.getLogger("emberline.serving")
 
+_LOAD_AGAIN_S, _LOAD_LOOK_S = 5.0, 0.02
+# Enough for balancers that ask every second and leave a server out after its third answer.
+DRAIN_DELAY_S = 5.0
+
 
 class Server:
     """One server. `start` and `stop` run it on a thread of its own; `serve` runs it in the foreground."""
@@ -72,6 +76,7 @@ class Server:
         self._restarts = restarts
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        self._may_wait = False
         self._thread: threading.Thread | None = None
         self._loading = FirstLoad(self.repository, on_loaded)
 
@@ -107,7 +112,8 @@ class Server:
             self._thread.join()
 
     def request_stop(self) -> None:
-        """Begins to stop; for signal handlers on the server's own loop."""
+        """Begins to stop, for signal handlers on the server's own loop: where probes come, `drain_delay_s` later."""
+        self._may_wait = True
         if self._stopping is not None:
             self._stopping.set()
 
@@ -151,9 +157,10 @@ class Server:
             else:
                 bind_grpc(grpc, config.host, self.grpc_port, tls)
             control = LocalHttpControl(self.repository)
+            limits = HttpLimits(config)
             http = http_server(
                 HttpApp(models, control, gate),
-                HttpLimits(config),
+                limits,
                 config.drain_timeout_s,
                 tls,
                 protocol=AdoptedConnection if is_native else HttpProtocol,
@@ -178,13 +185,16 @@ class Server:
                 routes = NativeRoutes(self.repository)
                 stack.callback(routes.close)
                 self.native = NativeHttpServer(config, routes, ports.http, http.connection)
-                if HAS_NATIVE_GRPC:
-                    self.native_grpc = NativeGrpcServer(config, routes, ports.listen_grpc(), upstream)
             self._loading.start()
+            if is_native_grpc:
+                bound = ports.listen_grpc()
+                await self._load_again()
+                self.native_grpc = NativeGrpcServer(config, routes, bound, upstream)
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
-            async with local_health(self.http_port, self.repository.is_ready):
+            async with local_health(self.http_port, self.repository.probes.is_ready):
                 listening()
                 await self._stopping.wait()
+                await self._retire(limits)
             logger.info("stopping: in-flight requests have %g s", config.drain_timeout_s)
             deadline = time.monotonic() + config.drain_timeout_s
             self.repository.stop_loading()
@@ -198,6 +208,31 @@ class Server:
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
         left = max(0.5, deadline - time.monotonic())
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)
+
+    async def _load_again(self) -> None:
+        """Lets calls of gRPC wait in the port for a while after a crash, until the models are loaded again.
+
+        Load balancers cannot repeat a call that is refused: the refusal stands behind a status of 200.
+        """
+        assert self._stopping is not None
+        deadline = time.monotonic() + _LOAD_AGAIN_S
+        while self._restarts and self.is_loading() and not self._stopping.is_set() and time.monotonic() < deadline:
+            await asyncio.sleep(_LOAD_LOOK_S)
+
+    async def _retire(self, limits: HttpLimits) -> None:
+        """Answers on while load balancers notice that this server is no longer ready, and sends clients elsewhere."""
+        delay_s = self.config.drain_delay_s
+        if delay_s is None:
+            delay_s = DRAIN_DELAY_S if self.repository.probes.are_regular else 0.0
+        if not (self._may_wait and delay_s):
+            return
+        logger.info("not ready from now on: load balancers have %g s to notice", delay_s)
+        self.repository.probes.retire()
+        limits.is_retiring = True
+        for native in (self.native, self.native_grpc):
+            if native is not None:
+                native.retire()
+        await asyncio.sleep(delay_s)
 
     def _native_counts(self) -> dict[str, tuple[int, int]]:
         found = {}

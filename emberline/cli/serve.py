@@ -16,6 +16,7 @@ from storage.errors import ConfigError
 # Flags that are not named like their field.
 _FLAGS = {
     "max_body_bytes": "--max-body",
+    "drain_delay_s": "--drain-delay",
     "drain_timeout_s": "--drain-timeout",
     "poll_s": "--poll",
     "mirror_bytes_per_s": "--mirror-rate",
@@ -97,6 +98,13 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     metavar="PREFIX",
     help="Let clients on this machine pass tensors in segments of /dev/shm whose names begin with PREFIX; may be given "
     "several times. Default: none may.",
+)
+@click.option(
+    "--drain-delay",
+    "drain_delay_s",
+    type=float,
+    help="Seconds of not being ready on stop, before the ports close: time for load balancers to notice. Default: 5 "
+    "where somebody keeps asking whether the server is ready, else 0.",
 )
 @click.option(
     "--drain-timeout",

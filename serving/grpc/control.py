@@ -49,7 +49,7 @@ class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
 
     async def ServerReady(self, request: Any) -> Any:  # noqa: N802
         """Returns whether models are loaded."""
-        return service_pb2.ServerReadyResponse(ready=self._repository.is_ready())
+        return service_pb2.ServerReadyResponse(ready=self._repository.probes.answer())
 
     async def ModelReady(self, request: Any) -> Any:  # noqa: N802
         """Returns whether one model is loaded; false for a model that does not exist."""

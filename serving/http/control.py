@@ -36,7 +36,7 @@ class LocalHttpControl:
         if request.method == "GET" and request.path == LIVE:
             return health_response("live", self._repository.is_live())
         if request.method == "GET" and request.path == READY:
-            return health_response("ready", self._repository.is_ready())
+            return health_response("ready", self._repository.probes.answer())
         return None
 
 

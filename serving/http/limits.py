@@ -48,6 +48,8 @@ class HttpLimits:
         self.max_body = config.max_body_bytes
         self.body_timeout_s = config.body_timeout_s
         self.turns = Turns()
+        #: Whether each connection ends with its next answer, because the server is about to stop.
+        self.is_retiring = False
         self._max_inflight = config.max_inflight_bytes
         self._max_connections = config.max_connections
         self._max_of_address = config.connections_per_address

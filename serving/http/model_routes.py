@@ -24,7 +24,7 @@ def _live(call: ControlCall) -> HttpResponse:
 
 
 def _all_ready(call: ControlCall) -> HttpResponse:
-    return health_response("ready", call.repository.is_ready())
+    return health_response("ready", call.repository.probes.answer())
 
 
 def _server(call: ControlCall) -> Message:

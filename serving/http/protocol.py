@@ -429,7 +429,7 @@ class HttpProtocol(asyncio.Protocol):
         if transport.is_closing():
             return
         content = response.content
-        keep_alive = exchange.keep_alive and not (self._is_stopping or response.closes)
+        keep_alive = exchange.keep_alive and not (self._is_stopping or self._limits.is_retiring or response.closes)
         head = response_head(response, keep_alive, exchange.speaks_1_0)
         if exchange.is_head:
             content = b""

@@ -57,6 +57,7 @@ void bind_servers(nb::module_& m) {
             return found;
           },
           nb::sig("def take_missed(self) -> list[tuple[int, bool, int, int]]"))
+      .def("retire", &Server::retire)
       .def("drain", &Server::drain)
       .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("connections", &Server::connections)

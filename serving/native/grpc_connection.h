@@ -173,7 +173,8 @@ struct GrpcServer::GrpcConnection : Server::Connection {
   Session client;
   std::string unsent;
   // has_begun: the client has sent its settings. is_ending: what still arrives is dropped.
-  bool is_readable = false, has_begun = false, is_going_away = false, is_ending = false, is_gone = false;
+  bool is_readable = false, has_begun = false, is_retired = false, is_going_away = false, is_ending = false,
+       is_gone = false;
   std::unordered_map<std::int32_t, std::unique_ptr<Call>> calls;
   // The client's address, as gRPC writes it; made when it is needed.
   std::string peer;

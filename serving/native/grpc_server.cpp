@@ -284,7 +284,8 @@ bool GrpcServer::is_late(const Call& call, std::int64_t now) const {
 
 bool GrpcServer::is_due(const Connection& given, std::int64_t now, bool drains) const {
   const GrpcConnection& connection = of(given);
-  if (connection.due_ns <= now || (drains && (!connection.is_going_away || is_idle(connection)))) return true;
+  if (connection.due_ns <= now || (is_retiring() && !connection.is_retired)) return true;
+  if (drains && (!connection.is_going_away || is_idle(connection))) return true;
   for (const auto& [id, call] : connection.calls) {
     if (is_late(*call, now)) return true;
   }
@@ -312,7 +313,11 @@ void GrpcServer::on_due(Connection& given) {
   } else if (is_draining() && !connection.is_going_away) {
     nghttp2_submit_goaway(session, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session),
                           NGHTTP2_NO_ERROR, nullptr, 0);
+  } else if (is_retiring() && !connection.is_retired) {
+    // A GOAWAY that refuses nothing: calls that are on their way are answered, and the client begins no others here.
+    nghttp2_submit_shutdown_notice(session);
   }
+  connection.is_retired = connection.is_retired || is_retiring();
   connection.is_going_away = connection.is_going_away || is_draining();
   work(connection);
 }

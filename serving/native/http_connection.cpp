@@ -177,7 +177,7 @@ void HttpServer::refuse(HttpConnection& connection, std::string_view status, std
   std::string response(status);
   response.append(date_line()).append("content-length: ").append(std::to_string(content.size()));
   response.append("\r\ncontent-type: application/json\r\n");
-  if (ends || is_draining()) response.append("connection: close\r\n");
+  if (ends || is_retiring()) response.append("connection: close\r\n");
   response.append("\r\n").append(content);
   connection.unsent = std::move(response);
   if (!ends) return;
@@ -210,7 +210,7 @@ HttpServer::Step HttpServer::flush(HttpConnection& connection) {
     return did > 0 ? Step::kGoOn : Step::kWait;
   }
   connection.unsent = std::string();  // an idle connection holds no memory
-  if (is_draining()) {
+  if (is_retiring()) {
     connection.state = HttpConnection::State::kEnding;
     drop(connection);
     connection.is_readable = true;

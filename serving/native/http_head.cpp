@@ -124,6 +124,7 @@ struct Headers {
         return true;
       case 16: return !equals(name, "content-encoding") && !equals(name, "proxy-connection");
       case 17: return !equals(name, "transfer-encoding");
+      case 18: return equals(name, "emberline-affinity") || !equals(name.substr(0, 9), "emberline");
       case 21:
         if (!equals(name, "emberline-routing-key")) break;
         if (routing_key || value.size() > kLongestKey) return false;

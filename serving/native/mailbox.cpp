@@ -70,7 +70,7 @@ void RequestBatch::respond(const std::vector<const char*>& outputs, const Answer
         Mailbox::Letter::Kind::kRespond, request->ticket, "", nullptr, request->stream, request->number};
     const Model& model = *request->model;
     if (request->encoding == Encoding::kHttp) {
-      model.write(letter.bytes, *request, rows, head, date, request->mailbox->is_draining.load());
+      model.write(letter.bytes, *request, rows, head, date, request->mailbox->is_retiring.load());
     } else {
       write_message(letter.bytes, *request, rows, head);
     }

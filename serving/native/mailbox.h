@@ -39,7 +39,8 @@ class Mailbox {
   // An eventfd that is readable when there is something to take, or `wake` was called.
   int descriptor() const { return wake_; }
 
-  std::atomic<bool> is_draining{false};
+  // Whether each connection ends with its next answer, and whether none is accepted any more.
+  std::atomic<bool> is_retiring{false}, is_draining{false};
 
  private:
   int wake_ = -1;

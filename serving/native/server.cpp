@@ -95,7 +95,13 @@ std::vector<Missed> Server::take_missed() {
   return std::exchange(missed_, {});
 }
 
+void Server::retire() {
+  mailbox_->is_retiring.store(true);
+  mailbox_->wake();
+}
+
 void Server::drain() {
+  mailbox_->is_retiring.store(true);
   mailbox_->is_draining.store(true);
   mailbox_->wake();
 }

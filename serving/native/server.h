@@ -57,6 +57,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   std::vector<Missed> take_missed();
+  // Still accepts connections and answers requests, and has clients open other connections for further ones.
+  void retire();
   // Accepts no more connections, and ends each when its requests are answered.
   void drain();
   // Ends all connections and the thread.
@@ -118,6 +120,7 @@ class Server {
   void remember_deadline(const std::shared_ptr<InferRequest>& request);
   void missed(const InferRequest& request, Missed::Why why);
   void wake_python() const;
+  bool is_retiring() const { return mailbox_->is_retiring.load(std::memory_order_relaxed); }
   bool is_draining() const { return mailbox_->is_draining.load(std::memory_order_relaxed); }
 
   const ServerOptions options_;

@@ -130,6 +130,10 @@ class NativeServer(Generic[AnyServer]):
         native = self._native
         return None if native is None else (native.answered, native.passed_on)
 
+    def retire(self) -> None:
+        """Goes on as before, but ends each connection with its next answer (GOAWAY over gRPC)."""
+        self.native.retire()
+
     async def drain(self, timeout_s: float) -> None:
         """Accepts no further connections, answers the requests that were begun, and ends."""
         self.is_draining = True

@@ -20,6 +20,7 @@ from serving.errors import UnknownModel
 from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
+from serving.repository.probes import Probes
 from serving.repository.regions import SharedRegions
 from serving.repository.remote import repository_mirror
 from serving.repository.shared_hot_ids import Served, SharedHotIds
@@ -101,6 +102,7 @@ class ModelRepository:
         self._loaded_all = threading.Event()
         self._stopping = False
         self._closing = False
+        self.probes = Probes(self.is_ready)
         self._watcher = Watcher(root, config.poll_s, self._changed)
 
     def watch_routes(self, on_routes: Callable[[str, Routes], None]) -> None:

@@ -23,9 +23,10 @@ import numpy as np
 import tritonclient.http as triton_http
 
 from benchmarks.peers import PeerMissingError
-from tests.external.proxies import FOLDER, HAPROXY, NGINX, documented, fetch, running
+from tests.external.proxies import HAPROXY, NGINX, documented
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.native_clients import LENGTH, PATH, body_of, tensors
+from tests.support.proxies import FOLDER, fetch, running
 from tests.support.server_process import ServerProcess, free_ports
 
 ROWS = 5

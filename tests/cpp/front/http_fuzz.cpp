@@ -245,7 +245,7 @@ bool read_slowly(const std::string& bytes, std::int64_t& content_length, std::in
     if (name == "emberline-routing-key") {
       if (names.count(name) != 0 || value.size() > 1024) return false;
       routing_key = value;
-    } else if (name.substr(0, 9) == "emberline") {
+    } else if (name != "emberline-affinity" && name.substr(0, 9) == "emberline") {
       return false;
     }
     if (name == "host") values[0] = value;

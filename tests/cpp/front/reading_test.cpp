@@ -75,6 +75,11 @@ TEST(the_routing_key_of_a_head_is_read) {
   CHECK(state(bytes) == HeadState::kOther);
 }
 
+TEST(the_affinity_of_a_head_is_for_load_balancers_alone) {
+  CHECK(state(with("Host: ", "EMBERLINE-Affinity: user-7\r\nHost: ")) == HeadState::kInference);
+  CHECK(state(with("Host: ", "Emberline-Affinitx: user-7\r\nHost: ")) == HeadState::kOther);
+}
+
 TEST(a_head_is_incomplete_until_its_end) {
   for (std::size_t size = 0; size < kHead.size(); ++size) CHECK(state(kHead.substr(0, size)) == HeadState::kIncomplete);
   CHECK(state(kHead + std::string(100, 'x')) == HeadState::kInference);
