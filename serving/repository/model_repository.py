@@ -20,6 +20,7 @@ from serving.errors import UnknownModel
 from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
+from serving.repository.places import check_places
 from serving.repository.probes import Probes
 from serving.repository.regions import SharedRegions
 from serving.repository.remote import repository_mirror
@@ -31,7 +32,7 @@ from serving.updates.live_model import LiveModel, Routes
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
-from storage.errors import ConfigError, EngineEnded, NotFound, StoreError, Unavailable, Unsupported
+from storage.errors import EngineEnded, NotFound, StoreError, Unavailable, Unsupported
 
 __all__ = ["Answerer", "ModelRepository", "VersionEntry"]
 
@@ -64,18 +65,7 @@ class ModelRepository:
         self.mirror = repository_mirror(config)
         self._hot_ids = None if self.mirror is None else SharedHotIds(self.mirror.objects, self._served)
         remote = () if self.mirror is None else self.mirror.find_models()
-        if not root.is_dir():
-            raise NotFound(
-                f"model repository {str(root)!r} is not a folder; publish a model there first, or name another"
-            )
-        if config.store_dir.resolve().is_relative_to(root.resolve()):
-            raise ConfigError(
-                f"store {str(config.store_dir)!r} lies inside the model repository; choose a folder outside",
-                field="store",
-            )
-        there = next(place for place in (config.store_dir, *config.store_dir.parents) if place.exists())
-        if not there.is_dir():
-            raise ConfigError(f"store {str(config.store_dir)!r}: {str(there)!r} is not a folder", field="store")
+        check_places(config)
         found = folders(root)
         for name in config.models:
             if name not in found:
