@@ -33,7 +33,7 @@ class Probes:
 
     @property
     def are_regular(self) -> bool:
-        """Whether somebody keeps asking, who will notice that the server is no longer ready."""
+        """Returns whether somebody keeps asking, who will notice that the server is no longer ready."""
         asked = list(self._asked)
         return len(asked) == _REGULARLY and time.monotonic() - asked[0] < _WITHIN_S
 
