@@ -13,6 +13,7 @@ from serving.event_loop import run_on_loop
 from serving.gpu.gpus import find_gpus
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.ports import Ports
+from serving.repository.starts import process_began
 from serving.server import Server
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,7 +33,7 @@ def serve(config: ServerConfig) -> None:
             os._exit(1)
         server.request_stop()
 
-    _run(Server(config, on_loaded=freeze_heap, gpus=find_gpus()), stop, lambda: None)
+    _run(Server(config, on_loaded=freeze_heap, gpus=find_gpus(), began=process_began()), stop, lambda: None)
 
 
 def serve_for_supervisor(config: ServerConfig, ports: Ports, restarts: int, listening: Callable[[], None]) -> None:
@@ -40,7 +41,9 @@ def serve_for_supervisor(config: ServerConfig, ports: Ports, restarts: int, list
 
     ports: the supervisor's. listening: called when they answer.
     """
-    server = Server(config, on_loaded=freeze_heap, gpus=find_gpus(), ports=ports, restarts=restarts)
+    # Of the first process, the imports of the supervisor are a part of its start.
+    began = process_began("self" if restarts else str(os.getppid()))
+    server = Server(config, on_loaded=freeze_heap, gpus=find_gpus(), ports=ports, restarts=restarts, began=began)
     _run(server, Server.request_stop, listening)
 
 

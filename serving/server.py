@@ -55,16 +55,18 @@ class Server:
         gpus: Gpus | None = None,
         ports: Ports | None = None,
         restarts: int = 0,
+        began: float | None = None,
     ) -> None:
         """Finds the models; raises NotFound when the repository is not there.
 
         on_step: called with (model, step) after every step of an update; `serving.updates.steps` lists them. on_loaded:
         called on one of the server's threads when the models that were there at the start are loaded. gpus: GPUs for
         sessions; None: none. ports: those that were taken already, closed when the server stops; None: it takes its
-        own. restarts: for the metrics, how many processes that served before this one have crashed.
+        own. restarts: for the metrics, how many processes that served before this one have crashed. began: when it was
+        started, as of time.monotonic(), for the time until it is ready; None: now.
         """
         self.config = config
-        self.repository = ModelRepository(config, on_step, gpus)
+        self.repository = ModelRepository(config, on_step, gpus, began)
         self.http_port = 0
         self.grpc_port = 0
         self.metrics_port = 0

@@ -11,7 +11,7 @@ from serving.engine.model import LoadedModel
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
 from serving.http.prometheus import Labels, encode, family, label_value
-from serving.http.server_metrics import disk, readiness
+from serving.http.server_metrics import disk, readiness, starts
 from serving.http.triton_metrics import MachineGauges, triton_metrics
 from serving.pipeline.snapshot import Snapshot
 from serving.repository.model_repository import ModelRepository
@@ -173,6 +173,7 @@ class ServerMetrics:
         yield from _mirror(self._repository)
         yield from readiness(self._repository)
         yield from disk(self._repository.store_dir)
+        yield from starts(self._repository)
         meaning = "Times that the server's process crashed and was started again"
         yield _family("restarts_total", meaning, [({}, self._restarts)])
         counts = self._native_counts()

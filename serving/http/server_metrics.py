@@ -1,15 +1,23 @@
-"""Collects the metrics of a server as a whole: whether it is ready, and the disk of its stores."""
+"""Collects the metrics of a server as a whole: whether it is ready, its start, and the disk of its stores."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from prometheus_client import Metric
 
 from serving.http.prometheus import family, label_value
 from serving.repository.model_repository import ModelRepository
+from serving.repository.starts import Start
+
+# Label: model.
+_OF_STARTS: list[tuple[str, str, Callable[[Start], float]]] = [
+    ("ready_after_seconds", "From the start of the process until the model was ready", lambda s: s.seconds),
+    ("ready_read_bytes", "Bytes that had come from the object store by then, for all models", lambda s: s.read_bytes),
+    ("ready_dram_rows", "Rows in DRAM then", lambda s: s.dram_rows),
+]
 
 
 def readiness(repository: ModelRepository) -> Iterator[Metric]:
@@ -18,6 +26,16 @@ def readiness(repository: ModelRepository) -> Iterator[Metric]:
     yield family("emberline_ready", "gauge", "1 while the server is ready", [({}, ready)])
     of_models = [({"model": label_value(name)}, float(repository.is_model_ready(name))) for name in repository.names]
     yield family("emberline_model_ready", "gauge", "1 while a request for the model would be taken", of_models)
+
+
+def starts(repository: ModelRepository) -> Iterator[Metric]:
+    """Yields what it took until each model was ready for the first time."""
+    known = [(start, {"model": label_value(name)}) for name, start in repository.starts.all().items()]
+    for name, meaning, value in _OF_STARTS:
+        yield family(f"emberline_{name}", "gauge", meaning, [(of, value(start)) for start, of in known])
+    rates = [(of, start.hit_rate) for start, of in known if start.hit_rate is not None]
+    meaning = "Share of lookups that these rows were expected to answer; not there without hot ids"
+    yield family("emberline_ready_hit_rate", "gauge", meaning, rates)
 
 
 def disk(stores: Path) -> Iterator[Metric]:

@@ -51,6 +51,19 @@ def parse_runners(value: Any) -> Any:
     return names
 
 
+def parse_ready_when(value: Any) -> Any:
+    """Parses `loaded`, `warm`, or a hit rate such as 0.95. Raises ValueError."""
+    if value in ("loaded", "warm"):
+        return value
+    try:
+        rate = float(value)
+    except (TypeError, ValueError):
+        rate = 0.0
+    if not 0 < rate <= 1:
+        raise ValueError("expected loaded, warm, or a hit rate of more than 0 and at most 1, such as 0.95")
+    return rate
+
+
 class ModelOptions(BaseModel):
     """Options of one model."""
 
@@ -58,8 +71,11 @@ class ModelOptions(BaseModel):
 
     #: DRAM for the rows of all its versions together, index included; absent, all of them are held.
     dram_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] | None = None
-    #: loaded: rows may still be on their way into DRAM, and are read from SSD meanwhile. warm: DRAM is filled first.
-    ready_when: Literal["loaded", "warm"] = "loaded"
+    #: loaded: rows may still be on their way into DRAM, and are read from SSD meanwhile. warm: DRAM is filled first. A
+    #: hit rate: the rows in DRAM are expected to answer this share of lookups, by the hot ids.
+    ready_when: Annotated[Literal["loaded", "warm"] | float, BeforeValidator(parse_ready_when)] = "loaded"
+    #: Limit on the wait for a hit rate.
+    ready_timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] = 60_000
     #: Memory for the rows of one version on each GPU; absent, a quarter of what is free there; 0: the host looks up all
     #: rows.
     hbm_bytes: Annotated[ByteSize, Field(ge=0, lt=2**63)] | None = None

@@ -24,7 +24,8 @@ from serving.repository.places import check_places
 from serving.repository.probes import Probes
 from serving.repository.regions import SharedRegions
 from serving.repository.remote import repository_mirror
-from serving.repository.shared_hot_ids import Served, SharedHotIds
+from serving.repository.shared_hot_ids import SharedHotIds
+from serving.repository.starts import Starts
 from serving.repository.watcher import Watcher
 from serving.updates import commands, refusals, report
 from serving.updates.counters import UpdateCounters
@@ -49,11 +50,17 @@ class ModelRepository:
     Any thread may make the calls of operators too, but they may take as long as a load.
     """
 
-    def __init__(self, config: ServerConfig, on_step: OnStep | None = None, gpus: Gpus | None = None) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        on_step: OnStep | None = None,
+        gpus: Gpus | None = None,
+        began: float | None = None,
+    ) -> None:
         """Finds the models. Raises NotFound when the repository or a model is not there, ConfigError.
 
         on_step: called with (model, step) after every step of an update, for tests. gpus: GPUs for sessions; None:
-        none.
+        none. began: when the process was started, as of time.monotonic(); None: now.
         """
         self._config = config
         self.gpus = gpus
@@ -63,7 +70,9 @@ class ModelRepository:
         self._root = root = config.model_repository
         #: Brings what is in an object store into the folder; None for a repository of this machine.
         self.mirror = repository_mirror(config)
-        self._hot_ids = None if self.mirror is None else SharedHotIds(self.mirror.objects, self._served)
+        #: What it took until each model was ready.
+        self.starts = Starts(time.monotonic() if began is None else began, self.mirror)
+        self._hot_ids = None if self.mirror is None else SharedHotIds(self.mirror.objects)
         remote = () if self.mirror is None else self.mirror.find_models()
         check_places(config)
         found = folders(root)
@@ -131,6 +140,7 @@ class ModelRepository:
             if self._stopping:
                 break
             updater.load()
+            self.starts.note(updater.model)
         with self._changes:
             self._loaded_all.set()
             if self._stopping:
@@ -139,7 +149,7 @@ class ModelRepository:
                 updater.follow()
             self._watcher.start()
             if self._hot_ids is not None:
-                self._hot_ids.start()
+                self._hot_ids.start(lambda: [updater.model for updater in self._models.values()])
 
     def index(self) -> list[VersionEntry]:
         """Returns every version with its state; refused ones with the reason."""
@@ -409,13 +419,10 @@ class ModelRepository:
         if self._hot_ids is not None:
             updater.model.bring_hot_ids = partial(self._hot_ids.bring, updater.model.name)
 
-    def _served(self) -> Iterator[Served]:
-        for name, updater in self._models.items():
-            if (mount := updater.model.default) is not None:
-                yield Served(name, mount.store, mount.view.current.loaded.published)
-
     def _pass_routes(self, name: str, routes: Routes) -> None:
         self._on_routes(name, routes)
+        if self.is_loaded and name in self._models:
+            self.starts.note(self._models[name].model)
 
     def _find_identity(self, name: str) -> bool:
         """Turns a model that serves nothing into one of identity where its configuration says so by now.

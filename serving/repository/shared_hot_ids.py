@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.updates.live_model import LiveModel
 from storage.checkpoint import PublishedVersion
 from storage.checkpoint.manifest import FEATURES
 from storage.errors import EmberlineError, NotFound, ObjectStoreError, UnsafeArtifact
@@ -45,7 +46,7 @@ _MOST = StoreLimits().hot_ids
 
 
 @dataclass(frozen=True)
-class Served:
+class _Served:
     """A model that answers requests, with its store."""
 
     name: str
@@ -68,13 +69,11 @@ class _Turn:
 class SharedHotIds:
     """Brings hot ids to stores that have none, and writes those of this server from `start` until `stop`."""
 
-    def __init__(self, objects: ObjectStore, served: Callable[[], Iterable[Served]]) -> None:
-        """served: returns the models that answer requests now."""
+    def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._served = served
         self._turns: dict[str, _Turn] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="emberline-hot-ids", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def bring(self, name: str, published: PublishedVersion, folder: Path) -> None:
         """Puts the list of a model into the folder of a store that has none."""
@@ -100,33 +99,35 @@ class SharedHotIds:
             time.monotonic() - began,
         )
 
-    def start(self) -> None:
-        """Starts the thread that writes."""
+    def start(self, models: Callable[[], Iterable[LiveModel]]) -> None:
+        """Starts the thread that writes. models: returns those that are there now."""
+        self._thread = threading.Thread(target=self._run, args=(models,), name="emberline-hot-ids", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Ends it. What is under way ends when the object store is given up."""
         self._stop.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, models: Callable[[], Iterable[LiveModel]]) -> None:
         while not self._stop.wait(_TICK_S):
-            for each in self._served():
-                turn = self._turns.setdefault(each.name, _Turn(time.monotonic() + FIRST_S * random.uniform(0.5, 1.5)))
-                if time.monotonic() < turn.due:
+            for model in models():
+                turn = self._turns.setdefault(model.name, _Turn(time.monotonic() + FIRST_S * random.uniform(0.5, 1.5)))
+                mount = model.default
+                if mount is None or time.monotonic() < turn.due:
                     continue
                 turn.due = time.monotonic() + EVERY_S * random.uniform(0.75, 1.25)
                 try:
-                    self._look(each, turn)
+                    self._look(_Served(model.name, mount.store, mount.view.current.loaded.published), turn)
                 except Stopped:
                     return
                 except EmberlineError as error:  # the mirror says when the object store cannot be reached
-                    logger.debug("%s: its hot ids were not written: %s", each.name, error)
+                    logger.debug("%s: its hot ids were not written: %s", model.name, error)
                 except Exception:
-                    logger.exception("%s: writing hot ids failed", each.name)
+                    logger.exception("%s: writing hot ids failed", model.name)
 
-    def _look(self, served: Served, turn: _Turn) -> None:
+    def _look(self, served: _Served, turn: _Turn) -> None:
         stats = served.store.stats()
         if stats.hits["dram"] + stats.hits["ssd"] < _LOOKUPS_PER_ROW * stats.rows["dram"] or stats.rows["dram"] == 0:
             turn.due = time.monotonic() + min(FIRST_S, EVERY_S)
@@ -148,7 +149,7 @@ class SharedHotIds:
             return
         self._write(served, mine, info, turn)
 
-    def _is_alike(self, served: Served, mine: Mapping[str, HotIds], info: ObjectInfo) -> bool:
+    def _is_alike(self, served: _Served, mine: Mapping[str, HotIds], info: ObjectInfo) -> bool:
         try:
             theirs, _ = self._read(served.name, served.published, info)
         except UnsafeArtifact as error:
@@ -156,7 +157,7 @@ class SharedHotIds:
             return False
         return covered(mine, theirs) >= _ALIKE
 
-    def _write(self, served: Served, mine: Mapping[str, HotIds], info: ObjectInfo | None, turn: _Turn) -> None:
+    def _write(self, served: _Served, mine: Mapping[str, HotIds], info: ObjectInfo | None, turn: _Turn) -> None:
         key, data = join(served.name, HOT_IDS), encode_hot_ids(mine, _meaning(served.published))
         try:
             if info is None:

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 
+from serving.model_config.options import ModelOptions
 from storage.errors import EmberlineError
 from storage.tiers.tiered import TieredStore
 
@@ -114,6 +116,26 @@ def wait_filled(store: TieredStore, check_stop: Callable[[], None]) -> None:
     """Waits until a store has filled the memory that a larger budget gave it, if there is any."""
     while not store.wait_filled(_LOOK_S):
         check_stop()
+
+
+def wait_hit_rate(name: str, store: TieredStore, options: ModelOptions, check_stop: Callable[[], None]) -> None:
+    """Waits until DRAM is expected to have the hit rate that makes a model ready, is filled, or the time is up.
+
+    Without hot ids nothing is expected, and nothing is waited for. Filling takes a whole core meanwhile, because no
+    request waits for it.
+    """
+    if not isinstance(options.ready_when, float) or store.hot.expected_hit_rate() is None:
+        return
+    deadline = time.monotonic() + options.ready_timeout_ms / 1000
+    store.hot.is_awaited = True
+    try:
+        while (store.hot.expected_hit_rate() or 0.0) < options.ready_when and not store.wait_filled(_LOOK_S):
+            check_stop()
+            if time.monotonic() > deadline:
+                logger.warning("%s: DRAM is still being filled after ready_timeout_ms, and is not waited for", name)
+                return
+    finally:
+        store.hot.is_awaited = False
 
 
 def _growth(store: TieredStore, wanted: int | None) -> float:

@@ -14,7 +14,7 @@ from serving.engine.model import LoadedModel
 from serving.engine.validation import Claims
 from serving.model_config.pbtxt import ModelConfig
 from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after, without_refusal
-from serving.updates.budgets import wait_filled
+from serving.updates.budgets import wait_filled, wait_hit_rate
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, mount_version, unmount, wants_warm
@@ -62,6 +62,8 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
         model.budget.serve(mount.store)
         if model.default is not None or wants_warm(config):  # no request waits while another version answers
             wait_filled(mount.store, model.check_stop)
+        else:
+            wait_hit_rate(model.name, mount.store, config.options, model.check_stop)
         with model.lock:
             facts = model.facts
             if not side and before is not None:

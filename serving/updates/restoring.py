@@ -16,6 +16,7 @@ from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
 from serving.updates.applying import judge_delta
+from serving.updates.budgets import wait_hit_rate
 from serving.updates.keep import kept_folder
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_store, fill, load_version, open_store
@@ -170,6 +171,8 @@ def _restore(
         if served is None:
             raise LineageError(f"{folder} does not know the snapshot {state.served} that was served")
         _judge(model, config, entries[served], versions)
+        if model.default is None:
+            wait_hit_rate(model.name, store, config.options, model.check_stop)
     except BaseException as error:
         for loaded in loaded_versions.values():
             loaded.model.close(DRAIN_S)

@@ -98,6 +98,7 @@ def test_every_option_of_a_model_stands_in_the_table() -> None:
         "on_gpu_failure",
         "torch_threads",
         "ready_when",
+        "ready_timeout_ms",
         "pick",
         "cpus",
         "share",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,13 @@ import pytest
 
 from serving import Server, ServerConfig
 from serving.repository import shared_hot_ids
+from serving.updates import loading
 from storage.errors import NotFound
 from storage.objects import ObjectStore
 from storage.objects.object_store import ObjectInfo
 from storage.objects.published import PublishedModel
+from storage.tiers import filling
+from storage.tiers.filling import Filler
 from storage.tiers.hot_ids import HOT_IDS
 from storage.tiers.tiered import TieredStore
 from tests.integration.serving.planted import NAME, SPEC, Planted, World, ask, check_answer
@@ -53,6 +59,12 @@ class Replicas:
         model = PublishedModel(self.objects, NAME)
         for snapshot in snapshots:
             model.put(snapshot.path)
+
+    def configure(self, **parameters: Any) -> None:
+        """Replaces the configuration in the store."""
+        self.world.configure(dram_bytes=BUDGET, **parameters)
+        key, text = f"{NAME}/config.pbtxt", (self.world.model_dir / "config.pbtxt").read_bytes()
+        self.objects.edit(key, lambda _: text)
 
     def start(self) -> Server:
         place = self.folder / f"machine{len(self.servers)}"
@@ -90,6 +102,11 @@ class Replicas:
             time.sleep(0.01)
 
 
+def page_of(server: Server) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
+        return str(page.read().decode())
+
+
 @pytest.fixture
 def replicas(
     store_url: str, tmp_path: Path, made: tuple[World, list[Planted]], monkeypatch: pytest.MonkeyPatch
@@ -124,6 +141,57 @@ def test_a_new_replica_answers_from_dram_what_the_others_do(
     replicas.until(lambda: replicas.store(second).hot.expected_hit_rate() is None)
     assert "it was written by replicas with a version of other features" in caplog.text
     assert replicas.ask(second, HOT) < 0.5
+
+
+@pytest.mark.parametrize(("ready_when", "held_at"), [("loaded", 0), ("0.6", 500)])
+def test_a_model_is_ready_when_its_hit_rate_is(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ready_when: str, held_at: int
+) -> None:
+    caplog.set_level("INFO")
+    replicas.configure(ready_when=ready_when)
+    first = replicas.start()
+    assert "emberline_ready_hit_rate{" not in page_of(first)  # nothing is known, and nothing is waited for
+    replicas.ask(first, HOT, 100)
+    replicas.until(replicas.written)
+    go_on = threading.Event()
+    real = Filler._install
+
+    def held(self: Filler, *arguments: Any) -> bool | None:
+        assert self.installed < held_at or go_on.wait(60)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Filler, "_install", held)
+    monkeypatch.setattr(filling, "_READ_IDS", 16)
+    monkeypatch.setattr(loading, "_FILL_BYTES", 0)
+    second = replicas.start()
+    rate = replicas.store(second).hot.expected_hit_rate()
+    assert not replicas.store(second).wait_filled(0)
+    go_on.set()
+    assert rate is not None
+    assert (rate >= 0.6) == (ready_when == "0.6")
+    page = page_of(second)
+    shown = {name: float(value) for name, value in re.findall(r"emberline_(ready_\w+){[^}]*} (\S+)", page)}
+    assert shown["ready_hit_rate"] == pytest.approx(rate, abs=0.1)
+    assert held_at <= shown["ready_dram_rows"] < 1100
+    assert shown["ready_read_bytes"] > 30_000
+    assert 0.1 < shown["ready_after_seconds"] < 20
+    told = r"ready after \d+\.\d s at 1\.2: 3 versions and deltas came, \d\.\d MiB were read in all, [\d,]+ rows are in"
+    assert re.search(told, caplog.text)
+
+
+def test_a_hit_rate_is_not_waited_for_longer_than_the_configuration_says(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replicas.configure(ready_when=0.95, ready_timeout_ms=300)
+    first = replicas.start()
+    replicas.ask(first, HOT, 100)
+    replicas.until(replicas.written)
+    go_on = threading.Event()
+    real = Filler._install
+    monkeypatch.setattr(Filler, "_install", lambda *arguments: go_on.wait(60) and real(*arguments))
+    replicas.start()
+    assert "is still being filled after ready_timeout_ms" in caplog.text
+    go_on.set()
 
 
 def test_a_list_is_replaced_by_one_replica_when_it_is_old_and_the_traffic_is_another(

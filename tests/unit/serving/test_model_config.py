@@ -80,6 +80,9 @@ def test_every_supported_field_is_read(tmp_path: Path) -> None:
         ('parameters { key: "cpus" value { string_value: "9999" } }', "parameters.cpus"),
         ('parameters { key: "pick" value { string_value: "best" } }', "parameters.pick"),
         ('parameters { key: "share" value { string_value: "0" } }', "parameters.share"),
+        ('parameters { key: "ready_when" value { string_value: "hot" } }', "parameters.ready_when"),
+        ('parameters { key: "ready_when" value { string_value: "95" } }', "parameters.ready_when"),
+        ('parameters { key: "ready_when" value { string_value: "nan" } }', "parameters.ready_when"),
         ("input { reshape { shape: 1 } }", "input[0].reshape"),
     ],
 )
@@ -109,6 +112,13 @@ def test_a_configuration_of_another_backend_says_what_is_served_here(tmp_path: P
     assert "this server runs versions that emberline.publish or the trainer wrote, and no TensorFlow, ONNX" in str(
         raised.value
     )
+
+
+def test_a_model_is_ready_when_it_is_loaded_or_warm_or_has_a_hit_rate(tmp_path: Path) -> None:
+    assert read(tmp_path, "").options.ready_when == "loaded"
+    for text, value in (("warm", "warm"), ("0.95", 0.95), ("1", 1.0)):
+        option = f'parameters {{ key: "ready_when" value {{ string_value: "{text}" }} }}'
+        assert read(tmp_path, option).options.ready_when == value
 
 
 def test_priority_levels_have_policies_of_their_own_or_the_default_one(tmp_path: Path) -> None:
