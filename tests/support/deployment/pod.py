@@ -80,7 +80,7 @@ class Container:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Returns whether it has not ended."""
         return self._outer.poll() is None
 
     def __enter__(self) -> Container:

@@ -11,6 +11,7 @@ import compose_spec
 import pytest
 import yaml
 
+from serving.server import DRAIN_DELAY_S
 from tests.support.deployment.command_lines import parse, server_config
 from tests.support.deployment.interpolation import interpolate
 from tests.support.deployment.manifests import DEPLOY
@@ -64,7 +65,10 @@ def test_the_servers_take_their_command_lines(variables: dict[str, str]) -> None
         mounts = dict(reversed(each.split(":")[:2]) for each in service["volumes"])
         assert written == {"store"}, "hard links end at the border of a volume"
         assert mounts["/store"] == name.replace("server", "store")
-        assert _seconds(service["stop_grace_period"]) >= config.drain_timeout_s + 30
+        # HAProxy asks for readiness, so the server waits as long as it does by default.
+        assert config.drain_delay_s is None
+        assert _seconds(service["stop_grace_period"]) >= DRAIN_DELAY_S + config.drain_timeout_s + 30
+        assert config.connections_per_address == config.max_connections, "all of them come from HAProxy"
         ports.add((config.http_port, config.grpc_port, config.metrics_port))
     assert ports == {(8000, 8001, 8002)}
 

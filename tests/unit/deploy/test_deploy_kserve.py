@@ -57,7 +57,7 @@ def test_a_replica_is_that_of_the_base() -> None:
     base = one(manifests.rendered(KUBERNETES / "base"), "StatefulSet")["spec"]["template"]["spec"]
     (theirs,) = base["containers"]
     (ours,) = RUNTIME["spec"]["containers"]
-    same: tuple[str, ...] = ("args", "lifecycle", "resources", "volumeMounts")
+    same: tuple[str, ...] = ("args", "resources", "volumeMounts")
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
     assert ours["securityContext"].items() >= theirs["securityContext"].items()
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):

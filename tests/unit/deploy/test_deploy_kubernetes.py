@@ -142,12 +142,13 @@ def test_a_pod_may_write_where_the_server_writes_and_nowhere_else(objects: list[
 def test_a_pod_has_time_to_drain(base: list[Object]) -> None:
     config, container = serves(base)
     (template,) = manifests.pod_templates(base)
-    waits = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     probe = container["readinessProbe"]
     # Until nobody sends to it: a failed probe and the news of it, on every node.
-    assert waits >= 2 * probe["periodSeconds"] * probe["failureThreshold"]
+    assert config.drain_delay_s is not None
+    assert config.drain_delay_s >= 2 * probe["periodSeconds"] * probe["failureThreshold"]
     # Loads cannot be interrupted; half a minute is for closing stores.
-    assert template["spec"]["terminationGracePeriodSeconds"] >= waits + config.drain_timeout_s + 30
+    needed = config.drain_delay_s + config.drain_timeout_s + 30
+    assert template["spec"]["terminationGracePeriodSeconds"] >= needed
 
 
 def test_the_mirror_of_a_node_brings_what_the_servers_read(tmp_path: Path) -> None:
