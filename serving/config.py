@@ -20,6 +20,7 @@ from pydantic import (
 
 from serving.byte_sizes import ByteSize
 from storage.objects import is_url, url_of
+from storage.objects.replica_id import REPLICA_PATTERN
 from storage.paths import local_path
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -74,6 +75,14 @@ class ServerConfig(BaseModel):
     mirror_dir: LocalPath | None = None
     #: Bytes a second that may come from there; None: no bound.
     mirror_bytes_per_s: Annotated[ByteSize, Field(ge=1 << 16)] | None = None
+    #: True if the replicas of the repository, which lies in an object store, serve one snapshot and switch together.
+    fleet: bool = False
+    #: The name of this replica in its fleet; None: the host's name and the HTTP port.
+    replica_id: Annotated[str, Field(pattern=REPLICA_PATTERN)] | None = None
+    #: Where the other replicas ask whether it is ready, such as http://10.0.0.7:8000; None: this machine's address.
+    replica_url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$")] | None = None
+    #: Replicas that answer requests and cannot take a snapshot, beyond which the others wait for them.
+    max_unavailable: Annotated[int, Field(ge=0, le=100_000)] = 1
     #: Names of the models to serve; all of the repository when empty.
     models: tuple[str, ...] = ()
     #: Folder of rows on SSD, never inside the repository.
@@ -125,6 +134,22 @@ class ServerConfig(BaseModel):
             return values
         url = url_of(values["model_repository"])
         return {**values, "repository_url": url, "model_repository": values.get("mirror_dir") or copy_dir(url)}
+
+    @field_validator("fleet")
+    @classmethod
+    def _fleet_of_a_store(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and "repository_url" in info.data and info.data["repository_url"] is None:
+            raise ValueError(
+                "replicas agree through an object store; give one as the repository, such as s3://bucket/models"
+            )
+        return value
+
+    @field_validator("replica_id", "replica_url")
+    @classmethod
+    def _of_a_fleet(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("fleet") is False:
+            raise ValueError("it goes with fleet")
+        return value
 
     @field_validator("open_admin")
     @classmethod

@@ -136,6 +136,8 @@ class Server:
             ports = self._ports or stack.enter_context(open_ports(config))
             stack.callback(ports.close)
             self.http_port, self.grpc_port, self.metrics_port = ports.numbers
+            if self.repository.fleet is not None:
+                self.repository.fleet.identify(self.http_port)
             models = LocalModels(self.repository)
             gate = Gate(config, stack.enter_context(own_token(self.http_port)))
             calls = LocalGrpcControl(self.repository)

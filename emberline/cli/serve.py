@@ -46,6 +46,30 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     metavar="BYTES",
     help="Bytes a second that may come from the object store, such as 200MiB. Default: no bound.",
 )
+@click.option(
+    "--fleet",
+    is_flag=True,
+    envvar="EMBERLINE_FLEET",
+    help="Serve one snapshot with the other servers of this repository: all of them switch together, and rollbacks and "
+    "the like hold for all. The repository lies in an object store then.",
+)
+@click.option(
+    "--replica-id",
+    envvar="EMBERLINE_REPLICA_ID",
+    help="Name of this server in its fleet. Default: the host's name and the HTTP port.",
+)
+@click.option(
+    "--replica-url",
+    envvar="EMBERLINE_REPLICA_URL",
+    help="Where the others ask whether it is ready, such as http://10.0.0.7:8000. Default: this machine's address.",
+)
+@click.option(
+    "--max-unavailable",
+    type=int,
+    envvar="EMBERLINE_MAX_UNAVAILABLE",
+    default=_DEFAULTS["max_unavailable"],
+    help="Servers of the fleet that may be left behind, not ready, where they cannot take a snapshot.",
+)
 @click.option("--model", "models", multiple=True, help="Serve this model only; may be given several times.")
 @click.option(
     "--store",

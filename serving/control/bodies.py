@@ -107,6 +107,12 @@ class AllowBody(ControlBody):
     inputs: Annotated[list[str], Field(min_length=1, max_length=10_000)]
 
 
+class WakeBody(ControlBody):
+    """The body by which one replica makes another look at the object store. wake: the word that it keeps there."""
+
+    wake: Annotated[str, Field(max_length=64)]
+
+
 class RegisterBody(ControlBody):
     """The body of a registration.
 

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from serving.control import bodies
 from serving.http.openapi_schemas import ANY_OBJECT
 from serving.http.operations import ControlCall, Operation
-from serving.security.needs import LOOK_AT_MODEL, MODEL, control_need
+from serving.security.needs import LOOK_AT_MODEL, MODEL, OPEN, control_need
 from storage.errors import NotFound
 
 if TYPE_CHECKING:
@@ -61,6 +61,17 @@ def _sessions(call: ControlCall) -> Awaitable[_State]:
     return call.run(lambda: call.repository.sessions(call.name))
 
 
+def _fleet(call: ControlCall) -> Awaitable[_State]:
+    return call.run(lambda: call.repository.fleet_view(call.name))
+
+
+def _wake(call: ControlCall) -> None:
+    word = bodies.WakeBody.parse(call.read_object()).wake
+    if call.repository.fleet is None:
+        raise NotFound("this server has no fleet")
+    call.repository.fleet.wake(call.name, word)
+
+
 async def _control(verb: str, call: ControlCall) -> _State | None:
     body_type, change = VERBS[verb]
     body = body_type.parse(call.read_object())
@@ -83,6 +94,20 @@ MODEL_CONTROL_OPERATIONS = (
     _look(_PATH + "snapshots", handler=_snapshots, summary=_SNAPSHOTS),
     _look(_PATH + "budget", handler=_budget, summary="The DRAM budget, and what others would give"),
     _look(_PATH + "sessions", handler=_sessions, summary="The sessions, and what each has done"),
+    _look(_PATH + "fleet", handler=_fleet, summary="What all replicas serve, and what each has staged or refused"),
+    # Open to those who know the word that a replica keeps in the object store.
+    Operation(
+        "POST",
+        _PATH + "look",
+        OPEN,
+        _wake,
+        "Look at the object store now, for the other replicas of a fleet",
+        "repository",
+        None,
+        bodies.WakeBody,
+        (403, 404),
+        is_optional=False,
+    ),
     *(
         Operation(
             "POST",

@@ -6,34 +6,35 @@ import difflib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-
-from pydantic import JsonValue
 
 from serving.config import ServerConfig
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
 from serving.engine.model import LoadedModel
 from serving.errors import UnknownModel
+from serving.fleet.fleet import Fleet
 from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
 from serving.repository.places import check_places
 from serving.repository.probes import Probes
+from serving.repository.operator_calls import OperatorCalls
 from serving.repository.regions import SharedRegions
 from serving.repository.remote import repository_mirror
 from serving.repository.shared_hot_ids import SharedHotIds
 from serving.repository.starts import Starts
 from serving.repository.watcher import Watcher
-from serving.updates import commands, refusals, report
-from serving.updates.counters import UpdateCounters
+from serving.updates import refusals, report
 from serving.updates.live_model import LiveModel, Routes
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
 from serving.updates.steps import OnStep
 from storage.errors import EngineEnded, NotFound, StoreError, Unavailable, Unsupported
+from storage.objects.follower import UNWATCHED
+from storage.objects.mirror import RepositoryMirror
 
 __all__ = ["Answerer", "ModelRepository", "VersionEntry"]
 
@@ -44,7 +45,7 @@ Answerer = Endpoint | IdentityEndpoint
 _UNLOAD_S = 30.0
 
 
-class ModelRepository:
+class ModelRepository(OperatorCalls):
     """The models of a repository: loads them at the start, follows the folder, answers `get`. Thread-safe.
 
     Any thread may make the calls of operators too, but they may take as long as a load.
@@ -68,8 +69,12 @@ class ModelRepository:
         self._cores = CoreShares()
         self.regions = SharedRegions(config.max_body_bytes, config.max_inflight_bytes, prefixes=config.shared_memory)
         self._root = root = config.model_repository
+        #: This server's part in what replicas agree on; None without replicas.
+        self.fleet = Fleet(config) if config.fleet else None
         #: Brings what is in an object store into the folder; None for a repository of this machine.
-        self.mirror = repository_mirror(config)
+        self.mirror = repository_mirror(config, UNWATCHED if self.fleet is None else self.fleet.watch)
+        if self.fleet is not None and self.mirror is not None:
+            self.fleet.follow(self.mirror)
         #: What it took until each model was ready.
         self.starts = Starts(time.monotonic() if began is None else began, self.mirror)
         self._hot_ids = None if self.mirror is None else SharedHotIds(self.mirror.objects)
@@ -133,6 +138,9 @@ class ModelRepository:
             logger.info("GPUs: %s", there)
         if self.mirror is not None:
             self.mirror.start([name for name in self.names if name in self._models])
+        if self.fleet is not None:
+            for name in self._models:
+                self.fleet.start(name)
         self._identity.load_all(self._identity.names)
         for updater in list(self._models.values()):
             if self.mirror is not None:
@@ -168,10 +176,15 @@ class ModelRepository:
         """Returns whether the server takes requests; see `strict_readiness`. A model that serves something is ready."""
         if not self.is_loaded or self._stopping:
             return False
-        served = [updater.model.routes.served for updater in self._models.values()]
-        serving = [each is not None and not each.unready for each in served]
+        serving = [self._may_serve(updater.model) for updater in self._models.values()]
         serving += [entry.state == "READY" for entry in self._identity.entries()]
         return (all(serving) if self._config.strict_readiness else any(serving)) and bool(serving)
+
+    def _may_serve(self, model: LiveModel) -> bool:
+        served = model.routes.served
+        if served is None or served.unready:
+            return False
+        return self.fleet is None or not self.fleet.why_not(model.name)
 
     def get(self, name: str, version: str = "", routing_key: str = "") -> Answerer:
         """Returns the version asked for, or the one that is served. Raises NotFound, or Unavailable with the reason.
@@ -254,9 +267,13 @@ class ModelRepository:
                 raise NotFound(f"model {name[:200]!r} is not in the repository")
             if updater is None or updater.model.stopping.is_set():
                 updater = self._add(name)
+                self._start_member(name)
                 updater.follow()
         model = updater.model
         known = {key for key, refusal in model.facts.quarantine.items() if refusal.kind != EngineEnded.__name__}
+        member = None if self.fleet is None else self.fleet.member(name)
+        if member is not None:
+            member.wake_others()
         updater.advance()
         if refusals.forget(model, lambda refusal: refusal.kind == EngineEnded.__name__):
             model.attempts.forget()
@@ -281,74 +298,11 @@ class ModelRepository:
             logger.warning("%s: a request or a load is still at work; its store is closed when it has ended", name)
             _stop_in_background(updater)
 
-    def rollback(self, name: str, *, to: str = "", steps: int = 1) -> dict[str, JsonValue]:
-        """Serves a retained snapshot again, and holds what came after it. Returns `snapshots(name)`.
-
-        to: an id or "V.S"; without one, `steps` back. Raises NotFound naming what is there, Conflict during a canary.
-        """
-        return self._tell(name, lambda model: commands.rollback(model, to=to, steps=steps))
-
-    def resume(self, name: str) -> dict[str, JsonValue]:
-        """Ends every hold, pause and pin: the newest good snapshot is served, and the folder is followed."""
-        return self._tell(name, commands.resume)
-
-    def pause(self, name: str) -> dict[str, JsonValue]:
-        """Takes nothing new until `resume`."""
-        return self._tell(name, commands.pause)
-
-    def pin(self, name: str, to: str = "") -> dict[str, JsonValue]:
-        """Serves a retained snapshot, the present one without `to`, until `resume`."""
-        return self._tell(name, lambda model: commands.pin(model, to))
-
-    def canary(self, name: str, *, fraction: float, to: str = "") -> dict[str, JsonValue]:
-        """Answers a fraction of the requests from a held or retained snapshot, or from the next good arrival."""
-        return self._tell(name, lambda model: commands.canary(model, fraction=fraction, to=to))
-
-    def promote(self, name: str) -> dict[str, JsonValue]:
-        """Serves the canary to everybody. Raises Conflict when there is none."""
-        return self._tell(name, commands.promote)
-
-    def stop_canary(self, name: str) -> dict[str, JsonValue]:
-        """Ends the canary and holds its snapshot. Raises Conflict when there is none."""
-        return self._tell(name, commands.stop_canary)
-
-    def allow(self, name: str, version: str, inputs: Sequence[str]) -> dict[str, JsonValue]:
-        """Allows a version although these inputs or outputs are gone or of another type."""
-        return self._tell(name, lambda model: commands.allow(model, version, inputs))
-
-    def snapshots(self, name: str) -> dict[str, JsonValue]:
-        """Returns what is served, retained, held, quarantined and waited for; docs/live.md describes it."""
-        return report.snapshots(self._updater(name).model)
-
-    def budget(self, name: str) -> dict[str, JsonValue]:
-        """Returns the DRAM budget, its use, and what other budgets would give; docs/store.md describes it."""
-        updater = self._updater(name)
-        try:
-            return report.budget(updater.model)
-        except StoreError as error:  # a store that is being closed
-            raise Unavailable(f"model {name!r}: {error}") from error
-
-    def set_budget(self, name: str, dram_bytes: int | None) -> dict[str, JsonValue]:
-        """Changes the DRAM budget while requests run; None: that of config.pbtxt. Returns `budget(name)`."""
-        self._tell(name, lambda model: commands.set_budget(model, dram_bytes))
-        return self.budget(name)
-
-    def sessions(self, name: str) -> dict[str, JsonValue]:
-        """Returns the sessions of a model and what each has done; docs/serving.md describes it."""
-        return report.sessions(self._updater(name).model)
-
-    def set_sessions(self, name: str, count: int | None) -> dict[str, JsonValue]:
-        """Changes how many sessions a model has while it serves; None: as in config.pbtxt. Returns `sessions`."""
-        self._tell(name, lambda model: commands.set_sessions(model, count))
-        return self.sessions(name)
-
-    def update_counters(self, name: str) -> UpdateCounters:
-        """Returns the counts of what the updates of a model did so far."""
-        return report.counters(self._updater(name).model)
-
     def stop_loading(self) -> None:
         """Takes nothing new, and is not ready from now on; requests to loaded models are still answered."""
         self._stopping = True
+        if self.fleet is not None:
+            self.fleet.leave()
         if self.mirror is not None:
             self.mirror.give_up()
         for updater in self._models.values():
@@ -362,6 +316,8 @@ class ModelRepository:
             self.mirror.stop()
         if self._hot_ids is not None:
             self._hot_ids.stop()
+        if self.fleet is not None:
+            self.fleet.close()
         self._watcher.stop()
         for updater in self._models.values():
             try:
@@ -369,15 +325,6 @@ class ModelRepository:
             except StoreError as error:
                 # A full disk, for example. A store that was not closed recovers as it does from any crash.
                 logger.error("%s: %s", updater.model.name, error)
-
-    def _tell(self, name: str, command: Callable[[LiveModel], None]) -> dict[str, JsonValue]:
-        updater = self._updater(name)
-        try:
-            command(updater.model)
-        except StoreError as error:
-            raise Unavailable(f"model {name!r}: nothing was changed, it could not be recorded: {error}") from error
-        updater.wake()
-        return report.snapshots(updater.model)
 
     def _resolve(self, name: str) -> tuple[ModelUpdater, str]:
         """Returns the model of a name, and its table where the name is MODEL.TABLE, else "". Raises NotFound."""
@@ -415,9 +362,19 @@ class ModelRepository:
     def _join(self, updater: ModelUpdater) -> None:
         updater.model.on_routes = self._pass_routes
         if (mirror := self.mirror) is not None:
-            updater.model.remote = lambda name=updater.model.name: mirror.status(name).text  # type: ignore[misc]
-        if self._hot_ids is not None:
-            updater.model.bring_hot_ids = partial(self._hot_ids.bring, updater.model.name)
+            if self._hot_ids is not None:
+                updater.model.bring_hot_ids = partial(self._hot_ids.bring, updater.model.name)
+            updater.model.remote = lambda name=updater.model.name: self._remote_text(mirror, name)  # type: ignore[misc]
+        if self.fleet is not None:
+            self.fleet.join(updater.model, updater.look)
+
+    def _start_member(self, name: str) -> None:
+        if self.fleet is not None:
+            self.fleet.start(name)
+
+    def _remote_text(self, mirror: RepositoryMirror, name: str) -> str:
+        member = None if self.fleet is None else self.fleet.member(name)
+        return mirror.status(name).text or ("" if member is None else member.why_not() or member.waits_for)
 
     def _pass_routes(self, name: str, routes: Routes) -> None:
         self._on_routes(name, routes)
@@ -478,6 +435,7 @@ class ModelRepository:
                     self._identity.load_all([name])
                     continue
                 updater = self._add(name)
+                self._start_member(name)
                 updater.follow()
                 updater.wake()
             self._identity.load_all([name for name in self._models if self._find_identity(name)])

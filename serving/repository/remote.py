@@ -9,10 +9,11 @@ from pathlib import Path
 from serving.config import ServerConfig
 from serving.model_config.pbtxt import read_model_config, read_proto
 from storage.errors import ConfigError, ReadError
+from storage.objects.follower import UNWATCHED, Watch
 from storage.objects.mirror import RepositoryMirror
 
 
-def repository_mirror(config: ServerConfig) -> RepositoryMirror | None:
+def repository_mirror(config: ServerConfig, watch: Watch = UNWATCHED) -> RepositoryMirror | None:
     """Returns the mirror of a server's repository, not started; None for a repository of this machine."""
     if config.repository_url is None:
         return None
@@ -24,6 +25,7 @@ def repository_mirror(config: ServerConfig) -> RepositoryMirror | None:
         bytes_per_s=config.mirror_bytes_per_s,
         choose=chosen_versions,
         side_files=label_files,
+        watch=watch,
     )
 
 

@@ -13,6 +13,7 @@ from serving.engine.validation import Claims, ValidationReport
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.snapshot import Snapshot
 from serving.updates import refusals
+from serving.updates.agreement import Agreed, Outdated
 from serving.updates.catalog import Found
 from serving.updates.keep import collect, keep, kept_folder
 from serving.updates.lineage import Take, names
@@ -24,10 +25,6 @@ from storage.checkpoint import PublishedDelta, PublishedVersion, open_delta
 from storage.errors import CheckpointError, ReadError
 
 logger = logging.getLogger("emberline.serving")
-
-
-class Outdated(Exception):  # noqa: N818 - no error: an operator was faster
-    """The prepared change no longer fits what is served; the decision is made again."""
 
 
 def take_delta(model: LiveModel, mount: MountedStore, take: Take) -> None:
@@ -81,8 +78,9 @@ def _stage_and_show(
         entry = delta_entry(mount, view, loaded, delta, overlay, found.path)
         report = judge_delta(model, loaded, entry, delta, overlay)
         model.step("validated")
+        agreed = agree(model, mount, view.current.id, entry.snapshot, take)
         entry = timed(model, entry, found.path)
-        return entry, report, append_entry(model, mount, view, entry, take)
+        return entry, report, append_entry(model, mount, view, entry, take, agreed)
     except BaseException:
         if overlay is not None:
             mount.store.discard(overlay)
@@ -162,8 +160,28 @@ def check_version_signature(model: LiveModel, config: ModelConfig, published: Pu
     check_signature(served, new, published.version, allowed)
 
 
+def agree(model: LiveModel, mount: MountedStore | None, own: str, snapshot: Snapshot, take: Take) -> Agreed:
+    """Waits until the other replicas may serve a snapshot too, if it is for the requests without a version.
+
+    mount: the one that it was staged on; None for one of its own. own: the snapshot that is served meanwhile; "" for
+    none. Raises Outdated, Stopped, and EmberlineError when another replica refuses it.
+    """
+    with model.lock:
+        if mount is not None and mount is not model.default:
+            return Agreed()
+        facts = facts_after(model.facts, take, snapshot.id)
+        is_trial = facts.canary is not None and facts.canary.snapshot == snapshot.id
+
+    def check() -> None:
+        model.check_stop()
+        if mount is not None and mount.store.ssd.damage.found:
+            raise Outdated  # another store has to take its place first
+
+    return model.agreement.agree(snapshot, own, facts, own if is_trial else snapshot.id, check)
+
+
 def append_entry(
-    model: LiveModel, mount: MountedStore, view: StoreView, entry: StagedSnapshot, take: Take
+    model: LiveModel, mount: MountedStore, view: StoreView, entry: StagedSnapshot, take: Take, agreed: Agreed
 ) -> tuple[StagedSnapshot, ...]:
     """Commits a snapshot on top of what `view` serves, or as the canary; returns the entries that it replaces.
 
@@ -184,13 +202,15 @@ def append_entry(
             raise Outdated
         kept, dropped = now.entries[: now.served + 1], now.entries[now.served + 1 :]
         # The holds and the canary are those of the mount that answers requests without a version.
-        facts = facts_after(facts, take, entry) if mount is model.default else without_refusal(facts, take)
+        facts = facts_after(facts, take, entry.id) if mount is model.default else without_refusal(facts, take)
+        facts = agreed.install(facts)
         trial = mount is model.default and facts.canary is not None and facts.canary.snapshot == entry.id
-        model.commit(facts=facts, views={mount: StoreView((*kept, entry), now.served + (not trial))})
+        model.commit(facts=facts, views={mount: StoreView((*kept, entry), now.served + (not trial))}, at=agreed.at)
+        agreed.done()
         return dropped
 
 
-def facts_after(facts: ModelState, take: Take, entry: StagedSnapshot) -> ModelState:
+def facts_after(facts: ModelState, take: Take, snapshot: str) -> ModelState:
     """Returns the facts once something new is taken: what is held, on trial and refused."""
     facts = without_refusal(facts, take)
     wanted = facts.canary is not None and facts.canary.snapshot is None and _is_wanted_canary(facts, take)
@@ -198,13 +218,13 @@ def facts_after(facts: ModelState, take: Take, entry: StagedSnapshot) -> ModelSt
     if wanted:
         # The operator asked for it by name: what was abandoned with it may be taken again too, and what is held stays
         # held.
-        again = {entry.id, *take.found.ancestors}
+        again = {snapshot, *take.found.ancestors}
         changes["abandoned"] = tuple(each for each in facts.abandoned if each not in again)
     elif take.clears_holds:
         # They are never taken again: at a later rollback they would look new.
         changes.update(abandoned=(*facts.abandoned, *facts.held), held=())
     if facts.canary is not None and facts.canary.snapshot is None and (wanted or not facts.canary.to):
-        changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=entry.id)
+        changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=snapshot)
     return facts.model_copy(update=changes)
 
 

@@ -1,165 +1,143 @@
-"""Runs operators' commands on one model.
+"""Works out operators' commands on one model, each as one change; none waits for an update.
 
-Each command is one durable record and a change of pointers; none waits for an update.
+Call the functions that return a change under the model's lock, and carry it out under the same: see `change`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Sequence
 
 from serving.model_config.instance_groups import MAX_SESSIONS
+from serving.updates.change import Change
 from serving.updates.live_model import LiveModel
 from serving.updates.mount import MountedStore, StagedSnapshot, StoreView
-from serving.updates.state import BudgetState, CanaryState, ModelState, SessionsState
+from serving.updates.state import BudgetState, CanaryState, SessionsState
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
 
 _NAME = re.compile(r"[1-9][0-9]{0,17}(\.(0|[1-9][0-9]{0,17}))?")
 
 
-def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> None:
+def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> Change:
     """Serves a retained snapshot again; what came after it is held."""
-    with model.lock:
-        mount = _mount(model)
-        _refuse_canary(model, "a rollback")
-        view = mount.view
-        position = _find(mount, to) if to else view.served - steps
-        if not to and steps < 1:
-            raise InvalidInput(f"steps is {steps}, expected 1 or more", field="steps")
-        if position is None or position < 0 or not _is_reachable(mount, position):
-            wanted = f"no snapshot {to[:80]!r} to go back to" if to else f"there is no snapshot {steps} back"
-            raise NotFound(f"model {model.name!r}: {wanted}; {_there(mount)}")
-        if position >= view.served:
-            raise InvalidInput(
-                f"model {model.name!r} serves {view.current.name}; {to[:80]!r} is not before it, so it is no "
-                "rollback: use resume or pin",
-                field="to",
-            )
-        gone = view.entries[position + 1 :]
-        held = tuple(dict.fromkeys((*model.facts.held, *(entry.id for entry in gone))))
-        facts = model.facts.model_copy(update={"held": held})
-        model.commit(facts=facts, views={mount: StoreView(view.entries, position)})
-        model.counters.rollbacks += 1
-        _hold_waiters(model, gone, "it was rolled back")
+    mount = _mount(model)
+    _refuse_canary(model, "a rollback")
+    view = mount.view
+    position = _find(mount, to) if to else view.served - steps
+    if not to and steps < 1:
+        raise InvalidInput(f"steps is {steps}, expected 1 or more", field="steps")
+    if position is None or position < 0 or not mount.can_serve(position):
+        wanted = f"no snapshot {to[:80]!r} to go back to" if to else f"there is no snapshot {steps} back"
+        raise NotFound(f"model {model.name!r}: {wanted}; {_there(mount)}")
+    if position >= view.served:
+        raise InvalidInput(
+            f"model {model.name!r} serves {view.current.name}; {to[:80]!r} is not before it, so it is no "
+            "rollback: use resume or pin",
+            field="to",
+        )
+    gone = view.entries[position + 1 :]
+    held = tuple(dict.fromkeys((*model.facts.held, *(entry.id for entry in gone))))
+    facts = model.facts.model_copy(update={"held": held})
+    return Change(facts, {mount: StoreView(view.entries, position)}, why="it was rolled back")
 
 
-def resume(model: LiveModel) -> None:
+def resume(model: LiveModel) -> Change:
     """Ends holds, pauses and pins, and serves the newest snapshot that is staged.
 
     It also works while nothing is served, such as when the pinned snapshot is gone: then the newest version is loaded.
     """
-    with model.lock:
-        if model.default is None and model.knows_facts and not model.stopping.is_set() and _is_bound(model.facts):
-            model.keep_decision(model.facts.model_copy(update={"held": (), "paused": False, "pinned": False}))
-            model.trouble = model.waiting = ""  # the next try sets what is waited for
-            return
-        mount = _mount(model)
-        facts, view = model.facts, mount.view
-        model.accept_waiters(facts.held)
-        running = model.canary_entry() is not None
-        model.accept_waiters(entry.name for entry in view.entries)
-        model.free_since_ns = time.time_ns()
-        # A canary goes on: only `promote` may show it to everybody.
-        newest = view.served if running else len(view.entries) - 1
-        facts = facts.model_copy(update={"held": (), "paused": False, "pinned": False})
-        model.commit(facts=facts, views={mount: StoreView(view.entries, newest)})
-        model.waiting = ""  # the reason has just ended; the next look at the folder sets a new one
+    facts = model.facts.model_copy(update={"held": (), "paused": False, "pinned": False})
+    if model.default is None and model.knows_facts and not model.stopping.is_set() and model.facts.is_bound:
+        return Change(facts, forgives=True)
+    mount = _mount(model)
+    # A canary goes on: only `promote` may show it to everybody.
+    running = model.canary_entry() is not None
+    newest = mount.view.served if running else len(mount.view.entries) - 1
+    return Change(facts, {mount: StoreView(mount.view.entries, newest)}, forgives=True)
 
 
-def pause(model: LiveModel) -> None:
+def pause(model: LiveModel) -> Change:
     """Takes nothing new."""
-    with model.lock:
-        _mount(model)
-        model.commit(facts=model.facts.model_copy(update={"paused": True}))
+    _mount(model)
+    return Change(model.facts.model_copy(update={"paused": True}))
 
 
-def pin(model: LiveModel, to: str = "") -> None:
+def pin(model: LiveModel, to: str = "") -> Change:
     """Serves a staged snapshot, the present one without `to`, and takes nothing new."""
-    with model.lock:
-        mount = _mount(model)
-        view = mount.view
-        position = _find(mount, to) if to else view.served
-        if position is None or not _is_reachable(mount, position):
-            raise NotFound(f"model {model.name!r}: no snapshot {to[:80]!r} to pin; {_there(mount)}")
-        if position != view.served:
-            _refuse_canary(model, "a pin to another snapshot")
-        facts = model.facts.model_copy(update={"pinned": True})
-        model.commit(facts=facts, views={mount: StoreView(view.entries, position)})
+    mount = _mount(model)
+    view = mount.view
+    position = _find(mount, to) if to else view.served
+    if position is None or not mount.can_serve(position):
+        raise NotFound(f"model {model.name!r}: no snapshot {to[:80]!r} to pin; {_there(mount)}")
+    if position != view.served:
+        _refuse_canary(model, "a pin to another snapshot")
+    facts = model.facts.model_copy(update={"pinned": True})
+    return Change(facts, {mount: StoreView(view.entries, position)})
 
 
-def canary(model: LiveModel, *, fraction: float, to: str = "") -> None:
+def canary(model: LiveModel, *, fraction: float, to: str = "") -> Change:
     """Answers a fraction of the requests from a staged snapshot, from a held version, or from what arrives next."""
     if not (math.isfinite(fraction) and 0 < fraction <= 1):
         raise InvalidInput(f"fraction is {fraction}, expected more than 0 and at most 1", field="fraction")
-    with model.lock:
-        mount = _mount(model)
-        running = model.canary_entry()
-        if running is not None:
-            if to and to not in (running[1].id, running[1].name):
-                raise Conflict(f"model {model.name!r}: the canary {running[1].name} runs; promote or stop it first")
-            wanted = CanaryState(fraction=fraction, snapshot=running[1].id)
-        else:
-            position = _find(mount, to) if to else None
-            if position is not None and position == mount.view.served:
-                raise InvalidInput(f"model {model.name!r}: {to[:80]!r} is what is served", field="to")
-            if position is not None and not _is_reachable(mount, position):
-                position = None
-            if to and position is None and not _names_published(model, mount, to):
-                raise NotFound(f"model {model.name!r}: no snapshot or version {to[:80]!r}; {_there(mount)}")
-            snapshot = None if position is None else mount.view.entries[position].id
-            wanted = CanaryState(fraction=fraction, snapshot=snapshot, to=to if position is None else "")
-        model.commit(facts=model.facts.model_copy(update={"canary": wanted}))
+    mount = _mount(model)
+    running = model.canary_entry()
+    if running is not None:
+        if to and to not in (running[1].id, running[1].name):
+            raise Conflict(f"model {model.name!r}: the canary {running[1].name} runs; promote or stop it first")
+        wanted = CanaryState(fraction=fraction, snapshot=running[1].id)
+    else:
+        position = _find(mount, to) if to else None
+        if position is not None and position == mount.view.served:
+            raise InvalidInput(f"model {model.name!r}: {to[:80]!r} is what is served", field="to")
+        if position is not None and not mount.can_serve(position):
+            position = None
+        if to and position is None and not _names_published(model, mount, to):
+            raise NotFound(f"model {model.name!r}: no snapshot or version {to[:80]!r}; {_there(mount)}")
+        snapshot = None if position is None else mount.view.entries[position].id
+        wanted = CanaryState(fraction=fraction, snapshot=snapshot, to=to if position is None else "")
+    return Change(model.facts.model_copy(update={"canary": wanted}))
 
 
-def promote(model: LiveModel) -> None:
+def promote(model: LiveModel) -> Change:
     """Serves the canary to everybody."""
-    with model.lock:
-        mount, entry = _running_canary(model, "promote")
-        position = mount.view.find(entry.id)
-        assert position is not None
-        through = {each.id for each in mount.view.entries[: position + 1]}
-        held = tuple(each for each in model.facts.held if each not in through)
-        facts = model.facts.model_copy(update={"canary": None, "held": held})
-        for each in mount.view.entries[: position + 1]:
-            model.accept_waiters((each.id, each.name))
-        model.commit(facts=facts, views={mount: StoreView(mount.view.entries, position)}, default=mount)
+    mount, entry = _running_canary(model, "promote")
+    position = mount.view.find(entry.id)
+    assert position is not None
+    through = {each.id for each in mount.view.entries[: position + 1]}
+    held = tuple(each for each in model.facts.held if each not in through)
+    facts = model.facts.model_copy(update={"canary": None, "held": held})
+    return Change(facts, {mount: StoreView(mount.view.entries, position)}, mount)
 
 
-def stop_canary(model: LiveModel) -> None:
+def stop_canary(model: LiveModel) -> Change:
     """Ends the canary, or the wait for one; its snapshot and those after it are held."""
-    with model.lock:
-        _mount(model)
-        if model.facts.canary is not None and model.canary_entry() is None:
-            model.commit(facts=model.facts.model_copy(update={"canary": None}))
-            return
-        mount, entry = _running_canary(model, "stop")
-        position = mount.view.find(entry.id)
-        assert position is not None
-        gone = mount.view.entries[position:] if mount is not model.default or position > mount.view.served else ()
-        held = tuple(dict.fromkeys((*model.facts.held, *(each.id for each in gone))))
-        facts = model.facts.model_copy(update={"canary": None, "held": held})
-        model.commit(facts=facts)
-        _hold_waiters(model, gone, "it was a canary and was stopped")
+    _mount(model)
+    if model.facts.canary is not None and model.canary_entry() is None:
+        return Change(model.facts.model_copy(update={"canary": None}))
+    mount, entry = _running_canary(model, "stop")
+    position = mount.view.find(entry.id)
+    assert position is not None
+    gone = mount.view.entries[position:] if mount is not model.default or position > mount.view.served else ()
+    held = tuple(dict.fromkeys((*model.facts.held, *(each.id for each in gone))))
+    facts = model.facts.model_copy(update={"canary": None, "held": held})
+    return Change(facts, why="it was a canary and was stopped")
 
 
-def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> None:
+def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> Change:
     """Allows a version to change these inputs or outputs."""
     if not (version.isdecimal() and version.isascii() and 0 < len(version) < 19):
         raise InvalidInput(f"version is {version[:40]!r}, expected a number such as 4", field="version")
     if not inputs:
         raise InvalidInput("inputs: name at least one input or output that may change", field="inputs")
     number = int(version)
-    with model.lock:
-        _mount(model)
-        if number not in model.awaiting and not (model.folder / str(number)).is_dir():
-            raise NotFound(f"model {model.name!r} has no version {number}")
-        allowed = dict(model.facts.allowed)
-        allowed[str(number)] = tuple(sorted({*allowed.get(str(number), ()), *inputs}))
-        model.commit(facts=model.facts.model_copy(update={"allowed": allowed}))
-        model.awaiting.pop(number, None)
+    _mount(model)
+    if number not in model.awaiting and not (model.folder / str(number)).is_dir():
+        raise NotFound(f"model {model.name!r} has no version {number}")
+    allowed = dict(model.facts.allowed)
+    allowed[str(number)] = tuple(sorted({*allowed.get(str(number), ()), *inputs}))
+    return Change(model.facts.model_copy(update={"allowed": allowed}))
 
 
 def set_budget(model: LiveModel, dram_bytes: int | None) -> None:
@@ -201,28 +179,13 @@ def _mount(model: LiveModel) -> MountedStore:
     return model.default
 
 
-def _is_bound(facts: ModelState) -> bool:
-    return facts.pinned or facts.paused or bool(facts.held)
-
-
 def _find(mount: MountedStore, to: str) -> int | None:
     position = mount.view.find(to)
     return mount.view.find(f"{to}.0") if position is None and to.isdecimal() else position
 
 
-def _is_reachable(mount: MountedStore, position: int) -> bool:
-    """Returns whether a snapshot can be served.
-
-    The base cannot once a merge into it has begun, even when the merge then failed.
-    """
-    if position == 0 and (mount.merging or mount.store.at != mount.view.entries[0].id):
-        return False
-    entry = mount.view.entries[position]
-    return mount.loaded_versions.get(entry.loaded.version) is entry.loaded
-
-
 def _there(mount: MountedStore) -> str:
-    names = [entry.name for index, entry in enumerate(mount.view.entries) if _is_reachable(mount, index)]
+    names = [entry.name for index, entry in enumerate(mount.view.entries) if mount.can_serve(index)]
     return f"served is {mount.view.current.name}, there are {', '.join(names)}"
 
 
@@ -255,8 +218,3 @@ def _running_canary(model: LiveModel, what: str) -> tuple[MountedStore, StagedSn
     if running is None:
         raise Conflict(f"model {model.name!r}: there is no canary to {what}")
     return running[0], running[1]
-
-
-def _hold_waiters(model: LiveModel, entries: Sequence[StagedSnapshot], reason: str) -> None:
-    for entry in entries:
-        model.refuse_waiters((entry.id, entry.name), f"{entry.name} is held: {reason}")

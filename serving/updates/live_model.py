@@ -22,6 +22,7 @@ from serving.gpu.driver import Gpus
 from serving.gpu.tables import prepare_gpus
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.snapshot import Snapshot
+from serving.updates.agreement import Agreement, Alone
 from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
@@ -100,6 +101,10 @@ class LiveModel:
         self.routes = Routes()
         # Called with the new routes before requests follow them; the versions that leave still answer then.
         self.on_routes: Callable[[str, Routes], None] = lambda name, routes: None
+        # Says what may be taken and shown, where other replicas have a say.
+        self.agreement: Agreement = Alone()
+        # True while nothing leads from what is served to what the other replicas serve: it is loaded beside.
+        self.anew = False
         # Says what is on its way from an object store, or why nothing comes from there; "" for neither.
         self.remote: Callable[[], str] = lambda: ""
         # Brings a list of hot ids to the folder of a store of that version that has none.
@@ -209,10 +214,12 @@ class LiveModel:
         views: Mapping[MountedStore, StoreView] | None = None,
         mounts: Sequence[MountedStore] | None = None,
         default: MountedStore | None = None,
+        at: float = 0.0,
     ) -> None:
         """Makes a change durable, and then visible. What is not given stays. Raises StoreError: then nothing changed.
 
-        Nothing returns between the two steps: what the file says is what is served.
+        Nothing returns between the two steps: what the file says is what is served. at: not visible before this time,
+        by `time.monotonic`.
         """
         with self.lock:
             facts = facts or self.facts
@@ -222,12 +229,18 @@ class LiveModel:
             self._prepare_gpus(facts, views, mounts)
             self.write(facts, views, mounts, default)
             self.step("recorded")
+            self._wait_until(at)
             self.facts, self.default = facts, default
             for mount, view in views.items():
                 mount.view = view
             self.replace_mounts(mounts)
             self.step("switched")
         self.merge_wake.set()
+
+    def _wait_until(self, at: float) -> None:
+        left_s = at - time.monotonic()
+        if left_s > 0:
+            self.stopping.wait(left_s)
 
     def write(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 
-from serving.updates.applying import Outdated
+from serving.updates.agreement import Outdated
 from serving.updates.budgets import wait_filled
 from serving.updates.live_model import LiveModel, Stopped
 from serving.updates.loading import DRAIN_S, free_folder, unmount

@@ -14,10 +14,11 @@ from serving.gpu.driver import Gpus
 from serving.model_config.pbtxt import ModelConfig, read_model_config
 from serving.model_folders import CONFIG
 from serving.updates import refusals
-from serving.updates.applying import Outdated, collect_kept, take_delta
+from serving.updates.agreement import Outdated
+from serving.updates.applying import agree, collect_kept, take_delta
 from serving.updates.catalog import Catalog, Found, ModelFolder
 from serving.updates.faults import is_machine_fault
-from serving.updates.lineage import Decision, Refuse, Situation, Take, Wait, decide, next_delta
+from serving.updates.lineage import Decision, Refuse, Take, Wait, decide, next_delta
 from serving.updates.live_model import Awaiting, LiveModel, Stopped
 from serving.updates.loading import DRAIN_S, unmount
 from serving.updates.made_anew import facts_for_folder
@@ -28,8 +29,8 @@ from serving.updates.rechecking import recheck
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import give_up_lost, restore_mount, without_lost_canary
 from serving.updates.sharing import take_on_store
-from serving.updates.stamps import stamp_of
-from serving.updates.state import ModelState
+from serving.updates.situation import situation, stopped
+from serving.updates.stamps import FilesStamp, stamp_of
 from serving.updates.steps import OnStep
 from serving.updates.store_lock import StoreLock
 from serving.updates.version_diff import TooDifferent
@@ -44,8 +45,6 @@ from storage.errors import (
 
 logger = logging.getLogger("emberline.serving")
 
-# Overlays that may lie above the base, the held ones included; the next delta waits then.
-MAX_CHAIN = 60
 _RETRY_FIRST_S = 1.0
 _RETRY_LAST_S = 60.0
 # Seconds between checks of a wait whether it is to stop.
@@ -314,55 +313,24 @@ class ModelUpdater:
         if model.default is None and not catalog.versions:
             raise NotFound(f"{model.folder} has no version: no folder with a number for a name; publish one")
         with model.lock:
-            decision = decide(catalog, self._situation(catalog, config, model.default))
+            decision = decide(catalog, situation(model, catalog, config, model.default, self._is_refused))
             self._note(decision)
         if isinstance(decision.action, Refuse):
             found = decision.action.found
-            refusals.quarantine(model, found, decision.action.error, stamp_of(found))
+            self._refuse(found, decision.action.error, stamp_of(found))
             return True
         if isinstance(decision.action, Take):
             take = decision.action
             return self._attempt(take.found, lambda: self._take(config, take, decision))
         return self._sides(catalog, config, decision)
 
-    def _situation(self, catalog: Catalog, config: ModelConfig, mount: MountedStore | None) -> Situation:
-        """Returns what the decisions about a mount depend on. Call it under the lock."""
-        model, facts = self.model, self.model.facts
-        served = None if mount is None else mount.view.current.saved
-        return Situation(
-            served=served,
-            held=frozenset(facts.held),
-            abandoned=frozenset(facts.abandoned),
-            held_sequence=0 if mount is None else _held_sequence(catalog, mount, facts),
-            again=model.again,
-            choose=config.choose_versions,
-            refused=self._is_refused,
-            awaiting={number: each.reason for number, each in model.awaiting.items()},
-            stopped="" if mount is None else self._stopped(mount),
-            canary_to=facts.canary.to if facts.canary is not None and facts.canary.snapshot is None else "",
-            version_snapshot="" if mount is None else mount.view.current.loaded.published.snapshot,
-            published_unix_ms=0 if served is None else served.published_unix_ms,
-        )
-
     def _is_refused(self, found: Found) -> bool:
-        """Returns whether it is quarantined, or put off: what the last process died of is taken after all else."""
+        """Returns whether it is quarantined, not for now, or put off: what the last process died of comes last."""
         model = self.model
+        if not model.agreement.allows(found.snapshot):
+            return True
         put_off = not self._following and model.default is not None and model.attempts.is_suspect(found)
         return put_off or refusals.is_refused(model, found)
-
-    def _stopped(self, mount: MountedStore) -> str:
-        facts = self.model.facts
-        canary = self.model.canary_entry()
-        if facts.pinned:
-            return f"pinned to {mount.view.current.name} until resume"
-        if facts.paused:
-            return "paused until resume"
-        if canary is not None:
-            return f"the canary {canary[1].name} runs; promote or stop it"
-        above = len(mount.view.entries) - 1 + len(mount.left_behind)
-        if above >= MAX_CHAIN:
-            return f"{above} snapshots lie above the base, and none of them can be merged yet"
-        return ""
 
     def _note(self, decision: Decision) -> None:
         """Records what the decision found out. Call it under the lock."""
@@ -408,9 +376,17 @@ class ModelUpdater:
         with model.lock:
             # The policy goes back to a version that is there already.
             there = [each for each in model.mounts if each.view.current.loaded.published.snapshot == found.snapshot]
-            if there:
-                model.commit(default=there[0])
+        if there and not model.anew:
+            current = there[0].view.current
+            agreed = agree(model, None, "" if mount is None else mount.view.current.id, current.snapshot, take)
+            with model.lock:
+                if there[0] not in model.mounts or there[0].view.current is not current:
+                    raise Outdated
+                model.commit(facts=agreed.install(model.facts), default=there[0], at=agreed.at)
+                agreed.done()
                 return
+        if model.anew:
+            mount = None
         if mount is not None and mount.store.ssd.damage.found:
             mount = None  # nothing more is built on a damaged store
         # A store has one version of a number: another one of that number, or one that is about to leave, is in its way.
@@ -448,11 +424,11 @@ class ModelUpdater:
                     return True
             elif mount is not None and mount is not default:
                 with model.lock:
-                    action = next_delta(catalog, self._situation(catalog, config, mount))
+                    action = next_delta(catalog, situation(model, catalog, config, mount, self._is_refused))
                 if isinstance(action, Refuse):
-                    refusals.quarantine(model, action.found, action.error, stamp_of(action.found))
+                    self._refuse(action.found, action.error, stamp_of(action.found))
                     return True
-                if isinstance(action, Take) and not self._stopped(mount):
+                if isinstance(action, Take) and not stopped(model, mount):
                     return self._attempt(action.found, partial(take_delta, model, mount, Take(action.found)))
         return False
 
@@ -486,14 +462,9 @@ class ModelUpdater:
             if found.path.exists():
                 if is_machine_fault(error):
                     raise
-                refusals.quarantine(model, found, error, stamp)
+                self._refuse(found, error, stamp)
         return True
 
-
-def _held_sequence(catalog: Catalog, mount: MountedStore, facts: ModelState) -> int:
-    """Returns the newest rolled-back delta of the served version; from the folder when its store was lost."""
-    version = mount.view.current.snapshot.version
-    above = [entry.snapshot for entry in mount.view.entries[mount.view.served + 1 :]]
-    staged = [each.sequence for each in above if each.version == version and each.id in facts.held]
-    found = [delta.sequence for delta in catalog.deltas(version) if delta.snapshot in facts.held]
-    return max(staged or found, default=0)
+    def _refuse(self, found: Found, error: Exception, stamp: FilesStamp) -> None:
+        if refusals.quarantine(self.model, found, error, stamp):
+            self.model.agreement.refuse(found.snapshot, error)

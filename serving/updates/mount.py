@@ -142,6 +142,16 @@ class MountedStore:
             covered=base.covered,
         )
 
+    def can_serve(self, position: int) -> bool:
+        """Returns whether requests can be answered from the snapshot at a position of the view.
+
+        The base cannot serve once a merge into it has begun, even when the merge then failed.
+        """
+        if position == 0 and (self.merging or self.store.at != self.view.entries[0].id):
+            return False
+        entry = self.view.entries[position]
+        return self.loaded_versions.get(entry.loaded.version) is entry.loaded
+
     def in_use(self) -> frozenset[Snapshot]:
         """Returns every snapshot that is current in one of its versions, a canary, or pinned by a batch."""
         return frozenset(

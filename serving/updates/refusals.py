@@ -34,12 +34,12 @@ def is_refused(model: LiveModel, found: Found) -> bool:
     return 0 <= _now_ms() - refusal.unix_ms < _PAUSE_MS
 
 
-def quarantine(model: LiveModel, found: Found, error: Exception, stamp: FilesStamp) -> None:
+def quarantine(model: LiveModel, found: Found, error: Exception, stamp: FilesStamp) -> bool:
     """Refuses a version or delta until its files change. An error that is no EmberlineError is logged with a traceback.
 
     stamp: stamp of its files, taken before they were read: later writes may have repaired them. Where files are missing
     or wrong and some were written just now, the folder is probably being copied: that is no error yet, and it is judged
-    again once it rests.
+    again once it rests. Returns whether it is refused for good.
     """
     reason = str(error) or type(error).__name__
     is_partial = stamp.moving and isinstance(error, IntegrityError | UnsafeArtifact)
@@ -74,6 +74,7 @@ def quarantine(model: LiveModel, found: Found, error: Exception, stamp: FilesSta
     if not is_partial:
         count(model, error)
         model.refuse_waiters(filter(None, (found.snapshot, found.name)), f"it is refused: {reason}")
+    return not is_partial
 
 
 def without(quarantine: Mapping[str, Refusal], found: Found) -> dict[str, Refusal]:

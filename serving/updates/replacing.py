@@ -15,6 +15,9 @@ from serving.engine.validation import Claims
 from serving.model_config.pbtxt import ModelConfig
 from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after, without_refusal
 from serving.updates.budgets import wait_filled, wait_hit_rate
+from serving.updates.agreement import Agreed, Outdated
+from serving.updates.applying import agree, check_version_signature, collect_kept, facts_after, without_refusal
+from serving.updates.budgets import wait_filled
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, mount_version, unmount, wants_warm
@@ -64,6 +67,8 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
             wait_filled(mount.store, model.check_stop)
         else:
             wait_hit_rate(model.name, mount.store, config.options, model.check_stop)
+        own = "" if served is None else served.id
+        agreed = Agreed() if side else agree(model, None, own, base.snapshot, take)
         with model.lock:
             facts = model.facts
             if not side and before is not None:
@@ -75,12 +80,14 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
                     or model.canary_entry() is not None
                 ):
                     raise Outdated
-                facts = facts_after(facts, take, base)
+                facts = facts_after(facts, take, base.id)
             else:
                 facts = without_refusal(facts, take)
+            facts = agreed.install(facts)
             trial = not side and before is not None and facts.canary is not None and facts.canary.snapshot == base.id
             default = model.default if side or trial else mount
-            model.commit(facts=facts, mounts=(*model.mounts, mount), default=default or mount)
+            model.commit(facts=facts, mounts=(*model.mounts, mount), default=default or mount, at=agreed.at)
+            agreed.done()
     except BaseException:
         unmount(model, mount, DRAIN_S)
         if model.mounts and not model.stopping.is_set():

@@ -12,7 +12,7 @@ from serving.engine.validation import Claims
 from serving.model_config.pbtxt import ModelConfig
 from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
-from serving.updates.applying import append_entry, check_version_signature, drop_entries, timed
+from serving.updates.applying import agree, append_entry, check_version_signature, drop_entries, timed
 from serving.updates.keep import kept_folder
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
@@ -74,11 +74,12 @@ def _take_upon(model: LiveModel, config: ModelConfig, mount: MountedStore, view:
             removed = sum(len(ids) for ids in diff.gone.values())
             size = mount.store.overlay_stats()[overlay].bytes
             entry = StagedSnapshot(snapshot, loaded, "version", overlay, diff.rows, removed, size, covered)
+        agreed = agree(model, mount, view.current.id, snapshot, take)
         entry = timed(model, entry, found.path)
         with model.lock:
             mount.loaded_versions[loaded.version] = loaded
             try:
-                dropped = append_entry(model, mount, view, entry, take)
+                dropped = append_entry(model, mount, view, entry, take, agreed)
             except BaseException:
                 del mount.loaded_versions[loaded.version]
                 raise

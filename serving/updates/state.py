@@ -148,6 +148,11 @@ class ModelState(_Part):
     budget: BudgetState | None = None
     sessions: SessionsState | None = None
 
+    @property
+    def is_bound(self) -> bool:
+        """True if an operator's word keeps something from being served."""
+        return self.pinned or self.paused or bool(self.held)
+
     def session_count(self, configured: int) -> int:
         """Returns how many sessions a version has: an operator's number, unless config.pbtxt was changed since."""
         sessions = self.sessions

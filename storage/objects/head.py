@@ -15,6 +15,7 @@ from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.checkpoint.signed import SNAPSHOT_PATTERN, Part
 from storage.checkpoint.strict_json import canonical_json, parse_json
 from storage.errors import UnsafeArtifact
+from storage.objects.served import Served
 
 HEAD = "head.json"
 MAX_HEAD_BYTES = 16 << 20
@@ -64,6 +65,8 @@ class Head(Part):
     #: Likewise the largest sequence, of each version that is named.
     last_sequences: dict[str, int] = Field(default_factory=dict)
     leaving: tuple[Leaving, ...] = ()
+    #: What the replicas of a fleet serve.
+    served: Served = Served()
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str) -> Head:
@@ -200,6 +203,26 @@ def needed(deltas: Sequence[DeltaObject], keep: int) -> set[int]:
     for place in range(len(deltas), max(0, len(deltas) - keep), -1):
         kept |= {delta.sequence for delta in _back(deltas[:place])}
     return kept
+
+
+def way_to(version: VersionObject, snapshot: str) -> list[DeltaObject]:
+    """Returns the fewest deltas that lead from a version to a snapshot of it, ascending by sequence."""
+    place = next((place for place, delta in enumerate(version.deltas, 1) if delta.snapshot == snapshot), 0)
+    return list(_back(version.deltas[:place]))[::-1]
+
+
+def leads_to(head: Head, snapshot: str, target: str) -> bool:
+    """Returns whether a snapshot lies on the way to another one: it is that, its version, or an earlier delta of it."""
+    return snapshot in line_to(head, target)
+
+
+def line_to(head: Head, target: str) -> list[str]:
+    """Returns a snapshot's version, and the deltas of it up to the snapshot; none when it is not published."""
+    for version in head.versions:
+        line = [version.snapshot, *(delta.snapshot for delta in version.deltas)]
+        if target in line:
+            return line[: line.index(target) + 1]
+    return []
 
 
 def _back(deltas: Sequence[DeltaObject]) -> Iterable[DeltaObject]:

@@ -1,6 +1,6 @@
 """Keeps a folder of this machine like a repository in an object store, so that all readers of folders work unchanged.
 
-A thread for each model asks for head.json, conditionally, every `poll_s`, and brings what is new.
+Two threads for each model: one asks for head.json, conditionally, every `poll_s`, the other brings what is new.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from storage.errors import EmberlineError, IntegrityError, ObjectStoreError, UnsafeArtifact
+from storage.errors import EmberlineError, ObjectStoreError, UnsafeArtifact
 from storage.objects.catalog import ModelNames
 from storage.objects.fetching import Fetcher, Pace
+from storage.objects.follower import UNWATCHED, Follower, Watch
 from storage.objects.mirror_folder import MirrorFolder
 from storage.objects.model_mirror import SIDE_S, Choose, MirrorStatus, ModelMirror, SideFiles
 from storage.objects.object_store import ObjectStore
@@ -20,7 +21,6 @@ from storage.objects.requests import Stopped, Traffic
 
 logger = logging.getLogger("emberline.storage")
 
-_RETRY_LAST_S = 30.0
 _LOOK_S = 0.1
 
 
@@ -37,22 +37,25 @@ class RepositoryMirror:
         bytes_per_s: float | None = None,
         choose: Choose | None = lambda folder, numbers: numbers[-1:],
         side_files: SideFiles = lambda folder: (),
+        watch: Watch = UNWATCHED,
         waits: bool = False,
     ) -> None:
         """models: the ones to follow; all of them when empty. choose: None brings every version and every delta.
 
-        waits: waits until no other process keeps the folder. Raises ConfigError for a folder in other use.
+        watch: gets what is published. waits: waits until no other process keeps the folder. Raises ConfigError for a
+        folder in other use.
         """
         self._stop = threading.Event()
         self.objects = ObjectStore(url, retry_s=3.0, stop=self._stop)
         self.root = root
         self._models = tuple(dict.fromkeys(models))
         self._poll_s = poll_s
+        self._watch = watch
         self._choose = choose
         self._side_files = side_files
         self._fetcher = Fetcher(self.objects, Pace(bytes_per_s), self._stop)
         self._lock = threading.Lock()
-        self._mirrors: dict[str, _Follower] = {}
+        self._mirrors: dict[str, Follower] = {}
         self._names_thread: threading.Thread | None = None
         self._place = MirrorFolder(root, self.objects.url, waits=waits)
 
@@ -101,7 +104,9 @@ class RepositoryMirror:
         failure: EmberlineError | None = None
         for name in self.find_models():
             try:
-                self._new(name).step()
+                mirror = self._new(name)
+                mirror.look()
+                mirror.bring()
             except EmberlineError as error:
                 failure = failure or error
         if failure is not None:
@@ -132,6 +137,18 @@ class RepositoryMirror:
             self._follow_new()
             self.wait_first(name)
 
+    def check(self, name: str) -> None:
+        """Looks what is published of a model, and returns when that is known, or could not be told."""
+        follower = self._follower(name)
+        if follower is not None:
+            follower.check()
+
+    def wake(self, name: str) -> None:
+        """Looks for what is new of a model at once, without waiting for it."""
+        follower = self._follower(name)
+        if follower is not None:
+            follower.wake()
+
     def statuses(self) -> Mapping[str, MirrorStatus]:
         """Returns the status of each model."""
         with self._lock:
@@ -142,7 +159,7 @@ class RepositoryMirror:
         follower = self._follower(name)
         return MirrorStatus() if follower is None else follower.mirror.status
 
-    def _follower(self, name: str) -> _Follower | None:
+    def _follower(self, name: str) -> Follower | None:
         with self._lock:
             return self._mirrors.get(name)
 
@@ -153,7 +170,7 @@ class RepositoryMirror:
         with self._lock:
             if name in self._mirrors or self._stop.is_set():
                 return
-            follower = self._mirrors[name] = _Follower(self._new(name), name, self._poll_s, self._stop)
+            follower = self._mirrors[name] = Follower(self._new(name), name, self._poll_s, self._stop, self._watch)
         follower.start()
 
     def _look_for_models(self) -> None:
@@ -169,58 +186,3 @@ class RepositoryMirror:
             return
         except (EmberlineError, OSError) as error:
             logger.warning("%s: no look for new models now: %s", self.objects.url, error)
-
-
-class _Follower:
-    """The thread of one model."""
-
-    def __init__(self, mirror: ModelMirror, name: str, poll_s: float, stop: threading.Event) -> None:
-        self.mirror = mirror
-        #: Set when the first look has ended.
-        self.tried = threading.Event()
-        self._name = name
-        self._poll_s = poll_s
-        self._stop = stop
-        self._turn = threading.Lock()
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"emberline-mirror-{name}", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def end(self) -> None:
-        self._wake.set()
-        self._thread.join()
-
-    def look(self, timeout_s: float) -> None:
-        if self._turn.acquire(timeout=timeout_s):
-            try:
-                self.mirror.expect_edits()
-                self._step()
-            finally:
-                self._turn.release()
-
-    def _run(self) -> None:
-        wait_s = 0.0
-        while not self._stop.is_set():
-            with self._turn:
-                done = self._step()
-            self.tried.set()
-            wait_s = self._poll_s if done else min(_RETRY_LAST_S, max(self._poll_s, wait_s * 2))
-            self._wake.wait(wait_s)
-            self._wake.clear()
-
-    def _step(self) -> bool:
-        before = self.mirror.status.error
-        try:
-            self.mirror.step()
-        except Stopped:
-            return False
-        except Exception as error:
-            text = str(error) or type(error).__name__
-            if text != before:
-                known = isinstance(error, EmberlineError)
-                level = logging.ERROR if isinstance(error, IntegrityError) or not known else logging.WARNING
-                logger.log(level, "%s: %s", self._name, text, exc_info=None if known else error)
-            return False
-        return True

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.versions import is_version
 from storage.errors import EmberlineError, IntegrityError, NotFound, StoreError, UnsafeArtifact
 from storage.objects.fetching import Fetcher, leftovers, remove
-from storage.objects.head import Head, VersionObject, chain, delta_path
+from storage.objects.head import DeltaObject, Head, VersionObject, chain, delta_path, way_to
 from storage.objects.object_store import ObjectStore
 from storage.objects.published import CONFIG, PublishedModel
 from storage.objects.urls import join
@@ -65,7 +65,7 @@ class MirrorStatus:
 
 
 class ModelMirror:
-    """Follows one model. `step` is called by one thread at a time; `status` may be read by any."""
+    """Follows one model. `look` and `bring` are each called by one thread at a time; `status` may be read by any."""
 
     def __init__(
         self,
@@ -77,81 +77,109 @@ class ModelMirror:
         side_files: SideFiles,
     ) -> None:
         self.status = MirrorStatus()
-        self._model = PublishedModel(objects, name)
+        self.model = PublishedModel(objects, name)
+        #: What is published, as of the last look; None before the first one that succeeded.
+        self.head: Head | None = None
         self._folder = root / name
         self._fetcher = fetcher
         self._choose = choose
         self._side_files = side_files
-        self._head: Head | None = None
         self._tag: str | None = None
-        self._is_done = False
+        # The head that everything is here of.
+        self._brought: Head | None = None
         self._side_tags: dict[str, str] = {}
         self._side_at = -math.inf
         # Digests of the manifests of folders that are here.
         self._here: dict[str, str] = {}
+        self._errors = {"look": "", "bring": ""}
         self._counting = threading.Lock()
 
     def expect_edits(self) -> None:
-        """Makes the next step look at the configuration too, and not only once in a while."""
+        """Makes the next `bring` look at the configuration too, and not only once in a while."""
         self._side_at = -math.inf
 
-    def step(self) -> None:
-        """Looks at the store once and brings what is new. Raises EmberlineError; then it may be called again."""
+    def look(self) -> bool:
+        """Asks the store once what is published; returns whether that is something else than before.
+
+        Raises EmberlineError; then it may be called again.
+        """
         try:
-            self._step()
+            found = self.model.look(self._tag)
+        except NotFound:
+            error = f"{self.model.url}: nothing is published there"
+            self._fail("look", error)
+            raise NotFound(error) from None
         except EmberlineError as error:
-            self._note(error=str(error), bringing="")
+            self._fail("look", str(error))
+            raise
+        self._fail("look", "")
+        self._note(checked_unix=time.time())
+        if found is None:
+            return False
+        self.head, self._tag = found
+        if self.head.versions:
+            newest = self.head.versions[-1]
+            self._note(newest=f"{newest.version}.{newest.deltas[-1].sequence if newest.deltas else 0}")
+        return True
+
+    def bring(self) -> None:
+        """Brings what the last look found, unless it is here. Raises EmberlineError; then it may be called again."""
+        head = self.head
+        is_here = head is self._brought
+        if head is None or (is_here and time.monotonic() - self._side_at <= SIDE_S):
+            return
+        try:
+            self._bring_side_files()
+            if head.versions:
+                self._bring(head)
+        except NotFound as error:
+            # It was retired after head.json was read, which is another one then.
+            self._tag = None
+            self._fail("bring", str(error))
+            raise
+        except EmberlineError as error:
+            self._fail("bring", str(error))
             raise
         except OSError as error:
-            self._note(error=f"{self._folder}: cannot be written: {error.strerror or error}", bringing="")
-            raise StoreError(self.status.error) from error
-        self._note(error="", bringing="", checked_unix=time.time())
+            text = f"{self._folder}: cannot be written: {error.strerror or error}"
+            self._fail("bring", text)
+            raise StoreError(text) from error
+        self._brought = head
+        self._fail("bring", "")
 
-    def _step(self) -> None:
-        try:
-            found = self._model.look(self._tag)
-        except NotFound:
-            raise NotFound(f"{self._model.url}: nothing is published there") from None
-        if found is not None:
-            self._head, self._tag = found
-            self._is_done = False
-        assert self._head is not None
-        if not self._is_done or time.monotonic() - self._side_at > SIDE_S:
-            self._bring_side_files()
-            self._is_done = False
-        if self._is_done:
-            return
-        head = self._head
-        if head.versions:
-            newest = head.versions[-1]
-            self._note(newest=f"{newest.version}.{newest.deltas[-1].sequence if newest.deltas else 0}")
-            try:
-                self._bring(head)
-            except NotFound:
-                # It was retired after head.json was read, which is another one then.
-                self._tag = None
-                raise
-        self._is_done = True
+    def _fail(self, what: str, error: str) -> None:
+        """Notes why a look or a download failed; "" for success."""
+        self._errors[what] = error
+        changes = {"bringing": ""} if what == "bring" else {}
+        self._note(error=self._errors["look"] or self._errors["bring"], **changes)
 
     def _bring(self, head: Head) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         numbers = [version.version for version in head.versions]
         chosen = set(numbers if self._choose is None else self._choose(self._folder, numbers))
+        # A fleet may serve an earlier one, which a new replica needs.
+        served = {head.find(name).partition("/")[0] for name in head.served.names}
+        chosen |= {int(number) for number in served if number}
         failure: EmberlineError | None = None
         # What is served already goes on before a new version comes, which may take long.
         for version in sorted(head.versions, key=lambda each: (not self._is_here(each), -each.version)):
             if version.version in chosen:
                 try:
-                    self._bring_version(version)
+                    self._bring_version(version, head.served.names)
                 except (IntegrityError, NotFound, UnsafeArtifact) as error:  # of this version only
                     failure = failure or error
         if failure is not None:
             raise failure
         self._clear(head)
 
-    def _bring_version(self, version: VersionObject) -> None:
+    def _bring_version(self, version: VersionObject, served: Sequence[str]) -> None:
         self._bring_folder(str(version.version), version.manifest, version.bytes)
-        for delta in version.deltas if self._choose is None else chain(version):
+        deltas: Iterable[DeltaObject] = version.deltas
+        if self._choose is not None:
+            wanted = {each.sequence: each for name in served for each in way_to(version, name)}
+            wanted |= {each.sequence: each for each in chain(version)}
+            deltas = [wanted[sequence] for sequence in sorted(wanted)]
+        for delta in deltas:
             self._bring_folder(delta_path(version.version, delta.sequence), delta.manifest, delta.bytes)
 
     def _bring_folder(self, path: str, manifest: str, size: int) -> None:
@@ -161,10 +189,10 @@ class ModelMirror:
         target.parent.mkdir(exist_ok=True)
         number, _, delta = path.partition(f"/{DELTAS}/")
         self._note(bringing=f"{number}.{int(delta or 0)}", done_bytes=0, total_bytes=size)
-        self._fetcher.folder(join(self._model.name, path), manifest, target, on_bytes=self._count)
+        self._fetcher.folder(join(self.model.name, path), manifest, target, on_bytes=self._count)
         self._here[path] = manifest
         self._note(folders=self.status.folders + 1)
-        logger.info("%s: %s has come", self._model.name, self.status.bringing)
+        logger.info("%s: %s has come", self.model.name, self.status.bringing)
 
     def _is_here(self, version: VersionObject) -> bool:
         return self._digest(str(version.version)) == version.manifest
@@ -213,7 +241,7 @@ class ModelMirror:
         path = self._folder / name
         tag = self._side_tags.get(name) if path.exists() else None
         try:
-            found = self._model.objects.read(join(self._model.name, name), unless=tag)
+            found = self.model.objects.read(join(self.model.name, name), unless=tag)
         except NotFound:
             path.unlink(missing_ok=True)
             self._side_tags.pop(name, None)

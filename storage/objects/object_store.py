@@ -82,6 +82,10 @@ class ObjectStore:
         self._folder = Path(rest) if scheme == "file" else None
         self._store = _opened(self.url, self._folder, retry_s)
 
+    def share_traffic(self, traffic: Traffic) -> None:
+        """Counts what is asked from now on there."""
+        self.traffic = self._requests.traffic = traffic
+
     def read(self, key: str, *, unless: str | None = None) -> Object | None:
         """Returns an object; None when it still is the one of the tag `unless`.
 
@@ -179,6 +183,20 @@ class ObjectStore:
                 continue
             return data
         raise ObjectStoreError(f"{self.url}/{key}: other writers keep changing it; try again")
+
+    def put(self, key: str, data: bytes) -> None:
+        """Writes an object, whatever was there."""
+        import obstore
+
+        self._ask("write", key, lambda: obstore.put_async(self._store, key, data, use_multipart=False))
+        self.traffic.count(bytes_written=len(data))
+
+    def names(self, prefix: str) -> list[str]:
+        """Returns the last parts of the keys right under a prefix, by a listing, which is slow and expensive."""
+        import obstore
+
+        found = self._ask("list", prefix, lambda: obstore.list_with_delimiter_async(self._store, f"{prefix}/"))
+        return sorted(entry["path"].rpartition("/")[2] for entry in found["objects"])
 
     def upload(self, key: str, path: Path) -> None:
         """Writes a file, whatever was there."""

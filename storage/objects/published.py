@@ -22,7 +22,7 @@ from storage.checkpoint.manifest import Manifest
 from storage.checkpoint.signed import MANIFEST
 from storage.errors import CheckpointError, NotFound, ObjectStoreError, UnsafeArtifact
 from storage.objects.catalog import ModelNames
-from storage.objects.head import HEAD, DeltaObject, Head, VersionObject, delta_path, needed
+from storage.objects.head import HEAD, DeltaObject, Head, VersionObject, delta_path, needed, way_to
 from storage.objects.object_store import ObjectStore, Taken
 from storage.objects.urls import join
 
@@ -176,18 +176,20 @@ class PublishedModel:
     def retain(self, line: Sequence[str], current: int, *, versions: int, deltas: int) -> None:
         """Takes older versions and deltas of one trainer out of head.json, and deletes what left it long ago.
 
-        line: the trainer's snapshots. current: its version, which stays. versions, deltas: how many stay. What cannot
-        be removed now stays until the next time.
+        line: the trainer's snapshots. current: its version, which stays. versions, deltas: how many stay. What a fleet
+        serves stays too, and what cannot be removed now stays until the next time.
         """
         ours = set(line)
 
         def change(head: Head) -> Head:
             mine = [each for each in head.versions if each.snapshot in ours]
-            kept = {*(each.version for each in mine[-versions:]), current}
+            needs = {name: head.find(name).partition("/")[0] for name in head.served.names}
+            kept = {*(each.version for each in mine[-versions:]), current, *(int(v) for v in needs.values() if v)}
             gone = [str(each.version) for each in mine if each.version not in kept]
             for each in mine:
                 if each.version in kept:
                     stay = needed(each.deltas, deltas)
+                    stay |= {delta.sequence for name in needs for delta in way_to(each, name)}
                     gone += [delta_path(each.version, d.sequence) for d in each.deltas if d.sequence not in stay]
             return head.without(gone, time.time_ns() // 1_000_000)
 

@@ -55,7 +55,7 @@ class Requests:
     """The requests to one store. Thread-safe."""
 
     def __init__(self, traffic: Traffic, retry_s: float, stop: threading.Event | None) -> None:
-        self._traffic = traffic
+        self.traffic = traffic
         self._retry_s = retry_s
         self._stop = stop or threading.Event()
 
@@ -71,14 +71,14 @@ class Requests:
         give_up_at = time.monotonic() + self._retry_s
         wait_s = _FIRST_WAIT_S
         while True:
-            self._traffic.count(requests=1)
+            self.traffic.count(requests=1)
             try:
                 return self._result(request)
             except (FileNotFoundError, AlreadyExistsError, NotModifiedError, PreconditionError):
                 raise
             except (BaseError, OSError, NotImplementedError, ValueError) as error:
                 if _BROKEN not in str(error) or time.monotonic() + wait_s > give_up_at:
-                    self._traffic.count(failures=1)
+                    self.traffic.count(failures=1)
                     raise FailedRequest(reason_of(error)) from None
             if self._stop.wait(wait_s):
                 raise Stopped

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serving.updates import model_updater
-from serving.updates.model_updater import MAX_CHAIN
+from serving.updates.situation import MAX_CHAIN
 from storage.errors import NotFound, Unavailable
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted

@@ -124,11 +124,12 @@ def test_a_folder_that_cannot_be_written_is_said_and_tried_again(
     mirror = RepositoryMirror(store_url, tmp_path / "copy")
     (tmp_path / "copy" / NAME).write_bytes(b"in the way")
     follower = mirror._new(NAME)
+    follower.look()
     with pytest.raises(StoreError, match="cannot be written: File exists"):
-        follower.step()
+        follower.bring()
     assert "cannot be written: File exists" in follower.status.text
     (tmp_path / "copy" / NAME).unlink()
-    follower.step()
+    follower.bring()
     assert follower.status.text == ""
     assert here(tmp_path / "copy") == ["1"]
     mirror.stop()

@@ -304,10 +304,12 @@ def test_nothing_is_asked_for_but_the_head_while_nothing_is_published(
     put(model, first)
     mirror = mirror_of(model.objects.url, tmp_path / "copy", models=[NAME])
     follower = mirror._new(NAME)
-    follower.step()
+    follower.look()
+    follower.bring()
     before = mirror.traffic.requests, mirror.traffic.bytes_read
     for _ in range(20):
-        follower.step()
+        follower.look()
+        follower.bring()
     assert (mirror.traffic.requests - before[0], mirror.traffic.bytes_read - before[1]) == (20, 0)
     mirror.stop()
 

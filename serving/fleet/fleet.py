@@ -1,0 +1,139 @@
+"""This server's part in the fleets of its models: who it is, and its member of each."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable
+
+from serving.config import ServerConfig
+from serving.errors import Forbidden
+from serving.fleet.member import FleetMember, Identity
+from serving.fleet.peers import Peers
+from serving.updates.live_model import LiveModel
+from storage.objects.fleet import FleetObjects
+from storage.objects.follower import Watch
+from storage.objects.head import Head
+from storage.objects.mirror import RepositoryMirror
+from storage.objects.object_store import ObjectStore
+from storage.objects.published import PublishedModel
+
+logger = logging.getLogger("emberline.serving")
+
+_RETRY_S = 3.0
+_LEAVE_S = 5.0
+_ANY = ("0.0.0.0", "::", "")
+
+
+class Fleet:
+    """The members of this server, by model. Thread-safe."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Asks the object store nothing."""
+        assert config.repository_url is not None
+        self._config = config
+        self._objects = ObjectStore(config.repository_url, retry_s=_RETRY_S)
+        self._peers = Peers()
+        self._identity: Identity | None = None
+        self._lock = threading.Lock()
+        self._members: dict[str, FleetMember] = {}
+        self._heads: dict[str, Head] = {}
+        self._mirror: RepositoryMirror | None = None
+        self.watch = Watch(self._on_head, self._hurries, retry_last_s=2.0)
+
+    def follow(self, mirror: RepositoryMirror) -> None:
+        """Takes the mirror that `watch` was given to; its traffic counts that of the members too."""
+        self._mirror = mirror
+        self._objects.share_traffic(mirror.traffic)
+
+    def identify(self, http_port: int) -> None:
+        """Says at which port this server answers; called before `start`."""
+        config = self._config
+        scheme = "http" if config.tls_certificate is None else "https"
+        host = _own_address() if config.host in _ANY else config.host
+        url = config.replica_url or f"{scheme}://{f'[{host}]' if ':' in host else host}:{http_port}"
+        name = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname()).strip("-.") or "replica"
+        self._identity = Identity(config.replica_id or f"{name}-{http_port}", url, config.max_unavailable)
+        logger.info("replica %s of the fleet, asked for its health at %s", self._identity.id, url)
+
+    def join(self, model: LiveModel, follow: Callable[[], None]) -> None:
+        """Makes a model a member of its fleet, in the place of the one of this name before."""
+        mirror = self._mirror
+        assert mirror is not None
+        name = model.name
+        member = FleetMember(
+            model,
+            self._who,
+            FleetObjects(PublishedModel(self._objects, name)),
+            self._peers,
+            look=lambda: mirror.check(name),
+            hurry=lambda: mirror.wake(name),
+            follow=follow,
+        )
+        model.agreement = member
+        with self._lock:
+            self._members[name] = member
+            head = self._heads.get(name)
+        if head is not None:
+            member.see(head)
+
+    def start(self, name: str) -> None:
+        """Starts the thread of a model's member."""
+        with self._lock:
+            member = self._members[name]
+        threading.Thread(target=member.run, name=f"emberline-fleet-{name}", daemon=True).start()
+
+    def member(self, name: str) -> FleetMember | None:
+        """Returns the member of a model; None where there is none."""
+        with self._lock:
+            return self._members.get(name)
+
+    def why_not(self, name: str) -> str:
+        """Returns why this server should get no requests for a model; "" when it may."""
+        member = self.member(name)
+        return "" if member is None else member.why_not()
+
+    def wake(self, name: str, word: str) -> None:
+        """Looks what is published and served now. Raises Forbidden unless the word is the one in the object store."""
+        member = self.member(name)
+        if member is None or word != member.wake_word:
+            raise Forbidden("this call is for the other replicas of the fleet")
+        member.wake()
+
+    def leave(self) -> None:
+        """Takes this server out of all fleets, in the background."""
+        with self._lock:
+            members = list(self._members.values())
+        for member in members:
+            threading.Thread(target=member.leave, name="emberline-leave", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends what asks other replicas."""
+        self._peers.close()
+
+    def _who(self) -> Identity:
+        assert self._identity is not None, "identify is called before start"
+        return self._identity
+
+    def _on_head(self, name: str, head: Head) -> None:
+        with self._lock:
+            self._heads[name] = head
+            member = self._members.get(name)
+        if member is not None:
+            member.see(head)
+
+    def _hurries(self, name: str) -> bool:
+        member = self.member(name)
+        return member is not None and member.hurries()
+
+
+def _own_address() -> str:
+    """Returns the address of this machine that others reach it by, as far as it is known. No packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()

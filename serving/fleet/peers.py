@@ -1,0 +1,104 @@
+"""Asks other replicas over HTTP whether they answer requests, and wakes them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+import urllib.parse
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
+
+from storage.objects.fleet import Replica
+
+#: Whether a replica takes requests; "gone" where its address refuses connections.
+Health = Literal["ready", "unready", "gone", "unknown"]
+
+_TIMEOUT_S = 2.0
+_AGAIN_S = 1.0
+_THREADS = 8
+
+
+class Peers:
+    """Collects the health of other replicas. One thread at a time asks; answers come on others."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="emberline-peers")
+        self._asked: dict[str, tuple[float, Future[Health]]] = {}
+        self._known: dict[str, Health] = {}
+
+    def close(self) -> None:
+        """Ends the threads; requests that are under way are not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def health(self, replicas: Iterable[Replica]) -> dict[str, Health]:
+        """Returns what is known by now, by id, and asks again where that is older than a second. Never waits."""
+        now = time.monotonic()
+        found: dict[str, Health] = {}
+        for replica in replicas:
+            asked = self._asked.get(replica.url)
+            if asked is not None and asked[1].done():
+                self._known[replica.url] = asked[1].result()
+            if replica.url and (asked is None or (asked[1].done() and now - asked[0] > _AGAIN_S)):
+                self._asked[replica.url] = (now, self._pool.submit(ask, replica.url))
+            found[replica.id] = self._known.get(replica.url, "unknown")
+        return found
+
+    def wait(self, replicas: Iterable[Replica], timeout_s: float = 2 * _TIMEOUT_S) -> dict[str, Health]:
+        """Returns the health of replicas, by id, asked now."""
+        futures = {each.id: self._pool.submit(ask, each.url) for each in replicas if each.url}
+        deadline = time.monotonic() + timeout_s
+        found: dict[str, Health] = {}
+        for name, future in futures.items():
+            try:
+                found[name] = future.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                found[name] = "unknown"
+        return found
+
+    def wake(self, model: str, replicas: Iterable[Replica]) -> None:
+        """Makes replicas look at the object store now, without waiting for it."""
+        for replica in replicas:
+            if replica.url and replica.wake:
+                self._pool.submit(_wake, replica, model)
+
+
+def ask(url: str) -> Health:
+    """Returns the health of the server at a URL. A certificate is not checked: it is sent no secret."""
+    try:
+        status = _request(url, "GET", "/v2/health/ready")
+    except ConnectionRefusedError:
+        return "gone"
+    except ssl.SSLError:
+        return "unknown"  # it is there, and asks for a certificate
+    except (OSError, http.client.HTTPException, ValueError):
+        return "unready"
+    return "ready" if status == 200 else "unready"
+
+
+def _wake(replica: Replica, model: str) -> None:
+    try:
+        path = f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/look"
+        _request(replica.url, "POST", path, json.dumps({"wake": replica.wake}))
+    except (OSError, http.client.HTTPException, ValueError):
+        return  # it looks by itself, a little later
+
+
+def _request(url: str, method: str, path: str, body: str | None = None) -> int:
+    parts = urllib.parse.urlsplit(url)
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S, context=context)
+    else:
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        response.read(1 << 16)
+        return response.status
+    finally:
+        connection.close()

@@ -1,0 +1,122 @@
+"""The calls of operators on one model, carried out on all replicas where the server is one of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pydantic import JsonValue
+
+from serving.fleet.fleet import Fleet
+from serving.updates import commands, report
+from serving.updates.change import Change, carry_out
+from serving.updates.counters import UpdateCounters
+from serving.updates.live_model import LiveModel
+from serving.updates.model_updater import ModelUpdater
+from storage.errors import ObjectStoreError, StoreError, Unavailable, Unsupported
+
+
+class OperatorCalls:
+    """Is the part of a repository that operators call. Thread-safe."""
+
+    #: This server's part in what replicas agree on; None without replicas.
+    fleet: Fleet | None
+
+    def _updater(self, name: str) -> ModelUpdater:
+        raise NotImplementedError
+
+    def rollback(self, name: str, *, to: str = "", steps: int = 1) -> dict[str, JsonValue]:
+        """Serves a retained snapshot again, and holds what came after it. Returns `snapshots(name)`.
+
+        to: an id or "V.S"; without one, `steps` back. Raises NotFound naming what is there, Conflict during a canary.
+        """
+        return self._tell(name, lambda model: commands.rollback(model, to=to, steps=steps))
+
+    def resume(self, name: str) -> dict[str, JsonValue]:
+        """Ends every hold, pause and pin: the newest good snapshot is served, and the folder is followed."""
+        return self._tell(name, commands.resume)
+
+    def pause(self, name: str) -> dict[str, JsonValue]:
+        """Takes nothing new until `resume`."""
+        return self._tell(name, commands.pause)
+
+    def pin(self, name: str, to: str = "") -> dict[str, JsonValue]:
+        """Serves a retained snapshot, the present one without `to`, until `resume`."""
+        return self._tell(name, lambda model: commands.pin(model, to))
+
+    def canary(self, name: str, *, fraction: float, to: str = "") -> dict[str, JsonValue]:
+        """Answers a fraction of the requests from a held or retained snapshot, or from the next good arrival."""
+        return self._tell(name, lambda model: commands.canary(model, fraction=fraction, to=to))
+
+    def promote(self, name: str) -> dict[str, JsonValue]:
+        """Serves the canary to everybody. Raises Conflict when there is none."""
+        return self._tell(name, commands.promote)
+
+    def stop_canary(self, name: str) -> dict[str, JsonValue]:
+        """Ends the canary and holds its snapshot. Raises Conflict when there is none."""
+        return self._tell(name, commands.stop_canary)
+
+    def allow(self, name: str, version: str, inputs: Sequence[str]) -> dict[str, JsonValue]:
+        """Allows a version although these inputs or outputs are gone or of another type."""
+        return self._tell(name, lambda model: commands.allow(model, version, inputs))
+
+    def snapshots(self, name: str) -> dict[str, JsonValue]:
+        """Returns what is served, retained, held, quarantined and waited for; docs/live.md describes it."""
+        return report.snapshots(self._updater(name).model)
+
+    def budget(self, name: str) -> dict[str, JsonValue]:
+        """Returns the DRAM budget, its use, and what other budgets would give; docs/store.md describes it."""
+        updater = self._updater(name)
+        try:
+            return report.budget(updater.model)
+        except StoreError as error:  # a store that is being closed
+            raise Unavailable(f"model {name!r}: {error}") from error
+
+    def set_budget(self, name: str, dram_bytes: int | None) -> dict[str, JsonValue]:
+        """Changes the DRAM budget while requests run; None: that of config.pbtxt. Returns `budget(name)`."""
+        self._do(name, lambda model: commands.set_budget(model, dram_bytes))
+        return self.budget(name)
+
+    def sessions(self, name: str) -> dict[str, JsonValue]:
+        """Returns the sessions of a model and what each has done; docs/serving.md describes it."""
+        return report.sessions(self._updater(name).model)
+
+    def set_sessions(self, name: str, count: int | None) -> dict[str, JsonValue]:
+        """Changes how many sessions a model has while it serves; None: as in config.pbtxt. Returns `sessions`."""
+        self._do(name, lambda model: commands.set_sessions(model, count))
+        return self.sessions(name)
+
+    def fleet_view(self, name: str) -> dict[str, JsonValue]:
+        """Returns what all replicas serve, and what each has staged or refused; docs/fleet.md describes it."""
+        self._updater(name)
+        member = None if self.fleet is None else self.fleet.member(name)
+        if member is None:
+            raise Unsupported("this server has no fleet; start it with --fleet")
+        try:
+            return member.view()
+        except ObjectStoreError as error:
+            raise Unavailable(f"model {name!r}: {error}") from error
+
+    def update_counters(self, name: str) -> UpdateCounters:
+        """Returns the counts of what the updates of a model did so far."""
+        return report.counters(self._updater(name).model)
+
+    def _tell(self, name: str, command: Callable[[LiveModel], Change]) -> dict[str, JsonValue]:
+        """Carries out a command, on all replicas where there are more."""
+        member = None if self.fleet is None else self.fleet.member(name)
+        if member is not None:
+            return self._do(name, lambda _: member.order(command))
+
+        def run(model: LiveModel) -> None:
+            with model.lock:
+                carry_out(model, command(model))
+
+        return self._do(name, run)
+
+    def _do(self, name: str, command: Callable[[LiveModel], None]) -> dict[str, JsonValue]:
+        updater = self._updater(name)
+        try:
+            command(updater.model)
+        except StoreError as error:
+            raise Unavailable(f"model {name!r}: nothing was changed, it could not be recorded: {error}") from error
+        updater.wake()
+        return report.snapshots(updater.model)
