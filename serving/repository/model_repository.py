@@ -19,9 +19,9 @@ from serving.fleet.fleet import Fleet
 from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
+from serving.repository.operator_calls import OperatorCalls
 from serving.repository.places import check_places
 from serving.repository.probes import Probes
-from serving.repository.operator_calls import OperatorCalls
 from serving.repository.regions import SharedRegions
 from serving.repository.remote import repository_mirror
 from serving.repository.shared_hot_ids import SharedHotIds

@@ -13,11 +13,9 @@ from collections.abc import Mapping
 from serving.engine.model import LoadedModel
 from serving.engine.validation import Claims
 from serving.model_config.pbtxt import ModelConfig
-from serving.updates.applying import Outdated, check_version_signature, collect_kept, facts_after, without_refusal
-from serving.updates.budgets import wait_filled, wait_hit_rate
 from serving.updates.agreement import Agreed, Outdated
 from serving.updates.applying import agree, check_version_signature, collect_kept, facts_after, without_refusal
-from serving.updates.budgets import wait_filled
+from serving.updates.budgets import wait_filled, wait_hit_rate
 from serving.updates.lineage import Take
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, mount_version, unmount, wants_warm
