@@ -41,6 +41,7 @@ COMMANDS = {
         "Show what a run, a version or a file of rows holds; analyse embedding tables.",
     ),
     "snapshots": ("emberline.cli.snapshots", "Show what a running server serves of a model, and what it refused."),
+    "fleet": ("emberline.cli.fleet", "Show what the servers of a fleet serve, have staged and refused."),
     "rollback": ("emberline.cli.live:rollback", "Serve an earlier snapshot, and stay there."),
     "resume": ("emberline.cli.live:resume", "Follow what is published again, after a rollback, a pause or a pin."),
     "pause": ("emberline.cli.live:pause", "Take no updates until `emberline resume`."),

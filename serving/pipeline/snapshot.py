@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ MAX_WAITING = 256
 # Number of refusals that are remembered; beyond it the oldest is forgotten, and a request for that snapshot waits until
 # its deadline.
 MAX_REFUSALS = 4096
+# Seconds that a batch waits for a switch at most.
+_SWITCH_S = 1.0
 _NAME = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,17}\.(?:0|[1-9][0-9]{0,17})")
 
 
@@ -85,6 +88,9 @@ class SnapshotHistory:
         self._model = model
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
+        self._switched = threading.Condition(self._lock)
+        # From this time on, by time.monotonic, batches wait for the next switch.
+        self._closed_from = math.inf
         self._current = snapshot
         self._canary: tuple[Snapshot, float] | None = None
         self._pins: dict[Snapshot, int] = {}
@@ -108,6 +114,8 @@ class SnapshotHistory:
     def acquire(self, canary: bool = False) -> Snapshot:
         """Pins the arm's snapshot, the current one when there is no canary; call `release` when done."""
         with self._lock:
+            if time.monotonic() >= self._closed_from:
+                self._switched.wait_for(lambda: self._closed_from == math.inf, _SWITCH_S)
             snapshot = self._arm(canary)
             self._pins[snapshot] = self._pins.get(snapshot, 0) + 1
         return snapshot
@@ -128,10 +136,25 @@ class SnapshotHistory:
         """Serves `snapshot`: batches that start from now on are answered from it."""
         with self._lock:
             old, self._current = self._current, snapshot
+            self._open()
             free = self._is_free(old)
         self._wake()
         if free:
             self._tell(old)
+
+    @contextlib.contextmanager
+    def closed_from(self, at: float) -> Iterator[None]:
+        """Makes batches that begin after this time, by `time.monotonic`, wait for the switch within the block.
+
+        So no batch is answered from the old snapshot after the others have switched, however late this process is.
+        """
+        with self._lock:
+            self._closed_from = at
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open()
 
     def set_canary(self, snapshot: Snapshot | None, fraction: float = 0.0) -> None:
         """Answers a fraction (0 to 1) of the requests from `snapshot`; None ends that."""
@@ -236,6 +259,11 @@ class SnapshotHistory:
         """Undoes `end`: snapshots may be served again."""
         with self._lock:
             self._ended = False
+
+    def _open(self) -> None:
+        if self._closed_from != math.inf:
+            self._closed_from = math.inf
+            self._switched.notify_all()
 
     def _arm(self, canary: bool) -> Snapshot:
         arm = self._canary if canary else None

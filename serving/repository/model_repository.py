@@ -222,6 +222,8 @@ class ModelRepository(OperatorCalls):
             found = self.get(name, version)
         except (NotFound, Unavailable):
             return False
+        if self.fleet is not None and not version and self.fleet.why_not(name):
+            return False
         return not (isinstance(found, Endpoint) and found.unready)
 
     def is_live(self) -> bool:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -229,13 +229,20 @@ class LiveModel:
             self._prepare_gpus(facts, views, mounts)
             self.write(facts, views, mounts, default)
             self.step("recorded")
-            self._wait_until(at)
-            self.facts, self.default = facts, default
-            for mount, view in views.items():
-                mount.view = view
-            self.replace_mounts(mounts)
+            with self._closed_from(at):
+                self._wait_until(at)
+                self.facts, self.default = facts, default
+                for mount, view in views.items():
+                    mount.view = view
+                self.replace_mounts(mounts)
             self.step("switched")
         self.merge_wake.set()
+
+    def _closed_from(self, at: float) -> AbstractContextManager[None]:
+        """Lets no batch begin on what is served now after this time, until the switch; 0.0: no such time."""
+        if at and self.default is not None:
+            return self.default.view.current.loaded.model.history.closed_from(at)
+        return nullcontext()
 
     def _wait_until(self, at: float) -> None:
         left_s = at - time.monotonic()

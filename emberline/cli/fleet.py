@@ -1,0 +1,124 @@
+"""`emberline fleet`: shows what the replicas of a model serve, who has staged what, and who refused it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from emberline.cli.command import Command
+from emberline.cli.console import table_console
+from emberline.cli.server_call import URL, call_server, model_path, timeout_option
+from storage.errors import NotFound
+from storage.objects import is_url
+
+_COLUMNS = ("replica", "state", "serves", "staged", "last report", "asked at")
+
+
+@click.command(
+    cls=Command,
+    name="fleet",
+    epilog="""\b
+Examples:
+  emberline fleet movielens --url http://10.0.0.7:8000     any of its servers
+  emberline fleet s3://bucket/models/movielens             without a server
+  emberline fleet movielens --json""",
+)
+@click.argument("model")
+@URL
+@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
+@timeout_option(30.0)
+def command(model: str, url: str, as_json: bool, timeout: float) -> None:
+    """Show what the servers of a fleet serve of MODEL: its name, or its URL in the object store.
+
+    A server that is ready serves what all serve. Below stand the snapshots that were refused, by whom and why. The
+    servers are started with `emberline serve --fleet`.
+    """
+    if is_url(model):
+        state = _from_store(model)
+    else:
+        state, _ = call_server(url, model_path(model, "fleet"), timeout)
+    if as_json:
+        click.echo(json.dumps(state))
+    else:
+        show(state)
+
+
+def _from_store(url: str) -> Mapping[str, Any]:
+    from serving.fleet.peers import Peers
+    from serving.fleet.view import fleet_view
+    from storage.objects import ObjectStore
+    from storage.objects.fleet import FleetObjects
+    from storage.objects.published import PublishedModel
+
+    root, _, name = url.rstrip("/").rpartition("/")
+    objects = FleetObjects(PublishedModel(ObjectStore(root), name))
+    head = objects.model.head()
+    if not head.versions:
+        raise NotFound(f"{url}: no model is published there; expected a URL such as s3://bucket/models/movielens")
+    replicas = objects.replicas()
+    peers = Peers()
+    try:
+        return fleet_view(name, head, objects.lease(), replicas, peers.wait(replicas))
+    finally:
+        peers.close()
+
+
+def show(state: Mapping[str, Any]) -> None:
+    """Prints everything."""
+    console = table_console()
+    console.print(_line(state), markup=False)
+    table = Table(box=SIMPLE_HEAD)
+    for name in _COLUMNS:
+        table.add_column(name, no_wrap=name != "state")
+    for each in state["replicas"]:
+        text = {"gone": "no answer", "unready": "not ready"}.get(each["health"], each["health"])
+        table.add_row(
+            each["id"],
+            f"{text}: {each['trouble']}" if each["trouble"] else text,
+            _name(each["serves"]),
+            _name(each["staged"]),
+            f"{_ago(each['reported_unix_ms'])} ago",
+            each["url"],
+        )
+    if state["replicas"]:
+        console.print(table)
+    for each in state["refused"]:
+        for reason in each["reasons"]:
+            console.print(f"refused {each['name'] or each['id']}: {reason}", markup=False)
+
+
+def _line(state: Mapping[str, Any]) -> str:
+    served = state["served"]
+    if served is None:
+        return f"{state['model']}: no fleet serves it so far; start servers with --fleet"
+    text = f"{state['model']}: {state['mode']}, all serve {_name(served)} ({served['id']})"
+    text += f" since {_ago(state['since_unix_ms'])}, by {state['by']}"
+    if state["newest"] and state["newest"]["id"] != served["id"]:
+        text += f"; newest is {_name(state['newest'])}"
+    canary = state["canary"]
+    if canary is not None:
+        what = _name(canary["snapshot"]) or canary["to"] or "what arrives next"
+        text += f"; canary {what} for {canary['fraction']:.4g} of the requests"
+    if state["held"]:
+        text += f"; held: {', '.join(map(_name, state['held']))}"
+    if state["lease"]["holder"]:
+        text += f"; {state['lease']['holder']} commits for all"
+    return text
+
+
+def _name(snapshot: Mapping[str, str] | None) -> str:
+    return "" if snapshot is None else snapshot["name"] or snapshot["id"]
+
+
+def _ago(unix_ms: int) -> str:
+    seconds = max(0.0, time.time() - unix_ms / 1000)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
