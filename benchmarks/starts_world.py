@@ -27,8 +27,11 @@ class _Scorer(nn.Module):
         return {"score": torch.sigmoid(self.layers(inputs["item"]))}
 
 
-def publish(folder: Path, rows: int, *, seed: int = 1) -> Path:
-    """Publishes version 1 of folder/starts with `rows` rows of 32 floats; the ids ascend, uses follow Zipf's law."""
+def publish(folder: Path, rows: int, *, seed: int = 1, uses: np.ndarray | None = None) -> Path:
+    """Publishes version 1 of folder/starts with `rows` rows of 32 floats; the ids ascend.
+
+    uses: (rows,) uint8 use counts; None: by Zipf's law.
+    """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     ids = np.arange(rows, dtype=np.int64) * 3 + 1
@@ -37,7 +40,8 @@ def publish(folder: Path, rows: int, *, seed: int = 1) -> Path:
         part = values[start : start + _MADE_ROWS]
         part[...] = rng.random(part.shape, np.float32) - 0.5
     # Logarithmic counts as a trainer publishes them: a few rows with many uses, most with one or two.
-    uses = np.minimum(255, 16 * np.log2(1 + rng.zipf(1.3, rows).clip(max=1 << 15))).astype(np.uint8)
+    if uses is None:
+        uses = np.minimum(255, 16 * np.log2(1 + rng.zipf(1.3, rows).clip(max=1 << 15))).astype(np.uint8)
     module = _Scorer().eval()
     batch = torch.export.Dim("batch", min=1, max=1 << 16)
     asked = rng.integers(0, rows, _GOLDEN)

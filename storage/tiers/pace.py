@@ -36,7 +36,10 @@ class Pace:
 
     def step(self) -> None:
         """Pauses when a slice is over. Call it after each piece of work, which must be much shorter than a slice."""
-        if self._pause == 0 or (self._alone is not None and self._alone()):
+        if self._pause == 0:
+            return
+        if self._alone is not None and self._alone():
+            self._since = time.thread_time()
             return
         # Processor time, not elapsed time: a loop must not pause for the time that it waited for the GIL.
         spent = time.thread_time() - self._since

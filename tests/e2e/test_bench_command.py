@@ -46,6 +46,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "train",
         "data",
         "mirror",
+        "replica",
         "zoo",
         "features",
         "engine",
