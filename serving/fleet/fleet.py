@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
-import socket
 import threading
+import time
 from collections.abc import Callable
 
 from serving.config import ServerConfig
 from serving.errors import Forbidden
-from serving.fleet.member import FleetMember, Identity
+from serving.fleet.identity import Identity, identity_of
+from serving.fleet.member import FleetMember
 from serving.fleet.peers import Peers
 from serving.updates.live_model import LiveModel
 from storage.objects.fleet import FleetObjects
@@ -40,6 +40,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._members: dict[str, FleetMember] = {}
         self._heads: dict[str, Head] = {}
+        self._threads: list[threading.Thread] = []
         self._mirror: RepositoryMirror | None = None
         self.watch = Watch(self._on_head, self._hurries, retry_last_s=2.0)
 
@@ -50,13 +51,8 @@ class Fleet:
 
     def identify(self, http_port: int) -> None:
         """Says at which port this server answers; called before `start`."""
-        config = self._config
-        scheme = "http" if config.tls_certificate is None else "https"
-        host = _own_address() if config.host in _ANY else config.host
-        url = config.replica_url or f"{scheme}://{f'[{host}]' if ':' in host else host}:{http_port}"
-        name = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname()).strip("-.") or "replica"
-        self._identity = Identity(config.replica_id or f"{name}-{http_port}", url, config.max_unavailable)
-        logger.info("replica %s of the fleet, asked for its health at %s", self._identity.id, url)
+        self._identity = who = identity_of(self._config, http_port)
+        logger.info("replica %s of the fleet, asked for its health at %s", who.id, who.url)
 
     def join(self, model: LiveModel, follow: Callable[[], None]) -> None:
         """Makes a model a member of its fleet, in the place of the one of this name before."""
@@ -83,7 +79,9 @@ class Fleet:
         """Starts the thread of a model's member."""
         with self._lock:
             member = self._members[name]
-        threading.Thread(target=member.run, name=f"emberline-fleet-{name}", daemon=True).start()
+            thread = threading.Thread(target=member.run, name=f"emberline-fleet-{name}", daemon=True)
+            self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
 
     def member(self, name: str) -> FleetMember | None:
         """Returns the member of a model; None where there is none."""
@@ -102,15 +100,15 @@ class Fleet:
             raise Forbidden("this call is for the other replicas of the fleet")
         member.wake()
 
-    def leave(self) -> None:
-        """Takes this server out of all fleets, in the background."""
-        with self._lock:
-            members = list(self._members.values())
-        for member in members:
-            threading.Thread(target=member.leave, name="emberline-leave", daemon=True).start()
-
     def close(self) -> None:
-        """Ends what asks other replicas."""
+        """Waits a while until this server has left the fleets of its models, which are stopping."""
+        with self._lock:
+            members, threads = list(self._members.values()), self._threads
+        for member in members:
+            member.notice()
+        deadline = time.monotonic() + _LEAVE_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._peers.close()
 
     def _who(self) -> Identity:
@@ -127,13 +125,3 @@ class Fleet:
     def _hurries(self, name: str) -> bool:
         member = self.member(name)
         return member is not None and member.hurries()
-
-
-def _own_address() -> str:
-    """Returns the address of this machine that others reach it by, as far as it is known. No packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()

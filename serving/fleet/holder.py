@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from serving.fleet.peers import Health
+from serving.fleet.standing import newer_than_served
 from storage.objects.fleet import Replica
 from storage.objects.head import Head
 
@@ -53,14 +54,3 @@ def judge(
     if excused and len(late) <= max_unavailable:
         return Verdict("commit", snapshot, f"left behind: {text}")
     return Verdict("wait", snapshot, text)
-
-
-def newer_than_served(head: Head) -> list[str]:
-    """Returns the snapshots that may follow what is served, the newest last, also those that are refused."""
-    names = [
-        name for version in head.versions for name in (version.snapshot, *(delta.snapshot for delta in version.deltas))
-    ]
-    served = head.served
-    if served.snapshot in names:
-        names = names[names.index(served.snapshot) + 1 :]
-    return [name for name in names if name not in {*served.held, *served.abandoned}]

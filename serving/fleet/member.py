@@ -7,14 +7,15 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from serving.fleet.holder import judge, newer_than_served
+from serving.fleet.holding import LEAD_MS, Holding
+from serving.fleet.identity import Identity
 from serving.fleet.orders import installed, obey, ordered
 from serving.fleet.peers import Peers
-from serving.fleet.view import fleet_view, snapshot_names
+from serving.fleet.standing import newer_than_served, snapshot_names, standing, trial_of
+from serving.fleet.view import fleet_view
 from serving.pipeline.snapshot import Snapshot
 from serving.updates import refusals
 from serving.updates.agreement import Agreed, Outdated
@@ -23,38 +24,25 @@ from serving.updates.live_model import LiveModel
 from serving.updates.state import ModelState
 from storage.errors import Conflict, EmberlineError, ObjectStoreError, Unavailable
 from storage.objects.fleet import FleetObjects, Replica
-from storage.objects.follower import HURRY_S
 from storage.objects.head import Head, leads_to, line_to
 from storage.objects.requests import Stopped as Ended
 from storage.objects.served import Served
 
 logger = logging.getLogger("emberline.serving")
 
-#: From a commit until all replicas switch: time for two of their looks.
-LEAD_MS = 300
 # Seconds from which on a replica that serves something else than the others is not ready.
 _GRACE_S = 0.5
-# A snapshot that is named as the next one is waited for so long, by the clocks of those that wait.
-_NEXT_MS = 60_000
 # What cannot be followed is loaded anew after this time, when no balancer sends requests here any more.
 _ANEW_S = 3.0
-_FIRST_ASK_S = 0.3
 _LOOK_S = 0.25
-_ORDERS = 20
-_ORDER_S = 10.0
+# Seconds between tries to reach the others: at first, after a while, and when the object store does not answer.
+_QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.1, 30.0, 1.0
+# Other writers that may be first, and seconds until this replica has to serve what all serve, before an order fails.
+_ORDERS, _ORDER_S = 20, 10.0
 
 
 class FleetRefused(EmberlineError):  # noqa: N818 - another replica's error
     """Another replica refuses the snapshot, so none of them serves it."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Says who a replica is, and how many of its kind may be left behind."""
-
-    id: str
-    url: str
-    max_unavailable: int
 
 
 class FleetMember:
@@ -80,6 +68,7 @@ class FleetMember:
         self.wake_word = secrets.token_hex(16)
         self._objects, self._peers = objects, peers
         self._look, self._hurry, self._follow = look, hurry, follow
+        self._holding = Holding(model.name, objects, peers, look)
         self._changed = threading.Condition()
         self._head: Head | None = None
         self._switch_at = 0.0
@@ -151,17 +140,7 @@ class FleetMember:
     def allows(self, snapshot: str) -> bool:
         """See Agreement."""
         head = self._head
-        if head is None:
-            return False
-        served = head.served
-        own = self._own()
-        trial = "" if served.canary is None else served.canary.snapshot
-        if served.snapshot and own != served.snapshot:
-            return leads_to(head, snapshot, served.snapshot)
-        if snapshot in served.refused:
-            return False
-        wanted = self._next(served, head)
-        return not wanted or snapshot in (wanted, trial)
+        return head is not None and standing(head, snapshot, self._own()) in ("show", "wait")
 
     def way(self) -> frozenset[str]:
         """See Agreement."""
@@ -173,38 +152,50 @@ class FleetMember:
     def agree(self, snapshot: Snapshot, own: str, facts: ModelState, served: str, check: Callable[[], None]) -> Agreed:
         """See Agreement."""
         name = snapshot.id
-        if self._may_show(name, own):
-            return self._agreed(name)
+        if not self._may_show(name, own):
+            self._staged = name
+            self._waits_for = f"{snapshot.name} is staged, and served once the other replicas have it"
+            try:
+                self._wait_for_others(snapshot, own, facts, served, check)
+                self._showing = name
+            finally:
+                self._staged = self._waits_for = ""
+        return self._agreed(name)
+
+    def _wait_for_others(
+        self, snapshot: Snapshot, own: str, facts: ModelState, served: str, check: Callable[[], None]
+    ) -> None:
         began = time.monotonic()
-        self._staged = name
-        self._waits_for = f"{snapshot.name} is staged, and served once the other replicas have it"
-        is_reported, next_at, pause_s = False, 0.0, HURRY_S
+        is_reported, try_at = False, 0.0
+        self._hurry()
         try:
-            self._hurry()
-            while not self._may_show(name, own):
+            while not self._may_show(snapshot.id, own):
                 check()
-                if time.monotonic() >= next_at:
+                now = time.monotonic()
+                if now >= try_at:
+                    try_at = now + (_QUICK_S if now - began < _QUICK_FOR_S else _SLOW_S)
                     try:
                         if not is_reported:
-                            self._objects.report(self._report(staged=name, staged_name=snapshot.name))
+                            self._objects.report(self._report(staged=snapshot.id, staged_name=snapshot.name))
                             is_reported = True
-                        self._hold(name, facts, served, time.monotonic() - began)
-                        pause_s = HURRY_S if time.monotonic() - began < 30.0 else 1.0
+                        self._hold(snapshot, facts, served, now - began)
                     except Conflict:
                         self._look()
                     except (ObjectStoreError, Ended) as error:
                         logger.debug("%s: %s", self.model.name, error)
-                        pause_s = 1.0
-                    next_at = time.monotonic() + pause_s
+                        try_at = now + _SLOW_S
                 with self._changed:
-                    self._changed.wait(HURRY_S)
-            self._showing = name
-            return self._agreed(name)
+                    self._changed.wait(_QUICK_S)
         except BaseException:
             self._withdraw(is_reported)
             raise
-        finally:
-            self._staged = self._waits_for = ""
+
+    def _hold(self, snapshot: Snapshot, facts: ModelState, served: str, waited_s: float) -> None:
+        head = self._head
+        assert head is not None
+        reason = self._holding.hold(self._who(), head, snapshot.id, facts, served, waited_s)
+        if reason:
+            self._waits_for = f"{snapshot.name} is staged, and served once the other replicas have it: {reason}"
 
     def refuse(self, snapshot: str, error: Exception) -> None:
         """See Agreement."""
@@ -287,14 +278,17 @@ class FleetMember:
                     logger.warning("%s: the fleet: %s", self.model.name, text, exc_info=None if known else error)
                 trouble = text
             with self._changed:
-                self._changed.wait(1.0 if trouble else _LOOK_S)
-
-    def leave(self) -> None:
-        """Takes this replica out of the fleet, so that nobody waits for it; called when it stops."""
+                if not self.model.stopping.is_set():
+                    self._changed.wait(_SLOW_S if trouble else _LOOK_S)
         try:
             self._objects.leave(self._who().id)
         except (ObjectStoreError, Ended) as error:
             logger.debug("%s: %s", self.model.name, error)
+
+    def notice(self) -> None:
+        """Makes `run` look whether the model is stopping."""
+        with self._changed:
+            self._changed.notify_all()
 
     def obey_now(self) -> None:
         """Does what all are to do now. Raises StoreError."""
@@ -362,36 +356,22 @@ class FleetMember:
         default = self.model.default
         return "" if default is None else default.view.current.id
 
-    def _next(self, served: Served, head: Head) -> str:
-        age_ms = time.time_ns() // 1_000_000 - served.written_unix_ms
-        return served.next if served.next and age_ms < _NEXT_MS and head.find(served.next) else ""
-
     def _may_show(self, name: str, own: str) -> bool:
         """Returns whether a staged snapshot may be served now. Raises Outdated, FleetRefused."""
         head = self._head
-        if head is None:
+        found = "no" if head is None else standing(head, name, own)
+        if found == "refused":
+            assert head is not None
+            raise FleetRefused(f"no replica serves it: {'; '.join(head.served.refused[name])}")
+        if found == "no":
             raise Outdated
-        served = head.served
-        trial = "" if served.canary is None else served.canary.snapshot
-        if name in (served.snapshot, trial):
-            return True
-        if served.snapshot and own != served.snapshot:
-            if leads_to(head, name, served.snapshot):
-                return True
-            raise Outdated
-        if name in served.refused:
-            raise FleetRefused(f"no replica serves it: {'; '.join(served.refused[name])}")
-        wanted = self._next(served, head)
-        if served.paused or served.pinned or trial or not head.find(name) or (wanted and wanted != name):
-            raise Outdated
-        return False
+        return found == "show"
 
     def _agreed(self, name: str) -> Agreed:
         head = self._head
         assert head is not None
         served = head.served
-        trial = "" if served.canary is None else served.canary.snapshot
-        if name not in (served.snapshot, trial):
+        if name not in (served.snapshot, trial_of(served)):
             return Agreed()  # a step on the way
 
         def install(facts: ModelState) -> ModelState:
@@ -404,32 +384,6 @@ class FleetMember:
 
         return Agreed(install, self._switch_at, done)
 
-    def _hold(self, name: str, facts: ModelState, after: str, waited_s: float) -> None:
-        """Commits for all when it holds the lease and all are ready for it. Raises Conflict, ObjectStoreError."""
-        if not self._objects.take_lease(self._who().id, time.time_ns() // 1_000_000):
-            return
-        head = self._head
-        assert head is not None
-        replicas = self._objects.replicas()
-        others = [each for each in replicas if each.id != self._who().id and each.staged != name]
-        health = self._peers.health(others) if waited_s > _FIRST_ASK_S else {}
-        verdict = judge(head, name, replicas, health, waited_s=waited_s, max_unavailable=self._who().max_unavailable)
-        text = f"{name}: {verdict.reason}" if verdict.reason else ""
-        if text and text != self._trouble and (verdict.action != "wait" or waited_s > 5):
-            logger.warning("%s: %s %s", self.model.name, verdict.action, text)
-            self._trouble = text
-        if verdict.action == "wait":
-            self._waits_for = f"{head.find(name).replace('/deltas/', '.')} waits: {verdict.reason}"
-            return
-        if verdict.action == "name":
-            wanted = head.served.changed(
-                next=verdict.snapshot, written_unix_ms=time.time_ns() // 1_000_000, by=self._who().id
-            )
-        else:
-            wanted = ordered(head.served, facts, after, by=self._who().id, lead_ms=LEAD_MS)
-        self._objects.write(head.served, lambda _: wanted)
-        self._look()
-
     def _settled(self) -> Served:
         """Returns what all serve, once this replica serves it too. Raises Unavailable."""
         deadline = time.monotonic() + _ORDER_S
@@ -441,7 +395,7 @@ class FleetMember:
             if time.monotonic() > deadline:
                 raise Unavailable(f"model {self.model.name!r}: {self.why_not() or 'it does not follow the others'}")
             with self._changed:
-                self._changed.wait(HURRY_S)
+                self._changed.wait(_QUICK_S)
 
     def _withdraw(self, is_reported: bool) -> None:
         """Takes back that a snapshot is staged. A holder that has not heard of it goes on without this replica."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from serving.fleet.peers import Health
+from serving.fleet.standing import snapshot_names
 from storage.objects.fleet import Lease, Replica
 from storage.objects.head import Head
 
@@ -58,12 +59,3 @@ def fleet_view(
             for each in replicas
         ],
     }
-
-
-def snapshot_names(head: Head) -> dict[str, str]:
-    """Returns the names, such as 3.17, of the snapshots that are published, by id."""
-    found = {}
-    for version in head.versions:
-        found[version.snapshot] = f"{version.version}.0"
-        found |= {delta.snapshot: f"{version.version}.{delta.sequence}" for delta in version.deltas}
-    return found

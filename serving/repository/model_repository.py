@@ -303,8 +303,6 @@ class ModelRepository(OperatorCalls):
     def stop_loading(self) -> None:
         """Takes nothing new, and is not ready from now on; requests to loaded models are still answered."""
         self._stopping = True
-        if self.fleet is not None:
-            self.fleet.leave()
         if self.mirror is not None:
             self.mirror.give_up()
         for updater in self._models.values():
@@ -318,8 +316,6 @@ class ModelRepository(OperatorCalls):
             self.mirror.stop()
         if self._hot_ids is not None:
             self._hot_ids.stop()
-        if self.fleet is not None:
-            self.fleet.close()
         self._watcher.stop()
         for updater in self._models.values():
             try:
@@ -327,6 +323,8 @@ class ModelRepository(OperatorCalls):
             except StoreError as error:
                 # A full disk, for example. A store that was not closed recovers as it does from any crash.
                 logger.error("%s: %s", updater.model.name, error)
+        if self.fleet is not None:
+            self.fleet.close()
 
     def _resolve(self, name: str) -> tuple[ModelUpdater, str]:
         """Returns the model of a name, and its table where the name is MODEL.TABLE, else "". Raises NotFound."""

@@ -401,6 +401,7 @@ class ModelUpdater:
             except (TooDifferent, NotFound) as reason:
                 logger.info("%s/%d: gets a store of its own: %s", model.name, found.version, reason)
         take_version(model, config, take)
+        model.anew = False
         if model.canary_entry() is None:
             self._retire(decision)
 

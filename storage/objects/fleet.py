@@ -7,7 +7,9 @@ holders from committing different snapshots.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from pydantic import Field, ValidationError
 
@@ -22,6 +24,7 @@ from storage.objects.urls import join
 
 #: A holder that has died is followed by another one after this time, by the clocks of those that wait.
 LEASE_MS = 10_000
+_READS = 8
 REPLICAS, LEASE = "replicas", "lease.json"
 
 
@@ -57,6 +60,10 @@ class FleetObjects:
     def __init__(self, model: PublishedModel) -> None:
         self.model = model
         self._objects = model.objects
+        # What was read, by name, with the tag of its content.
+        self._read: dict[str, tuple[str, Replica | None]] = {}
+        self._reading = threading.Lock()
+        self._pool = ThreadPoolExecutor(_READS, thread_name_prefix="emberline-replicas")
 
     def report(self, replica: Replica) -> None:
         """Writes what a replica says of itself, whatever it said before."""
@@ -68,15 +75,21 @@ class FleetObjects:
 
     def replicas(self) -> list[Replica]:
         """Returns what all replicas say of themselves, by id; objects that cannot be parsed are left out."""
-        found = []
-        for name in self._objects.names(join(self.model.name, REPLICAS)):
-            try:
-                entry = self._objects.read(join(self.model.name, REPLICAS, name))
-                assert entry is not None
-                found.append(Replica.model_validate_json(entry.data))
-            except (NotFound, ValidationError):
-                continue
-        return sorted(found, key=lambda each: each.id)
+        names = self._objects.names(join(self.model.name, REPLICAS))
+        with self._reading:
+            fresh = {name for name, tag in names.items() if tag != self._read.get(name, ("", None))[0]}
+            read = list(self._pool.map(self._replica, fresh)) if fresh else []
+            self._read = {name: each for name, each in self._read.items() if name in names and name not in fresh}
+            self._read |= {name: (names[name], each) for name, each in zip(fresh, read, strict=True)}
+            return sorted((each for _, each in self._read.values() if each is not None), key=lambda each: each.id)
+
+    def _replica(self, name: str) -> Replica | None:
+        try:
+            entry = self._objects.read(join(self.model.name, REPLICAS, name))
+            assert entry is not None
+            return Replica.model_validate_json(entry.data)
+        except (NotFound, ValidationError):
+            return None
 
     def take_lease(self, replica: str, now_unix_ms: int) -> bool:
         """Returns whether the replica holds the lease now. It is renewed when less than half of it is left."""

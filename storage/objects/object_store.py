@@ -191,12 +191,15 @@ class ObjectStore:
         self._ask("write", key, lambda: obstore.put_async(self._store, key, data, use_multipart=False))
         self.traffic.count(bytes_written=len(data))
 
-    def names(self, prefix: str) -> list[str]:
-        """Returns the last parts of the keys right under a prefix, by a listing, which is slow and expensive."""
+    def names(self, prefix: str) -> dict[str, str]:
+        """Returns the last parts of the keys right under a prefix, with what names their content.
+
+        It is a listing, which is slow and expensive.
+        """
         import obstore
 
         found = self._ask("list", prefix, lambda: obstore.list_with_delimiter_async(self._store, f"{prefix}/"))
-        return sorted(entry["path"].rpartition("/")[2] for entry in found["objects"])
+        return {entry["path"].rpartition("/")[2]: str(entry["e_tag"]) for entry in found["objects"]}
 
     def upload(self, key: str, path: Path) -> None:
         """Writes a file, whatever was there."""
