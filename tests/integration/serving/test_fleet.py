@@ -125,3 +125,36 @@ def test_a_replica_that_is_gone_is_not_waited_for(replicas: Replicas) -> None:
     began = time.monotonic()
     replicas.reach(second)
     assert time.monotonic() - began < 10
+
+
+def test_a_replica_without_the_snapshot_that_others_go_back_to_is_loaded_anew(replicas: Replicas) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one", "two")
+    replicas.reach(first)
+    second = replicas.put(replicas.world.change(first))
+    replicas.reach(second)
+    third = replicas.put(replicas.world.change(second, since=first))
+    replicas.reach(third)
+    replicas.start("late")
+    replicas.reach(third)
+    assert [entry["name"] for entry in replicas.report("late")["snapshots"]] == ["1.0", "1.2"]
+
+    replicas.servers["one"].repository.rollback(NAME)
+    replicas.reach(second, "one", "two")
+    replicas.until(lambda: not replicas.servers["late"].repository.is_ready())
+    replicas.reach(second)
+    fourth = replicas.put(replicas.world.change(second))
+    replicas.reach(fourth)
+
+
+def test_a_pointer_that_was_lost_is_set_again(replicas: Replicas) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one", "two")
+    replicas.reach(first)
+    second = replicas.put(replicas.world.change(first))
+    before = replicas.model.head()
+    replicas.reach(second)
+    # The object store forgets who committed, or somebody deletes head.json and brings it back from a copy.
+    replicas.model.update(lambda head: head.model_copy(update={"served": before.served}))
+    replicas.until(lambda: replicas.model.head().served.snapshot == second.id)
+    replicas.reach(second)
