@@ -45,8 +45,7 @@ class Launcher:
         program = str(beside) if beside.exists() else shutil.which("emberline") or "emberline"
         given = {**options, "host": host, "http-port": str(http_port)}
         self.url = f"http://{host}:{http_port}"
-        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        self._process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", program, "serve", *arguments])
+        self._process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", program, "serve", *flags(given)])
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -79,7 +78,7 @@ class Launcher:
 
 
 class Replica:
-    """What Ray makes an actor of: one for each server."""
+    """Holds a server. Ray makes an actor of it on each node."""
 
     def __init__(self, options: dict[str, str], http_port: int) -> None:
         """Starts the server on this node. Raises ServerUnhealthyError, upon which Ray tries again."""
@@ -129,3 +128,9 @@ def split(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]
     options["model_repository"] = options.pop("repository")
     of_ray = {"replicas": "1", "cpus": "2", "http_port": "8000"}
     return options, {name: options.pop(name, value) for name, value in of_ray.items()}
+
+
+def flags(options: Mapping[str, str]) -> list[str]:
+    """Returns options as arguments of a command; one that is "True" is a switch."""
+    names = ((f"--{name.replace('_', '-')}", value) for name, value in options.items())
+    return [name if value == "True" else f"{name}={value}" for name, value in names]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 import urllib.request
 from pathlib import Path
@@ -24,15 +26,21 @@ class Replica:
         objects = manifests.rendered(KUBERNETES / "base")
         self.pod: Object = one(objects, "StatefulSet")["spec"]["template"]["spec"]
         (self.container,) = self.pod["containers"]
-        self.variables = manifests.environment(self.container, objects)
+        self.ports = free_ports(3)
+        self.variables = {**manifests.environment(self.container, objects), "POD_IP": "127.0.0.1"}
         self.command = manifests.arguments(self.container, self.variables)
         self.volumes = {name: folder / name for name in ("ssd", "scratch")}
         # What differs from the manifest: a bucket that needs no network, nothing that others can reach, no long wait.
-        self.command = [each.replace("--drain-delay=10", "--drain-delay=1") for each in self.command]
+        self.command = [
+            each.replace("--drain-delay=10", "--drain-delay=1").replace(":8000", f":{self.ports[0]}")
+            for each in self.command
+        ]
         self.container["volumeMounts"].append({"name": "bucket", "mountPath": "/bucket"})
-        self.volumes["bucket"] = Path(bucket.removeprefix("file://"))
+        # Members of a fleet write into the bucket.
+        self.volumes["bucket"] = shutil.copytree(bucket.removeprefix("file://"), folder / "bucket")
+        for path in self.volumes["bucket"].rglob("*"):
+            os.chown(path, self.pod["securityContext"]["runAsUser"], -1)
         self.variables |= {"EMBERLINE_MODEL_REPOSITORY": "file:///bucket", "EMBERLINE_HOST": "127.0.0.1"}
-        self.ports = free_ports(3)
         self._folder = folder
         self._runs = 0
 

@@ -61,9 +61,10 @@ def test_the_arguments_of_the_example_are_options_of_the_server(serve_app: Any) 
     (application,) = settings["applications"]
     assert application["import_path"] == "serve_app:app"
     options, of_ray = serve_app.split(application["args"])
-    line = ["emberline", "serve", *(f"--{name.replace('_', '-')}={value}" for name, value in options.items())]
+    line = ["emberline", "serve", *serve_app.flags(options)]
     config = server_config(line, {})
     assert config.repository_url == application["args"]["repository"]
+    assert config.fleet
     assert of_ray == {"replicas": "3", "cpus": "8", "http_port": "8000"}
     assert settings["http_options"]["port"] not in {8000, config.grpc_port, config.metrics_port}
     assert config.drain_timeout_s + DRAIN_DELAY_S + 30 < serve_app.STOP_TIMEOUT_S

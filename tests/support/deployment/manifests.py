@@ -15,6 +15,8 @@ from tests.support.deployment.programs import ROOT, check, program
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 COMPONENTS = ("autoscaling-hpa", "autoscaling-keda", "monitoring", "node-mirror")
+# Of an example pod.
+POD_FIELDS = {"metadata.name": "emberline-0", "status.podIP": "10.1.2.3"}
 
 Object = dict[str, Any]
 
@@ -58,12 +60,14 @@ def pod_templates(objects: Sequence[Object]) -> Iterator[Object]:
 
 
 def environment(container: Object, objects: Sequence[Object]) -> dict[str, str]:
-    """Returns a container's variables with what ConfigMaps give; fields of the pod are NAMES in angle brackets."""
+    """Returns a container's variables with what ConfigMaps give; fields of the pod are those of an example."""
     found: dict[str, str] = {}
     for each in container.get("envFrom", ()):
         found |= one(objects, "ConfigMap", each["configMapRef"]["name"])["data"]
     for each in container.get("env", ()):
-        found[each["name"]] = each["value"] if "value" in each else f"<{each['name']}>"
+        found[each["name"]] = (
+            each["value"] if "value" in each else POD_FIELDS[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        )
     return found
 
 

@@ -69,6 +69,10 @@ def test_the_servers_take_their_command_lines(variables: dict[str, str]) -> None
         assert config.drain_delay_s is None
         assert _seconds(service["stop_grace_period"]) >= DRAIN_DELAY_S + config.drain_timeout_s + 30
         assert config.connections_per_address == config.max_connections, "all of them come from HAProxy"
+        assert config.fleet
+        assert config.replica_id == name
+        address = service["networks"]["servers"]["ipv4_address"]
+        assert config.replica_url == f"http://{address}:{config.http_port}"
         ports.add((config.http_port, config.grpc_port, config.metrics_port))
     assert ports == {(8000, 8001, 8002)}
 

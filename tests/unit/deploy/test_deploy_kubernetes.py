@@ -116,6 +116,19 @@ def test_the_network_policy_opens_exactly_the_ports(base: list[Object]) -> None:
     assert set(spec["policyTypes"]) == {"Ingress", "Egress"}
 
 
+def test_replicas_of_a_bucket_are_a_fleet(objects: list[Object]) -> None:
+    config, _ = serves(objects)
+    assert config.fleet == (config.repository_url is not None)
+    if config.fleet:
+        assert config.replica_id == manifests.POD_FIELDS["metadata.name"]
+        assert config.replica_url == f"http://{manifests.POD_FIELDS['status.podIP']}:{config.http_port}"
+        policy = one(objects, "NetworkPolicy")["spec"]
+        to_each_other = {
+            port["port"] for rule in policy["egress"] for port in rule["ports"] if _selects_all(rule, policy)
+        }
+        assert to_each_other == {config.http_port}
+
+
 def test_a_pod_may_write_where_the_server_writes_and_nowhere_else(objects: list[Object]) -> None:
     config, container = serves(objects)
     mounts = {Path(each["mountPath"]): each for each in container["volumeMounts"]}
@@ -240,3 +253,8 @@ def image_user() -> int:
     found = re.search(r"useradd .*--uid (\d+) emberline", (KUBERNETES.parents[1] / "Dockerfile").read_text())
     assert found is not None
     return int(found[1])
+
+
+def _selects_all(rule: Object, policy: Object) -> bool:
+    """Returns whether a rule of a policy is about the pods that the policy is for."""
+    return {"podSelector": policy["podSelector"]} in rule.get("to", ())
