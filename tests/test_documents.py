@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md")
-FOLDERS = "benchmarks|cuda|docs|emberline|examples|loadtest|model_repo|serving|storage|tests|trainer"
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/deployment.md", "docs/glossary.md")
+FOLDERS = "benchmarks|cuda|deploy|docs|emberline|examples|loadtest|model_repo|serving|storage|tests|trainer"
 # Matches `serving/http/protocol.py:HttpProtocol.data_received`, or a path alone.
 NAMED = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)(?::([A-Za-z_]\w*(?:\.\w+)*))?`")
 
