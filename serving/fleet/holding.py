@@ -46,7 +46,7 @@ class Holding:
         now = time.monotonic()
         if now < self._try_at:
             return None
-        if not self._objects.take_lease(who.id, time.time_ns() // 1_000_000):
+        if not self._objects.take_lease(who.id, time.time_ns() // 1_000_000, self._dead_holder(waited_s)):
             self._try_at = now + _LEASE_S
             return None
         self._try_at = 0.0
@@ -69,6 +69,12 @@ class Holding:
         self._look()
         self._forget(others, health)
         return ""
+
+    def _dead_holder(self, waited_s: float) -> str:
+        """Returns the holder of the lease where its address refuses connections; "" otherwise."""
+        holder = self._objects.lease().holder if waited_s > _LEASE_S else ""
+        replica = self._objects.replica(holder) if holder else None
+        return holder if replica is not None and self._peers.wait([replica]).get(holder) == "gone" else ""
 
     def _log(self, text: str) -> None:
         if text != self._logged:

@@ -132,10 +132,16 @@ class FleetMember:
         head = self._head
         if self._waits_for or head is None:
             return self._waits_for
-        newer = [each for each in newer_than_served(head) if each in head.served.refused]
+        newer = self.refused_newer
         if not newer:
             return ""
         return f"{snapshot_names(head)[newer[-1]]} is served by no replica: {'; '.join(head.served.refused[newer[-1]])}"
+
+    @property
+    def refused_newer(self) -> list[str]:
+        """Returns the snapshots newer than the served one that a replica refused, the newest last."""
+        head = self._head
+        return [] if head is None else [each for each in newer_than_served(head) if each in head.served.refused]
 
     def allows(self, snapshot: str) -> bool:
         """See Agreement."""

@@ -10,6 +10,7 @@ from prometheus_client import Metric
 from serving.engine.model import LoadedModel
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
+from serving.http.fleet_metrics import fleets
 from serving.http.prometheus import Labels, encode, family, label_value
 from serving.http.server_metrics import disk, readiness, starts
 from serving.http.triton_metrics import MachineGauges, triton_metrics
@@ -172,6 +173,7 @@ class ServerMetrics:
         yield from _updates(self._repository)
         yield from _mirror(self._repository)
         yield from readiness(self._repository)
+        yield from fleets(self._repository)
         yield from disk(self._repository.store_dir)
         yield from starts(self._repository)
         meaning = "Times that the server's process crashed and was started again"

@@ -103,6 +103,8 @@ class LiveModel:
         self.on_routes: Callable[[str, Routes], None] = lambda name, routes: None
         # Says what may be taken and shown, where other replicas have a say.
         self.agreement: Agreement = Alone()
+        # Seconds from the time at which all replicas were to switch until this one had, at the last such switch.
+        self.switch_late_s = 0.0
         # True while nothing leads from what is served to what the other replicas serve: it is loaded beside.
         self.anew = False
         # Says what is on its way from an object store, or why nothing comes from there; "" for neither.
@@ -235,6 +237,7 @@ class LiveModel:
                 for mount, view in views.items():
                     mount.view = view
                 self.replace_mounts(mounts)
+            self.switch_late_s = time.monotonic() - at if at else self.switch_late_s
             self.step("switched")
         self.merge_wake.set()
 

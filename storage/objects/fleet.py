@@ -67,11 +67,15 @@ class FleetObjects:
 
     def report(self, replica: Replica) -> None:
         """Writes what a replica says of itself, whatever it said before."""
-        self._objects.put(self._key(replica.id), canonical_json(replica.model_dump(mode="json")))
+        self._objects.put(self._key(replica.id), _bytes(replica))
 
     def leave(self, replica: str) -> None:
-        """Forgets a replica that ends, or has ended."""
+        """Forgets a replica that ends, or has ended, and frees its lease."""
         self._objects.delete([self._key(replica)])
+        if self.lease().holder == replica:
+            self._objects.edit(
+                join(self.model.name, LEASE), lambda data: _bytes(Lease()) if _lease(data).holder == replica else None
+            )
 
     def replicas(self) -> list[Replica]:
         """Returns what all replicas say of themselves, by id; objects that cannot be parsed are left out."""
@@ -83,6 +87,10 @@ class FleetObjects:
             self._read |= {name: (names[name], each) for name, each in zip(fresh, read, strict=True)}
             return sorted((each for _, each in self._read.values() if each is not None), key=lambda each: each.id)
 
+    def replica(self, id: str) -> Replica | None:
+        """Returns what a replica says of itself; None where it says nothing."""
+        return self._replica(f"{id}.json")
+
     def _replica(self, name: str) -> Replica | None:
         try:
             entry = self._objects.read(join(self.model.name, REPLICAS, name))
@@ -91,8 +99,11 @@ class FleetObjects:
         except (NotFound, ValidationError):
             return None
 
-    def take_lease(self, replica: str, now_unix_ms: int) -> bool:
-        """Returns whether the replica holds the lease now. It is renewed when less than half of it is left."""
+    def take_lease(self, replica: str, now_unix_ms: int, dead: str = "") -> bool:
+        """Returns whether the replica holds the lease now. It is renewed when less than half of it is left.
+
+        dead: a replica whose lease counts no more.
+        """
         taken = False
 
         def change(data: bytes | None) -> bytes | None:
@@ -100,11 +111,10 @@ class FleetObjects:
             lease = _lease(data)
             # One that ends later than any lease may was written by a clock that is ahead, or was damaged.
             is_free = not now_unix_ms <= lease.until_unix_ms <= now_unix_ms + 2 * LEASE_MS
-            taken = lease.holder == replica or is_free
+            taken = lease.holder in (replica, dead) or is_free
             if not taken or (lease.holder == replica and lease.until_unix_ms > now_unix_ms + LEASE_MS // 2):
                 return None
-            own = Lease(holder=replica, until_unix_ms=now_unix_ms + LEASE_MS)
-            return canonical_json(own.model_dump(mode="json"))
+            return _bytes(Lease(holder=replica, until_unix_ms=now_unix_ms + LEASE_MS))
 
         self._objects.edit(join(self.model.name, LEASE), change)
         return taken
@@ -145,6 +155,10 @@ class FleetObjects:
 
     def _key(self, replica: str) -> str:
         return join(self.model.name, REPLICAS, f"{replica}.json")
+
+
+def _bytes(part: Part) -> bytes:
+    return canonical_json(part.model_dump(mode="json"))
 
 
 def _lease(data: bytes | None) -> Lease:

@@ -35,7 +35,13 @@ class Replicas:
 
     def start(self, *names: str, **options: Any) -> None:
         for name in names:
-            usual: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "open_admin": True}
+            usual: dict[str, Any] = {
+                "http_port": 0,
+                "grpc_port": 0,
+                "metrics_port": 0,
+                "open_admin": True,
+                "drain_delay_s": 0,
+            }
             config = ServerConfig(
                 model_repository=self.url,
                 mirror_dir=self.folder / name / "copy",
