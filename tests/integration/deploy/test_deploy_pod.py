@@ -85,6 +85,11 @@ def test_a_replica_serves_drains_and_finds_its_volume_again(replica: Replica) ->
         assert {path.name for path in replica.volumes["ssd"].iterdir()} == {"store", "mirror"}
         (token,) = (replica.volumes["scratch"] / "cache" / "emberline" / "tokens").iterdir()
         assert (token.stat().st_uid, token.stat().st_mode & 0o777) == (10001, 0o600)
+        # As by `kubectl exec`.
+        for order in ("pause", "resume"):
+            url = f"http://127.0.0.1:{replica.ports[0]}"
+            with replica.start(["emberline", order, "tiny", "--url", url]) as operator:
+                assert operator.wait() == 0, operator.log.read_text()[-3000:]
         assert container.terminate() == 0, container.log.read_text()[-3000:]
     assert not token.exists()
     with replica.start() as container:

@@ -41,12 +41,13 @@ class Container:
         log: Path,
     ) -> None:
         """Starts it. volumes: a folder for each volume that the container mounts. command: without the interpreter."""
-        user, group = (pod["securityContext"][name] for name in ("runAsUser", "runAsGroup"))
-        script = ["set -e", *_root(), *_volumes(container, volumes, user, group)]
+        security = pod["securityContext"]
+        user, group = security["runAsUser"], security["runAsGroup"]
+        script = ["set -e", *_root(), *_volumes(container, volumes, security["fsGroup"])]
         if container["securityContext"]["readOnlyRootFilesystem"]:
             script.append("mount -o remount,ro,bind $ROOT")
         confined = [
-            *("setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--no-new-privs"),
+            *("setpriv", f"--reuid={user}", f"--regid={group}", f"--groups={security['fsGroup']}", "--no-new-privs"),
             *("--bounding-set=-all", "--inh-caps=-all", "--"),
             *("env", "-i", "PATH=/usr/bin", "HOME=/home/emberline"),
             *(f"{name}={value}" for name, value in variables.items()),
@@ -115,13 +116,15 @@ def _root() -> list[str]:
     return [*lines, *links, "mount --rbind /dev $ROOT/dev", "mount -t proc proc $ROOT/proc"]
 
 
-def _volumes(container: Object, volumes: Mapping[str, Path], user: int, group: int) -> list[str]:
+def _volumes(container: Object, volumes: Mapping[str, Path], group: int) -> list[str]:
+    """Returns the commands that mount the volumes, which belong to root and can be written by the group (fsGroup)."""
     lines = []
     for mount in container["volumeMounts"]:
         source = volumes[mount["name"]] / mount.get("subPath", "")
         source.mkdir(parents=True, exist_ok=True)
         for path in (volumes[mount["name"]], source):
-            os.chown(path, user, group)
+            os.chown(path, 0, group)
+            path.chmod(0o2775)
         target = f"$ROOT{mount['mountPath']}"
         lines.append(f"mkdir -p {target} && mount --bind {source} {target}")
         if mount.get("readOnly"):
