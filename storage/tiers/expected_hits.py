@@ -16,16 +16,21 @@ _USES = np.maximum(uses_of_codes(), 0.25)
 class ExpectedHits:
     """Adds up the uses of those hot ids whose rows are here. One thread adds; any thread reads.
 
-    lists: the hot ids by name of the table, with what lookups found where the lists were made.
+    lists: the hot ids by name of the table, with what lookups found where the lists were made. before: what an earlier
+    filling by the same lists counted.
     """
 
-    def __init__(self, lists: Mapping[str, HotIds]) -> None:
-        self._lists = dict(lists)
+    def __init__(self, lists: Mapping[str, HotIds], before: ExpectedHits | None = None) -> None:
+        #: By table, how many of the ids an earlier filling brought, and this one so far.
+        self.ids_before: Mapping[str, int] = {} if before is None else before.ids
+        self.ids = dict.fromkeys(lists, 0)
+        self._seen = {name: (hot.found, hot.hits) for name, hot in lists.items()}
         self._all = {name: uses_of(hot.counts) for name, hot in lists.items()}
         self._here = dict.fromkeys(lists, 0.0)
 
     def came(self, table: str, counts: np.ndarray) -> None:
         """Notes that the rows of ids with these counts (n,) uint8 are here."""
+        self.ids[table] += len(counts)
         self._here[table] += uses_of(counts)
 
     def rate(self, is_complete: Callable[[str], bool] = lambda table: False) -> float | None:
@@ -34,14 +39,18 @@ class ExpectedHits:
         Lookups are those that the lists were made from: ids were asked for as often as their counts say, and ids that
         are on no list are not counted as answered. is_complete: whether all rows of a table are here.
         """
-        found = sum(hot.found for hot in self._lists.values())
+        found = sum(found for found, _ in self._seen.values())
         if found <= 0:
             return None
         hits = sum(
-            hot.found if is_complete(name) else hot.hits * min(1.0, self._here[name] / max(self._all[name], 0.25))
-            for name, hot in self._lists.items()
+            asked if is_complete(name) else answered * min(1.0, self._here[name] / max(self._all[name], 0.25))
+            for name, (asked, answered) in self._seen.items()
         )
         return min(1.0, hits / found)
+
+    def seen(self, table: str) -> tuple[float, float]:
+        """Returns how many lookups of a table found a row where the list was made, and how many the list answered."""
+        return self._seen.get(table, (0.0, 0.0))
 
 
 def uses_of(counts: np.ndarray) -> float:

@@ -143,8 +143,10 @@ class Filler:
         total = sum(len(each.ids) for each in lists.values())
         if total == 0:
             return
-        # When the lists do not fit any more, the same share of each is taken.
-        most = min(1.0, self._cache.free_rows(members[0]) / total)
+        # When the lists do not fit any more, the same share of each is taken. The hottest part of it is what an earlier
+        # filling took.
+        here = sum(expected.ids_before.get(self._cache.tables[index].name, 0) for index in lists)
+        most = min(1.0, (self._cache.free_rows(members[0]) + here) / total)
         for first, last in pairwise(_PARTS):
             for index, each in lists.items():
                 part = slice(int(first * most * len(each.ids)), int(last * most * len(each.ids)))
@@ -181,8 +183,9 @@ class Filler:
                 rows, found = self._rows.find(index, ids[part])
                 there = found.view(np.bool_)
                 fits = self._install(generation, index, ids[part][there], rows[there], counts[part][there])
-                if fits and expected is not None:
-                    expected.came(self._cache.tables[index].name, counts[part][there])
+                if fits is not None and expected is not None:
+                    came = counts[part][there if fits else self._here(index, ids[part])]
+                    expected.came(self._cache.tables[index].name, came)
                 if self._stopping() or fits is False:
                     return False
                 if fits:
@@ -191,6 +194,11 @@ class Filler:
                 spec = self._cache.tables[index]
                 self._progress(spec.name, self._cache.tiers[index].size(), spec.rows)
         return True
+
+    def _here(self, index: int, ids: np.ndarray) -> np.ndarray:
+        """Returns which ids (n,) have a row in DRAM: (n,) bool."""
+        tiers = self._cache.tiers
+        return tiers[index].find(ids)[1].view(np.bool_) if tiers else np.zeros(len(ids), np.bool_)
 
     def _install(
         self, generation: int, index: int, ids: np.ndarray, rows: np.ndarray, counts: np.ndarray | None

@@ -24,9 +24,9 @@ class HotRows:
         self._most = most
         self._cache = cache
         self._lookups = lookups
-        self._first: Mapping[str, HotIds] = {}
         self._to_fill: Mapping[str, HotIds] = {}
-        self._expected = ExpectedHits({})
+        self._is_filled = False
+        self._first = self._expected = ExpectedHits({})
         #: True while somebody waits for the fill before requests come, so that it needs no pauses.
         self.is_awaited = False
 
@@ -34,18 +34,18 @@ class HotRows:
         """Reads the list of the folder; ids of tables that the store does not have are left out."""
         lists = {} if self._cache().slabs is None else load_hot_ids(self._folder, self._most)
         names = {spec.name for spec in self._cache().tables}
-        self._first = self._to_fill = {name: hot for name, hot in lists.items() if name in names}
-        self._expected = ExpectedHits(self._to_fill)
+        self._to_fill = {name: hot for name, hot in lists.items() if name in names}
+        self._first = self._expected = ExpectedHits(self._to_fill)
 
     def begin(self) -> tuple[Mapping[str, HotIds], ExpectedHits]:
         """Returns the ids to fill DRAM with, and what is to be told of each part that came in."""
-        if self._to_fill:  # otherwise the first filling counted what came
-            self._expected = ExpectedHits(self._to_fill)
+        if self._to_fill:  # otherwise an earlier filling counted what came
+            self._expected = ExpectedHits(self._to_fill, self._expected)
         return self._to_fill, self._expected
 
     def end(self) -> None:
-        """Notes that DRAM was filled: what a larger budget brings in later has nothing to do with the list."""
-        self._to_fill = {}
+        """Notes that DRAM was filled. Until `save`, a budget that grows, as a new version's does, takes more of it."""
+        self._is_filled = True
 
     def expected_hit_rate(self) -> float | None:
         """Returns the share of lookups that DRAM answers by now if they are those that the list was made from.
@@ -73,12 +73,14 @@ class HotRows:
             if asked > 0:
                 hits = found["dram"] * _listed(hot, cache.tiers[number].size())
             else:
-                asked, hits = (each.found, each.hits) if (each := self._first.get(spec.name)) else (0.0, 0.0)
+                asked, hits = self._first.seen(spec.name)
             lists[spec.name] = replace(hot, found=asked, hits=hits)
         return lists
 
     def save(self) -> None:
-        """Writes the list. Raises StoreError."""
+        """Writes the list, which is a better one from now on than that which DRAM was filled by. Raises StoreError."""
+        if self._is_filled:
+            self._to_fill = {}
         if self._cache().slabs is not None:
             save_hot_ids(self._folder, self.now())
 

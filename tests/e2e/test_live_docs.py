@@ -139,13 +139,13 @@ def test_every_option_of_the_server_stands_in_the_table() -> None:
 
 
 def test_every_metric_of_requests_sessions_and_gpus_stands_in_its_table() -> None:
-    from serving.http import metrics
+    from serving.http import metrics, server_metrics
 
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     of_gpus = (*metrics._OF_GPUS, *metrics._OF_HBM, *metrics._OF_HBM_TABLES)
     of_requests = (*metrics._OF_ARMS, *metrics._OF_SESSIONS)
-    names = [entry[0] for entry in (*of_gpus, *of_requests)]
-    for name in (*names, "gpu_batches_total", "stage_seconds_total", "queue_length", "sessions"):
+    names = [entry[0] for entry in (*of_gpus, *of_requests, *server_metrics._OF_STARTS)]
+    for name in (*names, "gpu_batches_total", "stage_seconds_total", "queue_length", "sessions", "ready_hit_rate"):
         assert f"`emberline_{name}`" in page, name
 
 

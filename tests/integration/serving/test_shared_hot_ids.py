@@ -36,14 +36,14 @@ HOT, OTHERS = np.arange(3000, 3300), np.arange(2000, 2300)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, list[Planted]]:
-    """Publishes a version, two deltas of it, and a version with other features."""
+    """Publishes a version, two deltas of it, a version with other features, and one with the same."""
     world = World(tmp_path_factory.mktemp("made") / "models", items=4000)
     world.configure(dram_bytes=BUDGET)
     first = world.publish()
     line = [first, world.change(first)]
     line.append(world.change(line[-1]))
     spec = {**SPEC, "inputs": [SPEC["inputs"][0], {**SPEC["inputs"][1], "max_length": 64}]}
-    return world, [*line, world.publish(spec=spec)]
+    return world, [*line, world.publish(spec=spec), world.publish()]
 
 
 class Replicas:
@@ -141,6 +141,11 @@ def test_a_new_replica_answers_from_dram_what_the_others_do(
     replicas.until(lambda: replicas.store(second).hot.expected_hit_rate() is None)
     assert "it was written by replicas with a version of other features" in caplog.text
     assert replicas.ask(second, HOT) < 0.5
+
+    # The store of a version that makes the same ids is filled by it, whose budget grows in three steps.
+    replicas.put(replicas.snapshots[4])
+    replicas.until(lambda: (replicas.store(second).hot.expected_hit_rate() or 0) > 0.7)
+    assert replicas.ask(second, HOT) > 0.95
 
 
 @pytest.mark.parametrize(("ready_when", "held_at"), [("loaded", 0), ("0.6", 500)])
