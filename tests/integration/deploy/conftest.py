@@ -32,6 +32,7 @@ def server(bucket: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         model_repository=bucket,
         mirror_dir=folder / "mirror",
         store=folder / "store",
+        fleet=True,
         http_port=0,
         grpc_port=0,
         metrics_port=0,
