@@ -125,6 +125,7 @@ class PublishedModel:
             delta = DeltaManifest.from_bytes((folder / MANIFEST).read_bytes())
             number = self.claim_sequence(delta.version, delta.snapshot, delta.sequence)
             if number != delta.sequence:
+                self._forget_claim(f"{delta.version}.{number}.json")  # the next delta may have it
                 raise CheckpointError(
                     f"{self.url}: another publisher's delta {delta.version}.{delta.sequence} or a later one is there, "
                     "and a sequence is used once"

@@ -109,6 +109,20 @@ def test_a_mirror_has_what_a_server_needs_and_it_is_what_was_published(
     mirror.stop()
 
 
+def test_a_delta_whose_number_is_taken_keeps_no_other_number(
+    world: World, first: Planted, store_url: str, tmp_path: Path
+) -> None:
+    model = PublishedModel(ObjectStore(store_url), NAME)
+    model.put(first.path)
+    other = world.copied(tmp_path / "other")
+    mine, theirs = world.change(first), other.change(first)
+    model.put(mine.path)
+    with pytest.raises(CheckpointError, match=r"another publisher's delta 1\.1"):
+        model.put(theirs.path)
+    model.put(world.change(mine).path)
+    assert [each.sequence for each in model.head().versions[0].deltas] == [1, 2]
+
+
 @pytest.mark.parametrize("is_delta", [False, True])
 def test_a_publisher_that_dies_before_any_write_leaves_nothing_half_and_goes_on(
     world: World,
