@@ -105,8 +105,9 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 	$(call cpp_tests,asan,address$(comma)undefined)
 	$(call cpp_tests,tsan,thread)
 
-storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; hours for all: tests/faults/storm.py
+storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; faults of a fleet behind HAProxy
 	$(PY) -m tests.faults.storm --sample $(SAMPLE) --jobs $(JOBS)
+	$(PY) -m tests.faults.fleet faults rolling storm --trials 2 --outage 5
 
 soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and compactions for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)

@@ -201,23 +201,23 @@ def object_store() -> Iterator[str]:
         import moto  # noqa: F401
     except ImportError:
         raise PeerMissingError("moto is not installed; pip install 'emberline[dev]'") from None
-    server = subprocess.Popen([sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    endpoint = next(line.strip() for line in server.stdout if line.startswith("http://"))
-    keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-    before = {name: os.environ.get(name) for name in (*keys, "AWS_ENDPOINT_URL")}
-    os.environ.update(keys, AWS_ENDPOINT_URL=endpoint)
-    try:
-        boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="emberline-bench")
-        yield "s3://emberline-bench/models"
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        server.terminate()
-        server.wait()
+    command = [sys.executable, "-c", _SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        endpoint = next(line.strip() for line in server.stdout if line.startswith("http://"))
+        keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        before = {name: os.environ.get(name) for name in (*keys, "AWS_ENDPOINT_URL")}
+        os.environ.update(keys, AWS_ENDPOINT_URL=endpoint)
+        try:
+            boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="emberline-bench")
+            yield "s3://emberline-bench/models"
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            server.terminate()
 
 
 if __name__ == "__main__":

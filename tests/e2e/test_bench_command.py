@@ -47,6 +47,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "data",
         "mirror",
         "replica",
+        "fleet",
         "zoo",
         "features",
         "engine",

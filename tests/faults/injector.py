@@ -47,13 +47,13 @@ def compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
 
 
-def build(folder: Path) -> Path:
-    """Compiles the library into a folder. Raises CalledProcessError with the compiler's output."""
-    library = folder / "inject.so"
+def build(folder: Path, source: Path = SOURCE) -> Path:
+    """Compiles a library to be preloaded into a folder. Raises CalledProcessError with the compiler's output."""
+    library = folder / f"{source.stem}.so"
     found = compiler()
     assert found is not None, "no C compiler"
     command = [found, "-x", "c", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-U_FORTIFY_SOURCE"]
-    subprocess.run([*command, "-o", str(library), str(SOURCE), "-ldl", "-lpthread"], check=True)
+    subprocess.run([*command, "-o", str(library), str(source), "-ldl", "-lpthread"], check=True)
     return library
 
 

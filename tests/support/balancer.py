@@ -8,9 +8,6 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
-from benchmarks.peers import PeerMissingError
 from tests.support.proxies import FOLDER, fetch, running, wait_until
 from tests.support.server_process import free_ports
 
@@ -72,12 +69,9 @@ def balancer(
 ) -> Iterator[Balancer]:
     """Runs HAProxy in front of replicas, by their HTTP and gRPC ports, until the end of the `with` block.
 
-    changes: to the text of the file. Skips the test where HAProxy cannot be had.
+    changes: to the text of the file. Raises PeerMissingError where HAProxy cannot be had.
     """
-    try:
-        fetch()
-    except (PeerMissingError, OSError) as error:
-        pytest.skip(f"HAProxy cannot be had: {error}")
+    fetch()
     made = Balancer(folder)
     path = folder / "haproxy.cfg"
     path.write_text(made.configuration(replicas, changes))

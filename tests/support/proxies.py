@@ -24,7 +24,10 @@ def fetch() -> None:
     """Downloads and unpacks the programs, once. Raises PeerMissingError."""
     if not (FOLDER / "usr" / "sbin" / "haproxy").exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        call(["apt-get", "download", *PACKAGES], folder=FOLDER)
+        try:
+            call(["apt-get", "download", *PACKAGES], folder=FOLDER)
+        except OSError as error:
+            raise PeerMissingError(f"apt-get does not run: {error}") from None
         for package in FOLDER.glob("*.deb"):
             call(["dpkg", "-x", str(package), str(FOLDER)])
     for name in ("nginx", "haproxy"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from storage.errors import Unavailable
@@ -29,13 +30,16 @@ class ServerProcess:
         open_admin: bool = False,
         arguments: Sequence[str] = (),
         ca: Path | None = None,
+        ports: tuple[int, int, int] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Starts the server.
 
         store: None for the server's default. open_admin: everybody is allowed to load, unload and roll back. arguments:
         more of `emberline serve`. ca: the certificate by which clients verify it, when the arguments enable TLS.
+        ports: for HTTP, gRPC and metrics; None for free ones. environment: what it has beside that of this process.
         """
-        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
+        self.http_port, self.grpc_port, self.metrics_port = ports or free_ports(3)
         self.log = log
         command = [
             *(sys.executable, "-m", "emberline", "serve", "--model-repository", str(repository)),
@@ -47,7 +51,9 @@ class ServerProcess:
         ]
         self._tls = None if ca is None else ssl.create_default_context(cafile=ca)
         with log.open("w") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
+            )
         try:
             self._wait_until_ready()
         except BaseException:
@@ -77,6 +83,11 @@ class ServerProcess:
             lines = answer.read().decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
+
+    def kill(self) -> None:
+        """Kills the server and its supervisor, as if the machine had stopped."""
+        self.process.kill()
+        self.process.wait()
 
     def close(self) -> None:
         """Drains and stops the server."""

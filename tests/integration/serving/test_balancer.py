@@ -18,9 +18,11 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from benchmarks.peers import PeerMissingError
 from serving import Server, ServerConfig
 from tests.integration.serving.planted import NAME, Planted, World
 from tests.support.balancer import CONFIG, NAMES, Balancer, balancer
+from tests.support.proxies import fetch
 from tests.support.server_process import free_ports
 
 ROOT = Path(__file__).parents[3]
@@ -152,6 +154,14 @@ def load(front: Balancer) -> Iterator[list[str]]:
         for thread in threads:
             thread.join()
     assert wrong or min(counts) > 20, counts
+
+
+@pytest.fixture(scope="module", autouse=True)
+def haproxy() -> None:
+    try:
+        fetch()
+    except PeerMissingError as error:
+        pytest.skip(f"HAProxy cannot be had: {error}")
 
 
 @pytest.fixture(scope="module")
