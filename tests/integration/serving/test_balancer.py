@@ -13,22 +13,25 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.peers import PeerMissingError
 from serving import Server, ServerConfig
 from tests.integration.serving.planted import NAME, Planted, World
 from tests.support.balancer import CONFIG, NAMES, Balancer, balancer
-from tests.support.proxies import fetch
+from tests.support.proxies import fetch, wait_until
 from tests.support.server_process import free_ports
 
 ROOT = Path(__file__).parents[3]
 PATH = f"/v2/models/{NAME}/infer"
 # Longer than HAProxy takes to notice, as the product's own 5 s are.
 DRAIN_DELAY_S = 0.8
+SERVING = health_pb2.HealthCheckResponse.SERVING
 USERS = [f"user-{number}" for number in range(8)]
 
 
@@ -181,6 +184,36 @@ def test_a_rolling_restart_under_load_loses_no_request(three: tuple[list[Replica
             front.wait_for("UP", [name])
     assert not wrong
     assert all(count > 0 for count in front.requests("grpc").values())
+
+
+def test_a_replica_that_stops_answers_on_and_ends_connections(three: tuple[list[Replica], Balancer]) -> None:
+    (replica, *_), _ = three
+    http_port, grpc_port, _ = replica.ports
+    states: list[grpc.ChannelConnectivity] = []
+    kept = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+    with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        channel.subscribe(states.append)
+        assert health.Check(health_pb2.HealthCheckRequest(), timeout=10).status == SERVING
+        assert (ask_on(kept), ask_on(kept)) == ((200, None), (200, None))
+        stopping = threading.Thread(target=replica.restart)
+        stopping.start()
+        wait_until(lambda: not replica.server.repository.probes.is_ready(), "the replica to say that it stops")
+        assert ask_on(kept) == (200, "close")
+        wait_until(lambda: grpc.ChannelConnectivity.IDLE in states[1:], "GOAWAY")
+        with triton_grpc.InferenceServerClient(f"127.0.0.1:{grpc_port}") as client:
+            client.infer(NAME, inputs_of(triton_grpc))
+            assert not client.is_server_ready()
+        stopping.join()
+    kept.close()
+
+
+def ask_on(connection: http.client.HTTPConnection) -> tuple[int, str | None]:
+    """Sends a request; returns the status, and what the answer says of the connection."""
+    connection.request("POST", PATH, body())
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status, answer.getheader("connection")
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
