@@ -52,7 +52,7 @@ class Holding:
         self._try_at = 0.0
         replicas = self._objects.replicas()
         others = [each for each in replicas if each.id != who.id and each.staged != snapshot]
-        health = self._peers.health(others) if waited_s > _FIRST_ASK_S else {}
+        health = self._peers.health(others) if waited_s > _FIRST_ASK_S else self._peers.known(others)
         verdict = judge(head, snapshot, replicas, health, waited_s=waited_s, max_unavailable=who.max_unavailable)
         name = snapshot_names(head).get(snapshot, snapshot)
         if verdict.action == "wait":

@@ -35,6 +35,8 @@ _GRACE_S = 0.5
 # What cannot be followed is loaded anew after this time, when no balancer sends requests here any more.
 _ANEW_S = 3.0
 _LOOK_S = 0.25
+# Within this time a replica that waits for the others has read what they say.
+_LOOK_MS = 200
 # Seconds between tries to reach the others: at first, after a while, and when the object store does not answer.
 _QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.1, 30.0, 1.0
 # Other writers that may be first, and seconds until this replica has to serve what all serve, before an order fails.
@@ -92,19 +94,25 @@ class FleetMember:
         now_ms = time.time_ns() // 1_000_000
         with self._changed:
             if head.served != self.served:
-                lead_ms = head.served.commit_at_unix_ms - head.served.written_unix_ms
-                # Where clocks differ, nobody waits longer than the lead.
-                left_ms = min(max(0, head.served.commit_at_unix_ms - now_ms), max(0, lead_ms))
-                self._switch_at = time.monotonic() + left_ms / 1000
-                if head.served.written_unix_ms - now_ms > 2 * LEAD_MS:
-                    logger.warning(
-                        "%s: the clock here is %.1f s behind that of %s; replicas switch less exactly together",
-                        self.model.name,
-                        (head.served.written_unix_ms - now_ms) / 1000,
-                        head.served.by,
-                    )
+                self._switch_at = time.monotonic() + self._left_ms(head.served, now_ms) / 1000
             self._head = head
             self._changed.notify_all()
+
+    def _left_ms(self, served: Served, now_ms: int) -> float:
+        """Returns the time until all replicas switch, from a word of theirs that has just been read."""
+        lead_ms = max(0, served.commit_at_unix_ms - served.written_unix_ms)
+        elapsed_ms: float = now_ms - served.written_unix_ms
+        # A replica that looks all the time reads it within two looks: otherwise one of the clocks is wrong.
+        is_clock = elapsed_ms < -_LOOK_MS or (bool(self._staged) and elapsed_ms > LEAD_MS + _LOOK_MS)
+        if is_clock and lead_ms:
+            logger.warning(
+                "%s: the clocks here and at %s differ by %.1f s; set them by NTP, so that replicas switch together",
+                self.model.name,
+                served.by,
+                abs(elapsed_ms) / 1000,
+            )
+            elapsed_ms = _LOOK_MS / 2
+        return max(0.0, min(lead_ms, lead_ms - elapsed_ms))
 
     def hurries(self) -> bool:
         """Returns whether something waits for what the others do."""
@@ -158,24 +166,25 @@ class FleetMember:
     def agree(self, snapshot: Snapshot, own: str, facts: ModelState, served: str, check: Callable[[], None]) -> Agreed:
         """See Agreement."""
         name = snapshot.id
-        if not self._may_show(name, own):
+        shown = self._shown(name, own)
+        if shown is None:
             self._staged = name
             self._waits_for = f"{snapshot.name} is staged, and served once the other replicas have it"
             try:
-                self._wait_for_others(snapshot, own, facts, served, check)
+                shown = self._wait_for_others(snapshot, own, facts, served, check)
                 self._showing = name
             finally:
                 self._staged = self._waits_for = ""
-        return self._agreed(name)
+        return self._agreed(name, *shown)
 
     def _wait_for_others(
         self, snapshot: Snapshot, own: str, facts: ModelState, served: str, check: Callable[[], None]
-    ) -> None:
+    ) -> tuple[Served, float]:
         began = time.monotonic()
         is_reported, try_at = False, 0.0
         self._hurry()
         try:
-            while not self._may_show(snapshot.id, own):
+            while (shown := self._shown(snapshot.id, own)) is None:
                 check()
                 now = time.monotonic()
                 if now >= try_at:
@@ -192,6 +201,7 @@ class FleetMember:
                         try_at = now + _SLOW_S
                 with self._changed:
                     self._changed.wait(_QUICK_S)
+            return shown
         except BaseException:
             self._withdraw(is_reported)
             raise
@@ -362,21 +372,22 @@ class FleetMember:
         default = self.model.default
         return "" if default is None else default.view.current.id
 
-    def _may_show(self, name: str, own: str) -> bool:
-        """Returns whether a staged snapshot may be served now. Raises Outdated, FleetRefused."""
-        head = self._head
+    def _shown(self, name: str, own: str) -> tuple[Served, float] | None:
+        """Returns under what, and from when on, a snapshot may be served; None while it waits for other replicas.
+
+        Raises Outdated, FleetRefused.
+        """
+        with self._changed:
+            head, at = self._head, self._switch_at
         found = "no" if head is None else standing(head, name, own)
         if found == "refused":
             assert head is not None
             raise FleetRefused(f"no replica serves it: {'; '.join(head.served.refused[name])}")
-        if found == "no":
+        if found == "no" or head is None:
             raise Outdated
-        return found == "show"
+        return (head.served, at) if found == "show" else None
 
-    def _agreed(self, name: str) -> Agreed:
-        head = self._head
-        assert head is not None
-        served = head.served
+    def _agreed(self, name: str, served: Served, at: float) -> Agreed:
         if name not in (served.snapshot, trial_of(served)):
             return Agreed()  # a step on the way
 
@@ -388,7 +399,7 @@ class FleetMember:
             self._showing = ""
             self._obeyed, self._lost_at, self.model.anew = served, None, False
 
-        return Agreed(install, self._switch_at, done)
+        return Agreed(install, at, done)
 
     def _settled(self) -> Served:
         """Returns what all serve, once this replica serves it too. Raises Unavailable."""

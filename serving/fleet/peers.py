@@ -28,10 +28,16 @@ class Peers:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="emberline-peers")
         self._asked: dict[str, tuple[float, Future[Health]]] = {}
         self._known: dict[str, Health] = {}
+        # Replicas, by when they wrote their object, that had ended by then.
+        self._gone: set[tuple[str, int]] = set()
 
     def close(self) -> None:
         """Ends the threads; requests that are under way are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def known(self, replicas: Iterable[Replica]) -> dict[str, Health]:
+        """Returns those of the replicas that are gone, without asking: they have written nothing since."""
+        return {each.id: "gone" for each in replicas if (each.url, each.unix_ms) in self._gone}
 
     def health(self, replicas: Iterable[Replica]) -> dict[str, Health]:
         """Returns what is known by now, by id, and asks again where that is older than a second. Never waits."""
@@ -44,6 +50,8 @@ class Peers:
             if replica.url and (asked is None or (asked[1].done() and now - asked[0] > _AGAIN_S)):
                 self._asked[replica.url] = (now, self._pool.submit(ask, replica.url))
             found[replica.id] = self._known.get(replica.url, "unknown")
+            if found[replica.id] == "gone":
+                self._gone.add((replica.url, replica.unix_ms))
         return found
 
     def wait(self, replicas: Iterable[Replica], timeout_s: float = 2 * _TIMEOUT_S) -> dict[str, Health]:
