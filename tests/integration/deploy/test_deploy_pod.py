@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import ssl
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from emberline.cli import tokens
+from tests.integration.serving.certificates import make_ca, make_certificate
 from tests.support.deployment import manifests
-from tests.support.deployment.manifests import KUBERNETES, Object, one
+from tests.support.deployment.manifests import Object, one
 from tests.support.deployment.pod import Container, skip_where_it_cannot_run
 from tests.support.server_process import free_ports
 
@@ -22,19 +27,20 @@ pytestmark = pytest.mark.slow
 class Replica:
     """The container of the StatefulSet over a bucket of this machine, with volumes that outlive it."""
 
-    def __init__(self, bucket: str, folder: Path) -> None:
-        objects = manifests.rendered(KUBERNETES / "base")
+    def __init__(self, bucket: str, folder: Path, *components: str) -> None:
+        objects = manifests.with_components(folder / "overlay", *components)
         self.pod: Object = one(objects, "StatefulSet")["spec"]["template"]["spec"]
         (self.container,) = self.pod["containers"]
         self.ports = free_ports(3)
-        self.variables = {**manifests.environment(self.container, objects), "POD_IP": "127.0.0.1"}
+        self.variables = manifests.environment(self.container, objects)
         self.command = manifests.arguments(self.container, self.variables)
         self.volumes = {name: folder / name for name in ("ssd", "scratch")}
         # What differs from the manifest: a bucket that needs no network, nothing that others can reach, no long wait.
-        self.command = [
-            each.replace("--drain-delay=10", "--drain-delay=1").replace(":8000", f":{self.ports[0]}")
-            for each in self.command
-        ]
+        self.command = [each.replace("--drain-delay=10", "--drain-delay=0.2") for each in self.command]
+        self.url = f"{self.variables['REPLICA_SCHEME']}://127.0.0.1:{self.ports[0]}"
+        self.variables["EMBERLINE_REPLICA_URL"] = self.url
+        #: Who signed the server's certificate.
+        self.authority: Path | None = None
         self.container["volumeMounts"].append({"name": "bucket", "mountPath": "/bucket"})
         # Members of a fleet write into the bucket.
         self.volumes["bucket"] = shutil.copytree(bucket.removeprefix("file://"), folder / "bucket")
@@ -51,30 +57,60 @@ class Replica:
         line = command or [*self.command, *(each for pair in ports for each in pair)]
         return Container(self.pod, self.container, self.volumes, line, self.variables, log)
 
+    def mount_secret(self, volume: str, **files: Path) -> None:
+        """Lays files as the kubelet lays those of a Secret: links to a folder that is exchanged as a whole."""
+        folder = self._folder / volume
+        (folder / "..first").mkdir(parents=True)
+        (folder / "..data").symlink_to("..first")
+        for name, path in files.items():
+            key = name.replace("_", ".")
+            kept = folder / "..first" / key
+            shutil.copy(path, kept)
+            os.chown(kept, 0, self.pod["securityContext"]["fsGroup"])
+            kept.chmod(0o440)
+            (folder / key).symlink_to(f"..data/{key}")
+        self.volumes[volume] = folder
+
+    def ask(self, path: str, *, port: int = 0, token: str = "") -> str:
+        """Returns the answer to a GET. Raises OSError, HTTPError for a refusal."""
+        scheme = self.url.partition(":")[0]
+        request = urllib.request.Request(f"{scheme}://127.0.0.1:{self.ports[port]}{path}")
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        context = ssl.create_default_context(cafile=self.authority) if scheme == "https" else None
+        with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+            return str(answer.read().decode())
+
     def wait_until_ready(self, container: Container) -> None:
-        path = self.container["readinessProbe"]["httpGet"]["path"]
+        probe = self.container["readinessProbe"]["httpGet"]
+        assert probe.get("scheme", "HTTP").lower() == self.url.partition(":")[0]
         deadline = time.monotonic() + 60
         while True:
             assert container.is_running, container.log.read_text()[-3000:]
             assert time.monotonic() < deadline, container.log.read_text()[-3000:]
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.ports[0]}{path}", timeout=5).close()
+                self.ask(probe["path"])
                 return
             except OSError:
                 time.sleep(0.05)
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[2]}/metrics") as page:
-            lines = page.read().decode().splitlines()
+        lines = self.ask("/metrics", port=2).splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
 @pytest.fixture
-def replica(bucket: str, tmp_path: Path) -> Replica:
+def place(tmp_path: Path) -> Path:
+    """A folder that the user of a container can see."""
     skip_where_it_cannot_run()
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
-    return Replica(bucket, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def replica(bucket: str, place: Path) -> Replica:
+    return Replica(bucket, place)
 
 
 def test_a_replica_serves_drains_and_finds_its_volume_again(replica: Replica) -> None:
@@ -86,10 +122,8 @@ def test_a_replica_serves_drains_and_finds_its_volume_again(replica: Replica) ->
         (token,) = (replica.volumes["scratch"] / "cache" / "emberline" / "tokens").iterdir()
         assert (token.stat().st_uid, token.stat().st_mode & 0o777) == (10001, 0o600)
         # As by `kubectl exec`.
-        for order in ("pause", "resume"):
-            url = f"http://127.0.0.1:{replica.ports[0]}"
-            with replica.start(["emberline", order, "tiny", "--url", url]) as operator:
-                assert operator.wait() == 0, operator.log.read_text()[-3000:]
+        with replica.start(["emberline", "pause", "tiny", "--url", replica.url]) as operator:
+            assert operator.wait() == 0, operator.log.read_text()[-3000:]
         assert container.terminate() == 0, container.log.read_text()[-3000:]
     assert not token.exists()
     with replica.start() as container:
@@ -106,3 +140,22 @@ def test_rows_are_read_by_threads_where_io_uring_is_denied(replica: Replica) -> 
     found = container.log.read_text()
     said = json.loads(found[found.index("{") :])
     assert said["cold reads"]["value"] == "a pool of threads: the kernel refuses io_uring"
+
+
+def test_with_tls_and_tokens_probes_need_no_token_and_all_others_do(bucket: str, place: Path) -> None:
+    replica = Replica(bucket, place, "access-tls")
+    authority = make_ca(place)
+    certificate = make_certificate(authority, place, "emberline")
+    replica.authority = authority.certificate
+    replica.mount_secret("tls", tls_crt=certificate.certificate, tls_key=certificate.key)
+    made = CliRunner().invoke(
+        tokens.command, ["new", "--name", "prometheus", "--role", "read", "--access", str(place / "access.yaml")]
+    )
+    replica.mount_secret("access", access_yaml=place / "access.yaml")
+    with replica.start() as container:
+        replica.wait_until_ready(container)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            replica.ask("/metrics", port=2)
+        assert "emberline_ready 1" in replica.ask("/metrics", port=2, token=made.stdout.split()[0])
+        assert container.terminate() == 0, container.log.read_text()[-3000:]
+    assert "WARNING" not in container.log.read_text()

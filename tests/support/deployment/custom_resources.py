@@ -47,6 +47,7 @@ def _resource(api_version: str, kind: str, spec: Schema) -> tuple[tuple[str, str
     return (api_version, kind), schema
 
 
+_KEY = closed("name key", name=TEXT, key=TEXT)
 _POLICY = closed("type value periodSeconds", type={"enum": ["Pods", "Percent"]}, value=NUMBER, periodSeconds=NUMBER)
 _RULES = closed("policies", stabilizationWindowSeconds=NUMBER, policies=several(_POLICY))
 _WINDOW = closed(stabilizationWindowSeconds=NUMBER)
@@ -62,7 +63,16 @@ SCHEMAS: dict[tuple[str, str], Schema] = dict(
                 jobLabel=TEXT,
                 selector=SELECTOR,
                 endpoints=several(
-                    closed("port", port=TEXT, path=TEXT, interval=DURATION, scrapeTimeout=DURATION, scheme=TEXT)
+                    closed(
+                        "port",
+                        port=TEXT,
+                        path=TEXT,
+                        interval=DURATION,
+                        scrapeTimeout=DURATION,
+                        scheme={"enum": ["http", "https"]},
+                        tlsConfig=closed("ca", serverName=TEXT, ca=closed("secret", secret=_KEY)),
+                        authorization=closed("credentials", credentials=_KEY),
+                    )
                 ),
             ),
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from tests.support.deployment.programs import ROOT, check, program
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
-COMPONENTS = ("autoscaling-hpa", "autoscaling-keda", "monitoring", "node-mirror")
 # Of an example pod.
 POD_FIELDS = {"metadata.name": "emberline-0", "status.podIP": "10.1.2.3"}
 
@@ -65,22 +63,25 @@ def environment(container: Object, objects: Sequence[Object]) -> dict[str, str]:
     for each in container.get("envFrom", ()):
         found |= one(objects, "ConfigMap", each["configMapRef"]["name"])["data"]
     for each in container.get("env", ()):
-        found[each["name"]] = (
-            each["value"] if "value" in each else POD_FIELDS[each["valueFrom"]["fieldRef"]["fieldPath"]]
-        )
+        value = each["value"] if "value" in each else POD_FIELDS[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        found[each["name"]] = _expanded(value, found)
     return found
 
 
 def arguments(container: Object, variables: Mapping[str, str]) -> list[str]:
     """Returns the command line after the image's entry point, with $(NAME) as Kubernetes expands it."""
     line = [*container.get("command", ["emberline", "serve"]), *container.get("args", ())]
-    text = json.dumps(line)
-    for name, value in variables.items():
-        text = text.replace(f"$({name})", value)
-    assert "$(" not in text, f"a variable that the container does not have: {text}"
-    return list(json.loads(text))
+    return [_expanded(each, variables) for each in line]
 
 
 def selects(labels: Mapping[str, str], of: Object) -> bool:
     """Returns whether matchLabels select an object."""
     return bool(labels) and labels.items() <= of["metadata"].get("labels", {}).items()
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """Returns a text with $(NAME) as Kubernetes expands it. Fails for a variable that is not there, or not yet."""
+    for name, value in variables.items():
+        text = text.replace(f"$({name})", value)
+    assert "$(" not in text, f"a variable that the container does not have: {text}"
+    return text

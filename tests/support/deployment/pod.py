@@ -25,8 +25,6 @@ from tests.support.deployment import seccomp
 from tests.support.deployment.manifests import Object
 from tests.support.deployment.programs import ROOT
 
-_SYSTEM = ("/usr", "/etc")
-
 
 class Container:
     """A process that runs for the length of a `with` block."""
@@ -108,7 +106,9 @@ def skip_where_it_cannot_run() -> None:
 def _root() -> list[str]:
     """Returns the commands that make a root folder of the system's programs, Python and this checkout."""
     lines = ["mount -t tmpfs -o mode=755 tmpfs $ROOT", "mkdir -p $ROOT/{proc,dev,tmp} $ROOT/home/emberline"]
-    for path in (*_SYSTEM, sys.base_prefix, str(ROOT)):
+    # A copy of /etc, because volumes are mounted below it.
+    lines.append("cp -a /etc $ROOT/etc")
+    for path in ("/usr", sys.base_prefix, str(ROOT)):
         if path == sys.base_prefix and path.startswith("/usr"):
             continue
         lines.append(f"mkdir -p $ROOT{path} && mount --bind {path} $ROOT{path} && mount -o remount,ro,bind $ROOT{path}")

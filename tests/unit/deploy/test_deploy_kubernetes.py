@@ -24,7 +24,8 @@ VARIANTS = [
     (),
     ("autoscaling-hpa", "monitoring"),
     ("autoscaling-keda", "monitoring", "node-mirror"),
-    ("node-mirror",),
+    ("monitoring", "access-tls"),
+    ("node-mirror", "access-tls"),
 ]
 
 
@@ -64,7 +65,7 @@ def test_every_component_is_tried_and_every_file_is_rendered() -> None:
     assert there == {name for variant in VARIANTS for name in variant}
     for folder in [KUBERNETES / "base", EXAMPLE, *(KUBERNETES / "components").iterdir()]:
         (lines,) = manifests.read(folder / "kustomization.yaml")
-        named = {"kustomization.yaml", "prometheus-adapter.yaml", *lines["resources"]}
+        named = {"kustomization.yaml", "prometheus-adapter.yaml", *lines.get("resources", ())}
         named |= {patch["path"] for patch in lines.get("patches", ()) if "path" in patch}
         assert {path.name for path in folder.iterdir()} <= named, folder
 
@@ -88,6 +89,26 @@ def test_the_server_listens_where_the_manifests_say(base: list[Object]) -> None:
         for port in service["spec"]["ports"]:
             assert PORTS[port["targetPort"]] == port["port"]
             assert port["name"] == port["targetPort"]
+
+
+def test_whoever_asks_a_server_asks_as_it_answers(objects: list[Object]) -> None:
+    config, container = serves(objects)
+    is_tls = config.tls_certificate is not None
+    assert is_tls == (config.access_file is not None)
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[name]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if is_tls else "HTTP")
+    for each in objects:
+        if each["kind"] == "Service":
+            protocols = {port["name"]: port.get("appProtocol") for port in each["spec"]["ports"]}
+            assert protocols["http"] == protocols.get("metrics", protocols["http"]) == ("https" if is_tls else "http")
+            assert protocols["grpc"] == (None if is_tls else "kubernetes.io/h2c")
+        if each["kind"] == "ServiceMonitor":
+            (endpoint,) = each["spec"]["endpoints"]
+            assert ("authorization" in endpoint) == ("tlsConfig" in endpoint) == is_tls
+            assert endpoint.get("scheme", "http") == ("https" if is_tls else "http")
+    files = [path for path in (config.tls_certificate, config.tls_key, config.access_file) if path is not None]
+    mounts = {Path(each["mountPath"]): each for each in container["volumeMounts"]}
+    assert all(mount_of(path, mounts)["readOnly"] for path in files)
 
 
 def test_services_budget_and_policy_select_the_pods(objects: list[Object]) -> None:
@@ -121,7 +142,8 @@ def test_replicas_of_a_bucket_are_a_fleet(objects: list[Object]) -> None:
     assert config.fleet == (config.repository_url is not None)
     if config.fleet:
         assert config.replica_id == manifests.POD_FIELDS["metadata.name"]
-        assert config.replica_url == f"http://{manifests.POD_FIELDS['status.podIP']}:{config.http_port}"
+        scheme = "http" if config.tls_certificate is None else "https"
+        assert config.replica_url == f"{scheme}://{manifests.POD_FIELDS['status.podIP']}:{config.http_port}"
         policy = one(objects, "NetworkPolicy")["spec"]
         to_each_other = {
             port["port"] for rule in policy["egress"] for port in rule["ports"] if _selects_all(rule, policy)
