@@ -41,6 +41,7 @@ class Replicas:
                 "metrics_port": 0,
                 "open_admin": True,
                 "drain_delay_s": 0,
+                "poll_s": 0.25,
             }
             config = ServerConfig(
                 model_repository=self.url,
