@@ -44,6 +44,8 @@ def _segment_prefix(value: str) -> str:
     return value
 
 
+_REPLICA_URL = re.compile(r"https?://[^/\s@?#]+/?")
+
 LocalPath = Annotated[Path, BeforeValidator(_local)]
 SegmentPrefix = Annotated[str, AfterValidator(_segment_prefix)]
 
@@ -78,9 +80,9 @@ class ServerConfig(BaseModel):
     #: True if the replicas of the repository, which lies in an object store, serve one snapshot and switch together.
     fleet: bool = False
     #: The name of this replica in its fleet; None: the host's name and the HTTP port.
-    replica_id: Annotated[str, Field(pattern=REPLICA_PATTERN)] | None = None
+    replica_id: str | None = None
     #: Where the other replicas ask whether it is ready, such as http://10.0.0.7:8000; None: this machine's address.
-    replica_url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$")] | None = None
+    replica_url: str | None = None
     #: Replicas that answer requests and cannot take a snapshot, beyond which the others wait for them.
     max_unavailable: Annotated[int, Field(ge=0, le=100_000)] = 1
     #: Names of the models to serve; all of the repository when empty.
@@ -149,7 +151,13 @@ class ServerConfig(BaseModel):
     def _of_a_fleet(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("fleet") is False:
             raise ValueError("it goes with fleet")
-        return value
+        if info.field_name == "replica_id" and value is not None and not re.fullmatch(REPLICA_PATTERN, value):
+            raise ValueError("expected 1 to 128 letters, digits, '_', '-' and '.', a letter or digit first")
+        if info.field_name == "replica_url" and value is not None and not _REPLICA_URL.fullmatch(value):
+            raise ValueError(
+                "expected http://HOST:PORT or https://HOST:PORT without a path, such as http://10.0.0.7:8000"
+            )
+        return value.rstrip("/") if value is not None else None
 
     @field_validator("open_admin")
     @classmethod
