@@ -48,6 +48,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "mirror",
         "replica",
         "fleet",
+        "scaling",
         "zoo",
         "features",
         "engine",
