@@ -68,7 +68,7 @@ server.serve_forever()
 
 @dataclass(frozen=True)
 class Asked:
-    """What a store was asked since it runs: (method, kind of object, status) -> requests, and bytes of the answers."""
+    """Counts what a store was asked, by (method, kind of object, status): requests, and bytes of the answers."""
 
     requests: Counter[tuple[str, str, str]]
     answered: Counter[tuple[str, str, str]]

@@ -41,7 +41,7 @@ DELTA_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """What is published, and how replicas follow it. Raises ValueError for values that mean nothing."""
+    """Says what is published, and how replicas follow it. Raises ValueError for values that mean nothing."""
 
     replicas: int = 100
     rows: float = 1e9
@@ -57,7 +57,7 @@ class Load:
     keep_deltas: int = 32
     poll_s: float = 1.0
     latency_ms: float = 20.0
-    #: Bytes a second that a replica takes from the store, at most: its network card, or its mirror.
+    #: Bytes a second that a replica takes from the store, at most: its network, or its mirror.
     replica_gbit: float = 10.0
     #: What the store gives all replicas together, and the disk and the DRAM for the index of one.
     store_gbit: float = 100.0
@@ -91,7 +91,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Costs:
-    """What follows for all replicas together unless something else is said."""
+    """Holds what follows from a load, for all replicas together unless something else is said."""
 
     gets_idle_h: float
     gets_delta: float

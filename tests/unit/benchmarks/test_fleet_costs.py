@@ -1,4 +1,4 @@
-"""What fleet_model computes, beside plain counting, real files, and the tables of docs/scaling.md."""
+"""Compares what fleet_model computes with plain counting, real files, and the tables of docs/scaling.md."""
 
 from __future__ import annotations
 
