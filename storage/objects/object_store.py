@@ -29,6 +29,8 @@ _CONNECT_S, _REQUEST_S = 5, 60
 # A store that answers 5xx is asked again for this long; whoever reads asks again at the next look anyway.
 _RETRY_S = 30
 _RETRIES = 1000
+# What S3, Azure and Google Cloud Storage say where there is no such bucket or container.
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 # Writers of one object that may be first, one after the other.
 _EDITS = 100
 # Files beyond this go up in several pieces.
@@ -254,7 +256,7 @@ class ObjectStore:
         try:
             return self._requests.ask(request)
         except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
+            if any(each in str(error) for each in _NO_BUCKET):
                 raise ObjectStoreError(f"{self.url}: there is no such bucket") from None
             raise NotFound(f"{self.url}/{key} is not there") from None
         except FailedRequest as error:

@@ -50,6 +50,12 @@ def store_url(s3: str) -> Iterator[str]:
     ObjectStore(url).delete(keys_of(url))
 
 
+def cut_off(patch: pytest.MonkeyPatch) -> None:
+    """Makes stores that are opened from now on unreachable."""
+    patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    patch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:9/devstoreaccount1")
+
+
 def keys_of(url: str) -> list[str]:
     """Returns the keys of all objects, in order."""
     import obstore

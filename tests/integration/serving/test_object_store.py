@@ -15,6 +15,7 @@ from storage.errors import ObjectStoreError
 from storage.objects import ObjectStore
 from storage.objects.published import PublishedModel
 from tests.integration.serving.planted import NAME, Planted, World, ask, check_answer
+from tests.support.object_store import cut_off
 
 
 class Remote:
@@ -125,7 +126,7 @@ def test_a_server_outlives_its_store(remote: Remote, monkeypatch: pytest.MonkeyP
     remote.reaches(first)
     remote.stop()
     with monkeypatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        cut_off(patch)
         server = remote.start()
         remote.reaches(first)
         assert server.repository.is_ready()
@@ -139,7 +140,7 @@ def test_a_server_outlives_its_store(remote: Remote, monkeypatch: pytest.MonkeyP
 
 
 def test_a_server_without_a_copy_says_why_it_cannot_start(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    cut_off(monkeypatch)
     with pytest.raises(ObjectStoreError, match=r"models.json: cannot read it now: "):
         remote.start()
 
