@@ -1,53 +1,127 @@
-"""Starts servers of one fleet in this process, and makes replica objects and heads of a fleet that is larger."""
+"""Runs servers of one fleet in this process, and makes replica objects and heads of a fleet that is larger."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from benchmarks.counted_store import Asked, CountedStore
+from benchmarks.delta_world import DeltaWorld
 from serving import Server, ServerConfig
+from storage.objects import ObjectStore
 from storage.objects.fleet import Replica
 from storage.objects.head import DeltaObject, Head, Leaving, VersionObject
+from storage.objects.published import PublishedModel
 from storage.objects.served import Served
 
 NAME = "ranker"
-_WAIT_S = 60.0
+ROWS = 20_000
+# Until what a snapshot costs afterwards has been asked, too.
+REST_S = 3.0
+_WAIT_S = 90.0
 
 
-def start_server(url: str, folder: Path, name: str) -> Server:
-    """Starts a replica of the repository at `url`, whose copy and store lie in `folder`."""
-    config = ServerConfig.model_validate(
-        {
-            "model_repository": url,
-            "mirror_dir": folder / "copy",
-            "store": folder / "store",
-            "fleet": True,
-            "replica_id": name,
-            "http_port": 0,
-            "grpc_port": 0,
-            "metrics_port": 0,
-            "drain_delay_s": 0,
-        }
+@dataclass(frozen=True)
+class Taken:
+    """Says what a snapshot cost a fleet, its publisher included."""
+
+    asked: Asked
+    #: Seconds from the end of its publishing until all serve it, and in which `asked` was asked.
+    served_s: float
+    span_s: float
+    #: Bytes of its files.
+    bytes: int
+
+
+class RunningFleet:
+    """Servers that serve one model as a fleet, and its publisher."""
+
+    def __init__(self, store: CountedStore, folder: Path, count: int) -> None:
+        self._store = store
+        self._world = DeltaWorld(folder / "made", NAME, ROWS)
+        self._model = PublishedModel(ObjectStore(store.url), NAME)
+        self._model.put(self._world.version)
+        self.servers: list[Server] = []
+        try:
+            for number in range(count):
+                self.servers.append(_server(store.url, folder / f"replica{number}", f"r{number}"))
+                self.servers[-1].start()
+            self._wait_until_served()
+        except BaseException:
+            self.close()
+            raise
+        time.sleep(REST_S)
+
+    def close(self) -> None:
+        """Stops the servers."""
+        for server in self.servers:
+            server.stop()
+
+    def idle(self, seconds: float) -> Asked:
+        """Returns what is asked while nothing is published."""
+        before = self._store.asked()
+        time.sleep(seconds)
+        return self._store.asked() - before
+
+    def take(self, kind: Literal["delta", "cumulative", "version"], changed: int) -> Taken:
+        """Publishes a snapshot in which so many rows have changed, and waits until all serve it."""
+        if changed:
+            self._world.change(changed)
+        folder = self._world.publisher.publish(kind)
+        before, began = self._store.asked(), time.monotonic()
+        self._model.put(folder)
+        published = time.monotonic()
+        self._wait_until_served()
+        served_s = time.monotonic() - published
+        time.sleep(REST_S)
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        return Taken(self._store.asked() - before, served_s, time.monotonic() - began, size)
+
+    def _wait_until_served(self) -> None:
+        newest = self._world.publisher.lineage.newest
+        assert newest is not None
+        deadline = time.monotonic() + _WAIT_S
+        while not all(_served(server) == newest.snapshot for server in self.servers):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{newest.name} is not served by all after {_WAIT_S:g} s")
+            time.sleep(0.005)
+
+
+@contextmanager
+def running_fleet(store: CountedStore, folder: Path, count: int) -> Iterator[RunningFleet]:
+    """Runs a fleet of so many servers while the context is open. folder: where their copies and stores lie."""
+    fleet = RunningFleet(store, folder, count)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+def _server(url: str, folder: Path, name: str) -> Server:
+    return Server(
+        ServerConfig.model_validate(
+            {
+                "model_repository": url,
+                "mirror_dir": folder / "copy",
+                "store": folder / "store",
+                "fleet": True,
+                "replica_id": name,
+                "http_port": 0,
+                "grpc_port": 0,
+                "metrics_port": 0,
+                "drain_delay_s": 0,
+            }
+        )
     )
-    server = Server(config)
-    server.start()
-    return server
 
 
-def served_by(server: Server) -> str:
-    """Returns the snapshot that a server answers from; "" for none."""
+def _served(server: Server) -> str:
     served = server.repository.snapshots(NAME)["served"]
     return str(served["id"]) if isinstance(served, dict) else ""
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Waits until `holds` does. Raises AssertionError after a minute. what: named in the error."""
-    deadline = time.monotonic() + _WAIT_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} is not served by all after {_WAIT_S:g} s")
-        time.sleep(0.005)
 
 
 def replica_object(number: int) -> Replica:
