@@ -107,7 +107,7 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 
 storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; faults of a fleet behind HAProxy
 	$(PY) -m tests.faults.storm --sample $(SAMPLE) --jobs $(JOBS)
-	$(PY) -m tests.faults.fleet faults rolling storm --trials 2 --outage 5
+	$(PY) -m tests.faults.fleet faults rollback storm --trials 2 --outage 5
 
 soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and compactions for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)

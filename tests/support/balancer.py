@@ -39,6 +39,7 @@ class Balancer:
         for place, (http, grpc) in enumerate(replicas):
             for port, own in ((8000, http), (8001, grpc)):
                 text = text.replace(f"10.0.0.1{place + 1}:{port}", f"127.0.0.1:{own}")
+            text = re.sub(rf"(server {NAMES[place]} .* check port) 8000", rf"\g<1> {http}", text)
         return re.sub(r"\n    server \S+ 10\..*", "", text)
 
     def states(self) -> dict[str, str]:

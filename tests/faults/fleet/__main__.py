@@ -21,15 +21,13 @@ from pathlib import Path
 from tests.faults.fleet.measures import MEASURES, measure
 from tests.faults.fleet.replicas import has_fleet_mode
 from tests.faults.fleet.storm import storm
-from tests.faults.fleet.trials import FAULTS, run
-
-ALL_FAULTS = FAULTS[:9]
+from tests.faults.fleet.trials import FAULTS, SCENARIOS, run
 
 
 def main() -> int:
     """Runs the scenarios that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", nargs="+", choices=["faults", *FAULTS, *MEASURES, "storm"])
+    parser.add_argument("scenario", nargs="+", choices=["faults", *SCENARIOS, *MEASURES, "storm"])
     parser.add_argument("--trials", type=int, default=3, help="of each scenario; deltas, for what is measured")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--outage", type=float, default=30.0, help="seconds for which the store answers 503")
@@ -37,7 +35,7 @@ def main() -> int:
     options = parser.parse_args()
     print(f"{'with' if has_fleet_mode() else 'without'} fleet mode, seed {options.seed}", flush=True)
     work = Path(os.path.realpath(options.keep or tempfile.mkdtemp(prefix="fleet-")))
-    names = [name for given in options.scenario for name in (ALL_FAULTS if given == "faults" else [given])]
+    names = [name for given in options.scenario for name in (FAULTS if given == "faults" else [given])]
     violated = sum(_run(name, work / name, options) for name in names)
     if violated:
         print(f"{violated} violations; logs in {work}")

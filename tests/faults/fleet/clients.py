@@ -117,13 +117,13 @@ class Seen:
     #: By replica, when the first and the last answer from a snapshot came, in seconds of the monotonic clock.
     first: dict[str, dict[str, float]] = field(default_factory=dict)
     last: dict[str, dict[str, float]] = field(default_factory=dict)
-    #: Answers older than one that the same caller had already, with their names.
+    #: Answers older than one that the same caller had already.
     older: list[str] = field(default_factory=list)
 
     @property
     def violations(self) -> list[str]:
         """Everything that must not be."""
-        return [*self.wrong, *self.failed]
+        return [*self.wrong, *self.failed, *self.older]
 
 
 class Clients:
@@ -156,7 +156,13 @@ class Clients:
     def alternating(self, *, through_balancer: bool, pause_s: float = 0.0) -> Self:
         """Adds one caller with one request at a time, to one replica after the other, and counts older answers."""
         ports = [self.fleet.balancer.http_port] if through_balancer else [*map(self.fleet.port, self.fleet.names)]
-        self._threads.append(threading.Thread(target=self._alternate, args=(ports, pause_s)))
+        self._threads.append(threading.Thread(target=self._alternate, args=(ports, pause_s, False)))
+        return self
+
+    def monotonic(self, *, pause_s: float = 0.004) -> Self:
+        """Adds a caller of the balancer that asks for no answer older than those it has."""
+        ports = [self.fleet.balancer.http_port]
+        self._threads.append(threading.Thread(target=self._alternate, args=(ports, pause_s, True)))
         return self
 
     def take(self) -> Seen:
@@ -199,15 +205,16 @@ class Clients:
                 time.sleep(pause_s)
         caller.close()
 
-    def _alternate(self, ports: list[int], pause_s: float) -> None:
+    def _alternate(self, ports: list[int], pause_s: float, asks: bool) -> None:
         callers = [HttpCaller(port) for port in ports]
         newest, turn = 0, 0
+        headers: dict[str, str] = {}
         while not self._stop.is_set():
             turn += 1
             request = self._requests[turn % len(self._requests)]
             caller = callers[turn % len(callers)]
             try:
-                answer = caller.ask(request)
+                answer = caller.ask(request, **headers)
             except Exception as error:
                 caller.close()
                 self._fail(error)
@@ -218,6 +225,7 @@ class Clients:
                 with self._lock:
                     self.seen.older.append(f"{answer.snapshot} after {newest - place} newer")
             newest = max(newest, place)
+            headers = {"Emberline-Min-Snapshot": answer.snapshot} if asks else {}
             if pause_s:
                 time.sleep(pause_s)
         for caller in callers:

@@ -15,7 +15,9 @@ from storage.errors import CheckpointError, NotFound, ObjectStoreError
 from storage.objects import ObjectStore
 from storage.objects.published import PublishedModel
 from tests.faults.fleet.replicas import Fleet
+from tests.faults.fleet.stores import ForgettingStore, ShorteningStore
 from tests.integration.serving.planted import NAME, Planted
+from tests.support.faulty_proxy import Fault as StoreFault
 from tests.support.object_store import DyingStore
 
 #: Does a fault, and returns what it did in a few words. It may leave servers dead.
@@ -28,13 +30,13 @@ _WRITES = 9
 def kill_holder(fleet: Fleet, rng: np.random.Generator) -> str:
     """Kills the server that decides for all, some time after something was published."""
     fleet.publish()
-    pause = float(rng.uniform(0.0, 1.6))
+    name = fleet.holder(within_s=2.0)
+    pause = float(rng.uniform(0.0, 0.8))
     time.sleep(pause)
-    name = fleet.holder()
     fleet.kill(name)
     fleet.publish()
     time.sleep(float(rng.uniform(0.0, 2.0)))
-    return f"{name} died {pause:.2f} s after a delta"
+    return f"{name} died {pause:.2f} s after it took the lease"
 
 
 def kill_stager(fleet: Fleet, rng: np.random.Generator) -> str:
@@ -47,6 +49,46 @@ def kill_stager(fleet: Fleet, rng: np.random.Generator) -> str:
     if rng.random() < 0.5:
         fleet.publish()
     return f"{name} died {pause:.2f} s after a delta"
+
+
+def kill_two(fleet: Fleet, rng: np.random.Generator) -> str:
+    """Kills two servers at once while they take a delta."""
+    fleet.publish()
+    pause = float(rng.uniform(0.0, 1.6))
+    time.sleep(pause)
+    names = [str(name) for name in rng.choice(fleet.names, 2, replace=False)]
+    for name in names:
+        fleet.kill(name)
+    fleet.publish()
+    return f"{' and '.join(names)} died {pause:.2f} s after a delta"
+
+
+def new_server(fleet: Fleet, rng: np.random.Generator) -> str:
+    """Replaces a server by one that has nothing on its disk, while deltas are published."""
+    name = fleet.any_name()
+    fleet.publish()
+    fleet.kill(name)
+    fleet.forget(name)
+    starting = threading.Thread(target=fleet.start, args=(name,))
+    starting.start()
+    count = 0
+    while starting.is_alive():
+        fleet.publish()
+        count += 1
+        time.sleep(float(rng.uniform(0.2, 1.5)))
+    starting.join()
+    return f"{name} was replaced during {count} deltas"
+
+
+def cut_off(fleet: Fleet, rng: np.random.Generator) -> str:
+    """Lets one server reach the store no longer, while a delta is published."""
+    assert fleet.proxy is not None
+    fleet.publish()
+    kind: StoreFault = "hang" if rng.random() < 0.5 else "503"
+    with fleet.proxy.failing(kind, lambda method, path: True):
+        fleet.publish()
+        time.sleep(float(rng.uniform(2.0, 8.0)))
+    return f"{kind} for one server"
 
 
 def kill_child(fleet: Fleet, rng: np.random.Generator) -> str:
@@ -67,32 +109,6 @@ def kill_publisher(fleet: Fleet, rng: np.random.Generator) -> str:
 def forgotten_write(fleet: Fleet, rng: np.random.Generator) -> str:
     """Ends a publisher likewise, and the store forgets the write that it did last."""
     return _dying(fleet, rng, ForgettingStore)
-
-
-class ForgettingStore(DyingStore):
-    """Dies like DyingStore, and takes back the last write before that."""
-
-    def create(self, key: str, data: bytes) -> str:
-        tag = super().create(key, data)
-        self._undo = lambda: ObjectStore.delete(self, [key])
-        return tag
-
-    def replace(self, key: str, data: bytes, tag: str) -> str:
-        before = self.read(key)
-        new = super().replace(key, data, tag)
-        assert before is not None
-        self._undo = lambda: ObjectStore.replace(self, key, before.data, new)
-        return new
-
-    def upload(self, key: str, path: Path) -> None:
-        super().upload(key, path)
-        self._undo = lambda: ObjectStore.delete(self, [key])
-
-    _undo: Callable[[], object] = staticmethod(lambda: None)
-
-    def forget(self) -> None:
-        """Takes back the last write."""
-        self._undo()
 
 
 def _dying(fleet: Fleet, rng: np.random.Generator, kind: type[DyingStore]) -> str:
@@ -178,22 +194,13 @@ def truncated(fleet: Fleet, rng: np.random.Generator) -> str:
         return f"{len(fleet.proxy.met)} answers cut"
     parent = fleet.newest
     bad = fleet.change()
-    # Its own file, not the manifest's digest, is what differs.
-    data = max(
-        (path for path in bad.path.iterdir() if path.name != "manifest.json"), key=lambda path: path.stat().st_size
-    )
-    whole = data.read_bytes()
-    fleet.model.put(_shortened(bad, data, whole[: len(whole) // 2]))
+    files = sorted(path for path in bad.path.rglob("*") if path.is_file() and path.stat().st_size > 1)
+    name = files[int(rng.integers(0, len(files)))].name
+    PublishedModel(ShorteningStore(fleet.url, name), NAME).put(bad.path)
     time.sleep(float(rng.uniform(1.0, 3.0)))
-    assert not any(fleet.served(name) == bad.id for name in fleet.names), f"the truncated {bad.name} is served"
+    assert not any(fleet.served(each) == bad.id for each in fleet.names), f"the truncated {bad.name} is served"
     fleet.newest = parent
-    return f"{data.name} of {bad.name} cut to half"
-
-
-def _shortened(snapshot: Planted, data: Path, content: bytes) -> Path:
-    data.unlink()
-    data.write_bytes(content)
-    return snapshot.path
+    return f"{name} of {bad.name} cut to half"
 
 
 def switch(fleet: Fleet, rng: np.random.Generator) -> str:

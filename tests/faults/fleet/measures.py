@@ -114,7 +114,7 @@ def _alternate(running: Fleet, count: int, rng: np.random.Generator) -> tuple[st
         f"{count} switches: {direct} of {first.answers} answers older than one before, from replica to replica; "
         f"{balanced} of {second.answers} through the balancer"
     )
-    return text, [*first.violations, *second.violations]
+    return text, [*first.wrong, *first.failed, *second.wrong, *second.failed]
 
 
 def _idle(running: Fleet, count: int, rng: np.random.Generator) -> tuple[str, Sequence[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +46,7 @@ class Fleet:
     """Three servers, or as many as asked for. Publishing and control are for one thread.
 
     items: rows of the larger table. alone: the servers know nothing of each other. environments: what each of them has
-    in its environment. through_proxy: they reach the store through `proxy`.
+    in its environment. through_proxy: those that reach the store through `proxy`.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Fleet:
         items: int = 256,
         count: int = 3,
         alone: bool = False,
-        through_proxy: bool = False,
+        through_proxy: Sequence[str] = (),
         environments: Mapping[str, Mapping[str, str]] | None = None,
         arguments: Sequence[str] = (),
         changes: Sequence[tuple[str, str]] = (),
@@ -65,7 +67,7 @@ class Fleet:
         self.folder, self.url, self.names = folder, url, NAMES[:count]
         self.rng = np.random.default_rng(seed)
         self.world = World(folder / "made", items=items, seed=seed)
-        self.world.configure(retain_snapshots="8", min_snapshot_timeout_ms="2000")
+        self.world.configure(retain_snapshots="32", min_snapshot_timeout_ms="2000")
         self.model = PublishedModel(ObjectStore(url), NAME)
         #: Every snapshot that was published, by id, and its place in the order of publishing.
         self.snapshots: dict[str, Planted] = {}
@@ -77,8 +79,8 @@ class Fleet:
         if through_proxy:
             self.proxy = FaultyProxy(_store_port())
             stack.callback(self.proxy.close)
-            for environment in self._environments.values():
-                environment["AWS_ENDPOINT_URL"] = self.proxy.url
+            for name in through_proxy:
+                self._environments[name]["AWS_ENDPOINT_URL"] = self.proxy.url
         self.newest = self.note(self.world.publish())
         self.model.put_version(self.newest.path)
         self._ports = {name: _ports() for name in self.names}
@@ -121,6 +123,11 @@ class Fleet:
         """Returns whether the server's process runs."""
         return self.servers[name].process.poll() is None
 
+    def forget(self, name: str) -> None:
+        """Deletes what a server that has ended has on its disk."""
+        for kind in ("store", "mirror"):
+            shutil.rmtree(self.folder / f"{kind}-{name}", ignore_errors=True)
+
     def restart(self, name: str) -> None:
         """Stops a server as an operator does, and starts it again. The balancer may not have noticed yet."""
         self.servers[name].close()
@@ -141,15 +148,19 @@ class Fleet:
         for server in self.servers.values():
             server.kill()
 
-    def holder(self) -> str:
-        """Returns the server that holds the fleet's lease; any one where there is none."""
-        with contextlib.suppress(NotFound):
-            found = self.model.objects.read(f"{NAME}/lease.json")
-            assert found is not None
-            name = str(json.loads(found.data).get("holder", ""))
-            if name in self.names:
-                return name
-        return str(self.rng.choice(self.names))
+    def holder(self, within_s: float = 0.0) -> str:
+        """Returns the server that holds the fleet's lease, waiting for one; any server where there is none by then."""
+        deadline = time.monotonic() + within_s
+        while True:
+            with contextlib.suppress(NotFound):
+                found = self.model.objects.read(f"{NAME}/lease.json")
+                assert found is not None
+                lease = json.loads(found.data)
+                if lease.get("holder") in self.names and lease.get("until_unix_ms", 0) > time.time() * 1000:
+                    return str(lease["holder"])
+            if time.monotonic() >= deadline:
+                return self.any_name()
+            time.sleep(0.01)
 
     def any_name(self) -> str:
         """Returns the name of some server."""

@@ -45,7 +45,9 @@ class Trial:
 def options_of(scenario: str, folder: Path) -> dict[str, Any]:
     """Returns what the fleet of a scenario needs."""
     if scenario in ("store_5xx", "truncated"):
-        return {"through_proxy": True}
+        return {"through_proxy": NAMES}
+    if scenario == "cut_off":
+        return {"through_proxy": NAMES[1:2]}
     if scenario == "clocks":
         library = str(build(folder, CLOCK))
         return {
@@ -62,6 +64,9 @@ def fault_of(scenario: str, outage_s: float) -> Fault:
     found: Mapping[str, Fault] = {
         "kill_holder": faults.kill_holder,
         "kill_stager": faults.kill_stager,
+        "kill_two": faults.kill_two,
+        "new_server": faults.new_server,
+        "cut_off": faults.cut_off,
         "kill_child": faults.kill_child,
         "kill_publisher": faults.kill_publisher,
         "forgotten_write": faults.forgotten_write,
@@ -75,9 +80,13 @@ def fault_of(scenario: str, outage_s: float) -> Fault:
     return found[scenario]
 
 
+#: Faults after which nothing may be answered from an older snapshot to a caller who asks for that.
 FAULTS = (
     "kill_holder",
     "kill_stager",
+    "kill_two",
+    "new_server",
+    "cut_off",
     "kill_child",
     "kill_publisher",
     "forgotten_write",
@@ -86,8 +95,8 @@ FAULTS = (
     "truncated",
     "clocks",
     "rolling",
-    "rollback",
 )
+SCENARIOS = (*FAULTS, "rollback")
 
 
 def run(scenario: str, folder: Path, *, count: int, seed: int, outage_s: float, **options: Any) -> Iterator[Trial]:
@@ -100,7 +109,7 @@ def run(scenario: str, folder: Path, *, count: int, seed: int, outage_s: float, 
         place.mkdir(parents=True)
         with (
             fleet(place, seed=seed + number, **options_of(scenario, place), **options) as running,
-            Clients(running).behind_the_balancer() as clients,
+            _clients(running, scenario) as clients,
         ):
             while number < count:
                 trial = one(scenario, number, running, clients, fault, rng)
@@ -108,6 +117,11 @@ def run(scenario: str, folder: Path, *, count: int, seed: int, outage_s: float, 
                 yield trial
                 if trial.violations:
                     break
+
+
+def _clients(running: Fleet, scenario: str) -> Clients:
+    clients = Clients(running).behind_the_balancer()
+    return clients.monotonic() if scenario in FAULTS else clients
 
 
 def one(scenario: str, number: int, running: Fleet, clients: Clients, fault: Fault, rng: np.random.Generator) -> Trial:
