@@ -38,7 +38,7 @@ from serving.updates.steps import OnStep
 
 logger = logging.getLogger("emberline.serving")
 
-_LOAD_AGAIN_S, _LOAD_LOOK_S = 5.0, 0.02
+_LOAD_AGAIN_S, _LOAD_LOOK_S = 10.0, 0.02
 # Enough for balancers that ask every second and leave a server out after its third answer.
 DRAIN_DELAY_S = 5.0
 

@@ -30,7 +30,8 @@ from tests.support.balancer import NAMES, Balancer, balancer
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.server_process import ServerProcess, free_ports
 
-START_S = 60.0
+# Snapshots that a server says it has.
+RETAINED = 32
 # What head.json keeps, so that it stays as small as a trainer's.
 _KEPT = 24
 _RETAIN_EVERY = 16
@@ -67,7 +68,7 @@ class Fleet:
         self.folder, self.url, self.names = folder, url, NAMES[:count]
         self.rng = np.random.default_rng(seed)
         self.world = World(folder / "made", items=items, seed=seed)
-        self.world.configure(retain_snapshots="32", min_snapshot_timeout_ms="2000")
+        self.world.configure(retain_snapshots=str(RETAINED), min_snapshot_timeout_ms="2000")
         self.model = PublishedModel(ObjectStore(url), NAME)
         #: Every snapshot that was published, by id, and its place in the order of publishing.
         self.snapshots: dict[str, Planted] = {}

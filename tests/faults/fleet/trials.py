@@ -13,7 +13,7 @@ import numpy as np
 from tests.faults.fleet import faults
 from tests.faults.fleet.clients import Clients
 from tests.faults.fleet.faults import Fault
-from tests.faults.fleet.replicas import Fleet, fleet, has_fleet_mode
+from tests.faults.fleet.replicas import RETAINED, Fleet, fleet, has_fleet_mode
 from tests.faults.fleet.waiting import until
 from tests.faults.injector import build
 from tests.support.balancer import NAMES
@@ -156,6 +156,7 @@ def skipped(running: Fleet, before: int, pids: Mapping[str, int]) -> list[str]:
     """Names the published snapshots that a server which lived through the trial has left out."""
     line = {*running.newest.ancestors, running.newest.id}
     wanted = [running.snapshots[name] for name, place in running.places.items() if place >= before and name in line]
+    wanted = wanted[-RETAINED // 2 :]  # what servers keep, and what waited for the trial before
     found = []
     for name, pid in pids.items():
         if running.servers[name].process.pid != pid:
