@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         quotient_remainder_table,
         static_table,
     )
+    from trainer.following import follow
     from trainer.item_embeddings import export_item_embeddings
     from trainer.metrics import auc, log_loss, paired_bootstrap
     from trainer.models import FeatureEmbeddings, RankingModel
@@ -85,6 +86,7 @@ _HOMES = {
     "auc": "trainer.metrics",
     "classes_table": "trainer.embedding",
     "export_item_embeddings": "trainer.item_embeddings",
+    "follow": "trainer.following",
     "global_clip": "trainer.embedding",
     "hashed_table": "trainer.embedding",
     "load_config": "trainer.config",
@@ -135,6 +137,7 @@ __all__ = [
     "auc",
     "classes_table",
     "export_item_embeddings",
+    "follow",
     "global_clip",
     "hashed_table",
     "load_config",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from storage.errors import CheckpointError
 from trainer.batch_flow import BatchFlow
@@ -63,6 +64,8 @@ class TrainingLoop:
         self.history: list[EpochReport] = []
         self.stopped = False
         self.update: UpdateState | None = None
+        #: Positions of streams: TrainingState.streams.
+        self.streams: dict[str, dict[str, Any]] = {}
         self._rows = rows
         self._valid = valid
         self._log = log
@@ -72,10 +75,11 @@ class TrainingLoop:
         #: Gets the figures of steps and epochs.
         self.track = Track()
         self._settings = settings_of(config)
-        self._profile = StepProfile({"features": config.training.feature_threads})
-        time_lookups(model, self._profile)
-        self._flow = BatchFlow(config, rows, self._profile)
-        self._learning = TrainingStep(config, model, tables, self._profile)
+        #: Gets the work of the stages.
+        self.stages = StepProfile({"features": config.training.feature_threads})
+        time_lookups(model, self.stages)
+        self._flow = BatchFlow(config, rows, self.stages)
+        self._learning = TrainingStep(config, model, tables, self.stages)
         self.dense_optimizer = self._learning.dense_optimizer
         self._snapshots = Snapshots(display)
         self._stop = threading.Event()
@@ -99,6 +103,7 @@ class TrainingLoop:
             # Epochs were added: the best one is trained on, through those that came after it.
             self.history, self.stopped = self.history[: self.position.epoch], False
         self.update = state.update
+        self.streams = dict(state.streams)
         self._snapshots.carried = state.publishing
 
     def start_from(self, given: StartFrom) -> StartReport:
@@ -112,7 +117,7 @@ class TrainingLoop:
         """Lets regressions begin at the mean label of the first rows. For a new run that starts from nothing else."""
         targets = self.config.targets
         labels = self._rows.only({*targets.numbers, *targets.texts})
-        stream = BatchFlow(self.config, labels, self._profile).stream(in_order=False)
+        stream = BatchFlow(self.config, labels, self.stages).stream(in_order=False)
         begin_at_means(self.model, stream.epoch(0), targets)
 
     def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
@@ -171,12 +176,17 @@ class TrainingLoop:
         with noticed_interrupts(self._stop):
             if not update.done:
                 self._pass(self._stream(), 0, f"update {update.number}")
-            # `done` goes into the commit of the last publish: after it there is nothing left to train.
-            self.update = replace(self.update, done=True)
-            if self._snapshots.are_published and self.position.step > self.position.published_step:
-                self.publish()
-            else:
-                self.save()
+            self.end_update()
+
+    def end_update(self) -> None:
+        """Publishes what is not published, and saves that the update is done."""
+        assert self.update is not None
+        # `done` goes into the commit of the last publish: after it there is nothing left to train.
+        self.update = replace(self.update, done=True)
+        if self._snapshots.are_published and self.position.step > self.position.published_step:
+            self.publish()
+        else:
+            self.save()
 
     def evaluate(self) -> Evaluation | None:
         """Returns the scores of the validation rows as the model is now; None without such rows."""
@@ -212,6 +222,7 @@ class TrainingLoop:
             snapshots=snapshots,
             best_epoch=self.verdict.best_epoch,
             stopped=self.stopped,
+            streams=self.streams,
         )
 
     def publish(self, kind: WantedKind = "auto") -> Path:
@@ -230,8 +241,13 @@ class TrainingLoop:
         if base is not None and self._snapshots.is_unsettled(base.state.publishing):
             self.save()
 
+    @property
+    def is_due(self) -> bool:
+        """True if the policy asks for a delta now."""
+        return self._snapshots.is_due(self.position)
+
     def _publish_if_due(self) -> bool:
-        due = self._snapshots.is_due(self.position)
+        due = self.is_due
         if due:
             self.publish()
         return due
@@ -242,37 +258,48 @@ class TrainingLoop:
     def _pass(self, stream: RowStream, epoch: int, what: str) -> None:
         start = self.position
         self._display.begin(what, stream.batches, start.batch)
-        tasks = self.config.targets.tasks
         self.model.train()
         if start.step > start.published_step:
             self._publish_if_due()  # it was due at the step that Ctrl-C interrupted
         began = time.monotonic()
-        every = self.config.training.checkpoint_every_steps
         with self._flow.ahead(stream, epoch, start.batch) as batches:
             step_began = time.perf_counter()
-            for batch in self._with_rows(batches):
-                loss = self._step(batch)
-                self.position = replace(
-                    self.position,
-                    batch=self.position.batch + 1,
-                    step=self.position.step + 1,
-                    rows=self.position.rows + batch.rows,
-                    loss_sum=self.position.loss_sum + loss * batch.rows,
-                    seconds=start.seconds + time.monotonic() - began,
-                    labels=widened(self.position.labels, batch.labels, tasks),
-                )
-                self.track.step(self.position.step, batch.rows, loss, self._learning.optimizers)
-                self._snapshots.offer(batch.columns)
+            for batch in self.with_rows(batches):
+                self.take(batch, start.seconds + time.monotonic() - began)
                 if self._stop.is_set():
                     self.save()
                     raise self._interrupt()
-                if not self._publish_if_due() and every and self.position.step % every == 0:
-                    self.save()
+                self.publish_or_save()
                 step_ended = time.perf_counter()
-                self._profile.step(step_ended - step_began)
+                self.stages.step(step_ended - step_began)
                 step_began = step_ended
 
-    def _with_rows(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+    def take(self, batch: Batch, seconds: float) -> None:
+        """Trains one batch, and counts it. seconds: of training, with this batch."""
+        loss = self._step(batch)
+        self.position = replace(
+            self.position,
+            batch=self.position.batch + 1,
+            step=self.position.step + 1,
+            rows=self.position.rows + batch.rows,
+            loss_sum=self.position.loss_sum + loss * batch.rows,
+            seconds=seconds,
+            labels=widened(self.position.labels, batch.labels, self.config.targets.tasks),
+        )
+        self.track.step(self.position.step, batch.rows, loss, self._learning.optimizers)
+        self._snapshots.offer(batch.columns)
+
+    def publish_or_save(self) -> bool:
+        """Publishes behind a step if it is due, or else saves a commit if one is; returns whether it published."""
+        every = self.config.training.checkpoint_every_steps
+        if self._publish_if_due():
+            return True
+        if every and self.position.step % every == 0:
+            self.save()
+        return False
+
+    def with_rows(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """Yields batches; what `held` says of their rows in memory."""
         self._display.note = self._note
         if self.memory is None:
             return batches
@@ -280,13 +307,13 @@ class TrainingLoop:
 
     def _note(self) -> str:
         """Returns what the progress bar shows of the stages and of the memory."""
-        report = self._profile.report()
+        report = self.stages.report()
         held_up = "" if report is None else f"  held up by {report.short()}"
         return held_up if self.memory is None else f"{held_up}  {self.memory.figures().short()}"
 
     def profile(self) -> ProfileReport | None:
         """Returns the work of the stages of the steps so far; None before the first one."""
-        return self._profile.report()
+        return self.stages.report()
 
     def _step(self, batch: Batch) -> float:
         loss, logits = self._learning.take(batch, self.position.step, self.checkpoint)
@@ -308,7 +335,7 @@ class TrainingLoop:
         if epoch == 1:
             for text in self.warnings:
                 self._display.say(f"warning: {text}")
-        self.track.epoch(self.position.step, figures, self._profile, self.tables)
+        self.track.epoch(self.position.step, figures, self.stages, self.tables)
         self.position = replace(self.position, epoch=epoch, batch=0, loss_sum=0.0)
         self.save()
         if self._stop.is_set():

@@ -59,8 +59,8 @@ class Display:
         if self._visible:
             self._console.print(text, highlight=False, markup=False)
 
-    def begin(self, description: str, total: int, done: int = 0) -> None:
-        """Starts a new bar of `total` steps."""
+    def begin(self, description: str, total: int | None, done: int = 0) -> None:
+        """Starts a new bar of `total` steps; None for as many as come."""
         for task in self._progress.task_ids:
             self._progress.remove_task(task)
         self._progress.add_task(description, total=total, completed=done, figures="")

@@ -114,6 +114,26 @@ class TrainReport:
 
 
 @dataclass(frozen=True)
+class FollowReport:
+    """Says how far the training has followed a stream."""
+
+    #: Its path or URL, without passwords.
+    stream: str
+    #: What had come and was not read yet, and its unit: files, entries or messages.
+    waiting: int
+    unit: str
+    #: Rows a second since the line before.
+    rows_per_second: float
+    #: The age of the newest row that was trained on, by `training.time_column`, in seconds; None without one.
+    age_seconds: float | None = None
+
+    def text(self) -> str:
+        """Returns the figures in one line."""
+        age = "" if self.age_seconds is None else f", the newest row is {self.age_seconds:,.1f} s old"
+        return f"{self.rows_per_second:,.0f} rows/s, {self.waiting:,} {self.unit} waiting{age}"
+
+
+@dataclass(frozen=True)
 class UpdateReport:
     """Figures of a finished update, one pass over newer rows.
 
@@ -145,6 +165,8 @@ class UpdateReport:
     metrics_after: Metrics = field(default_factory=dict)
     #: What the labels did not allow to learn or to measure, a sentence each.
     warnings: list[str] = field(default_factory=list)
+    #: The stream that was followed, as it was at the end; None for a pass over data.
+    followed: FollowReport | None = None
 
     @property
     def rows_per_second(self) -> float:

@@ -15,13 +15,18 @@ def training_rows(
 ) -> DataRows:
     """Opens rows to train on, with labels, weights, groups and times. learns: as `Wanted` says."""
     column = config.training.time_column
-    fields = dict(config.targets.groups)
-    if column is not None:
-        fields[column] = "training.time_column"
-    rows = DataRows.open(data, replace(_learned(config, fields), learns=learns), config.data, index)
+    rows = DataRows.open(data, replace(learned_columns(config), learns=learns), config.data, index)
     if column is not None:
         check_time_column(rows.schema, column)
     return rows
+
+
+def learned_columns(config: TrainConfig) -> Wanted:
+    """Returns the columns that training reads: inputs, labels, weights, groups and times."""
+    fields = dict(config.targets.groups)
+    if config.training.time_column is not None:
+        fields[config.training.time_column] = "training.time_column"
+    return _learned(config, fields)
 
 
 def rows_to_learn(config: TrainConfig, rows: DataRows) -> DataRows:

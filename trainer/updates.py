@@ -9,22 +9,21 @@ import torch
 
 from storage.errors import ConfigError, NotFound
 from storage.paths import local_path
-from trainer.checkpoint import Commit, CommitLog, UpdateState, load_checkpoint
-from trainer.config import PublishConfig, TrainConfig
+from trainer.checkpoint import CommitLog, UpdateState, load_checkpoint
+from trainer.config import PublishConfig
 from trainer.data import BatchMaker, Data, DataRows
+from trainer.embedding.memory import MemoryFigures
 from trainer.ending import table_reports
 from trainer.label_ranges import metric_warnings
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
-from trainer.publication import delta_policy, lineage_of, publisher_of
-from trainer.publishing import Lineage
+from trainer.publication import delta_policy, publisher_of
 from trainer.publishing.target import check_repository
-from trainer.report import UpdateReport, first_figure
+from trainer.report import Metrics, TableReport, UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
 from trainer.run import block_index, skipped_of, threads
-from trainer.settings import check_same_training
 from trainer.trained import (
     SAMPLE_ROWS,
     read_run,
@@ -33,6 +32,7 @@ from trainer.trained import (
     save_sample,
     with_newer_rows,
 )
+from trainer.update_start import UpdateStart
 
 
 def update(
@@ -80,7 +80,7 @@ def update(
     ):
         if log.newest is None:
             raise NotFound(f"{output}: holds no checkpoint; train first")
-        start = _Start(log, log.newest, config, rows, resume=resume, from_snapshot=from_snapshot)
+        start = UpdateStart(log, log.newest, config, rows.fingerprint, resume=resume, from_snapshot=from_snapshot)
         tables = build_tables(config, memory)
         model = build_model(config, tables)
         loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display, memory)
@@ -102,9 +102,26 @@ def update(
         metrics_after = {} if after is None else after.metrics
         loop.settle()
         tables_after, memory_after = table_reports(loop), None if memory is None else memory.figures()
+    report = update_report(loop, pass_of, output, valid_rows, metrics_after, tables_after, memory_after)
+    report = replace(report, skipped=skipped_of(rows, valid_rows))
+    report.write(output / "update.json")
+    index.remove_copies()
+    return report
+
+
+def update_report(
+    loop: TrainingLoop,
+    pass_of: UpdateState,
+    output: Path,
+    valid_rows: DataRows | None,
+    metrics_after: Metrics,
+    tables: list[TableReport],
+    memory: MemoryFigures | None,
+) -> UpdateReport:
+    """Returns the figures of a pass that is over. tables, memory: as they were at its end."""
     assert loop.checkpoint is not None
-    report = UpdateReport(
-        model_name=config.model_name,
+    return UpdateReport(
+        model_name=loop.config.model_name,
         number=pass_of.number,
         steps=loop.position.step - pass_of.start_step,
         rows=loop.position.rows - pass_of.start_rows,
@@ -117,96 +134,10 @@ def update(
         output=output,
         checkpoint=loop.checkpoint,
         published=loop.published,
-        tables=tables_after,
-        memory=memory_after,
+        tables=tables,
+        memory=memory,
         profile=loop.profile(),
-        skipped=skipped_of(rows, valid_rows),
         metrics_before=pass_of.metrics_before,
         metrics_after=metrics_after,
         warnings=[*loop.warnings, *metric_warnings(metrics_after)],
     )
-    report.write(output / "update.json")
-    index.remove_copies()
-    return report
-
-
-class _Start:
-    """Finds the state where an update begins or continues."""
-
-    def __init__(
-        self,
-        log: CommitLog,
-        newest: Commit,
-        config: TrainConfig,
-        rows: DataRows,
-        *,
-        resume: bool,
-        from_snapshot: str | None,
-    ) -> None:
-        #: The commit with that state.
-        self.commit = newest
-        #: The snapshots published before it.
-        self.lineage = lineage_of(newest.state)
-        #: The pass that is continued; None for a new one.
-        self.update = newest.state.update
-        self._number = 1 if self.update is None else self.update.number + 1
-        self._origin = "" if from_snapshot is None else _snapshot_id(self.lineage, from_snapshot)
-        is_trained = newest.state.stopped or newest.state.position.epoch >= config.training.epochs
-        if self.update is None and not is_trained:
-            raise ConfigError(
-                f"{newest.folder}: the training is at epoch {newest.state.position.epoch + 1} of "
-                f"{config.training.epochs}; finish it first (emberline train --resume)",
-                field="output",
-            )
-        if resume and self.update is not None and self._is_same_pass(newest, rows, from_snapshot):
-            check_same_training(newest.state.settings, config, newest.folder)
-            return
-        if self.update is not None and not self.update.done and from_snapshot is None:
-            raise ConfigError(
-                f"{newest.folder}: an update is under way, {newest.state.position.batch} batches are done; go on with "
-                "it (resume, --resume, and the same data), or go back to a snapshot (from_snapshot, --at)",
-                field="resume" if not resume else "data",
-            )
-        self.update = None
-        if not self._origin:
-            return
-        assert self.lineage is not None
-        pending = self.lineage.pending
-        self.commit = log.find(self._origin)
-        if pending is not None and self._origin in (pending.snapshot, pending.compaction):
-            return  # the pending snapshot is written first, and is then the newest
-        self.lineage = replace(self.lineage, pending=None).up_to(self._origin)
-
-    def _is_same_pass(self, newest: Commit, rows: DataRows, from_snapshot: str | None) -> bool:
-        assert self.update is not None
-        same = newest.state.data_fingerprint == rows.fingerprint
-        return same and (from_snapshot is None or self._origin == self.update.origin)
-
-    def begun(self, loop: TrainingLoop) -> UpdateState:
-        """The new pass, at its first row."""
-        before = loop.evaluate()
-        metrics = {} if before is None else before.metrics
-        position = loop.position = replace(loop.position, batch=0, loss_sum=0.0, labels=None)
-        return UpdateState(
-            number=self._number,
-            origin=self._origin,
-            rebase=self._origin,
-            start_step=position.step,
-            start_rows=position.rows,
-            start_seconds=position.seconds,
-            auc_before=first_figure(metrics, "auc"),
-            log_loss_before=first_figure(metrics, "log_loss"),
-            metrics_before=metrics,
-        )
-
-
-def _snapshot_id(lineage: Lineage | None, text: str) -> str:
-    if lineage is None:
-        raise NotFound(f"snapshot {text!r}: this run has published nothing yet")
-    pending = lineage.pending
-    if pending is not None:
-        if text in (pending.snapshot, f"{pending.version}.{pending.sequence}"):
-            return pending.snapshot
-        if pending.compaction and text == pending.compaction:
-            return pending.compaction
-    return lineage.find(text).snapshot

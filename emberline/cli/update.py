@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -23,15 +23,20 @@ Examples:
   emberline update build/run --data build/movielens/newer.parquet --repository build/models
   emberline update run --data today/ --repository models --every-rows 100000 --every-seconds 10
   emberline update run --data today/ --repository models --resume
-  emberline update run --data mended.parquet --repository models --at 3.17""",
+  emberline update run --data mended.parquet --repository models --at 3.17
+  emberline update run --follow clicks/ --repository models --every-seconds 10""",
 )
 @click.argument("run", type=LocalPath(exists=True, file_okay=False))
 @click.option(
     "--data",
     type=DataArgument(),
     multiple=True,
-    required=True,
     help="File, folder, pattern or URL of newer rows; may be given several times.",
+)
+@click.option(
+    "--follow",
+    metavar="FOLDER",
+    help="A folder that grows: its files are trained on once each, and new ones are waited for.",
 )
 @click.option(
     "--repository",
@@ -43,6 +48,17 @@ Examples:
 @click.option("--every-steps", type=click.IntRange(1), help="Publish a delta after so many steps.")
 @click.option("--every-rows", type=click.IntRange(1), help="Publish a delta after so many rows.")
 @click.option("--every-seconds", type=click.FloatRange(0, min_open=True), help="Publish a delta after so many seconds.")
+@click.option(
+    "--until-idle",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="End --follow when nothing has come for so many seconds.",
+)
+@click.option(
+    "--start",
+    type=click.Choice(["earliest", "latest"]),
+    help="Where --follow begins the first time: with the oldest row (the default), or behind the newest.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the update that was interrupted; begin one if there is none.")
 @click.option("--at", metavar="SNAPSHOT", help="Go back to this published snapshot (VERSION.SEQUENCE or id) first.")
 @click.option(
@@ -54,11 +70,14 @@ Examples:
 def command(
     run: Path,
     data: tuple[Path | str, ...],
+    follow: str | None,
     repository: Path | str,
     valid: Path | str | None,
     every_steps: int | None,
     every_rows: int | None,
     every_seconds: float | None,
+    until_idle: float | None,
+    start: Literal["earliest", "latest"] | None,
     resume: bool,
     at: str | None,
     dram_bytes: int | None,
@@ -70,12 +89,21 @@ def command(
     (publish.delta_every_steps, _rows, _seconds) or the --every options, which then take its place. A running server
     that watches the repository shows each delta within a second.
 
+    With --follow it trains on the files of a folder as they come, until Ctrl-C, SIGTERM or --until-idle. The same
+    command then continues behind the last row, also after a crash.
+
     After Ctrl-C or a crash, --resume goes on to the bit as if nothing had happened, and a snapshot that was half
     published is published first. --at goes back to a snapshot: training continues from the state it was made from (as
     many are kept as publish.keep_states says, at least), and the next delta leads on from it.
     """
     if every_seconds is not None and not math.isfinite(every_seconds):
         raise click.BadParameter(f"{every_seconds} is no number of seconds", param_hint="--every-seconds")
+    if (follow is None) == (not data):
+        raise click.UsageError("give newer rows, either as --data or as --follow")
+    for option, given in (("--until-idle", until_idle), ("--start", start)):
+        if given is not None and follow is None:
+            raise click.UsageError(f"{option} is for --follow, which is not given")
+    from trainer import follow as follow_stream
     from trainer import update
     from trainer.trained import read_config
 
@@ -88,17 +116,19 @@ def command(
                 "delta_every_seconds": every_seconds or 0.0,
             }
         )
-    report = update(
-        run,
-        list(data),
-        repository=repository,
-        valid=valid,
-        publish=publish,
-        progress=not quiet,
-        resume=resume,
-        from_snapshot=at,
-        dram_bytes=dram_bytes,
-    )
+    options: dict[str, Any] = {
+        "repository": repository,
+        "valid": valid,
+        "publish": publish,
+        "progress": not quiet,
+        "resume": resume,
+        "from_snapshot": at,
+        "dram_bytes": dram_bytes,
+    }
+    if follow is None:
+        report = update(run, list(data), **options)
+    else:
+        report = follow_stream(run, follow, until_idle=until_idle, start=start or "earliest", **options)
     _print(report, repository)
 
 
@@ -107,6 +137,8 @@ def _print(report: UpdateReport, repository: Path | str) -> None:
     from trainer.report import change_text
 
     click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
+    if report.followed is not None:
+        click.echo(f"followed {report.followed.stream}: {report.followed.waiting:,} {report.followed.unit} waiting")
     if report.metrics_after:
         change = change_text(report.metrics_before, report.metrics_after)
         click.echo(f"validation: {change} on {report.valid_rows:,} rows")

@@ -42,7 +42,7 @@ FORMAT_TITLES = {"parquet": "Parquet", "csv": "CSV", "tsv": "TSV", "orc": "ORC",
 _ARCHIVES = frozenset({".xz", ".zip", ".tar", ".tgz", ".tbz2", ".7z", ".rar", ".z", ".br", ".snappy"})
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 # Tables whose log says which of the files are valid: read as plain files, they would give rows that were deleted.
-_TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
+TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 _NAMED_AT_MOST = 5
 _Partition = tuple[tuple[str, str | None], ...]
 
@@ -87,23 +87,23 @@ class _Folder:
     def walk(self, folder: Place, partition: _Partition) -> None:
         for place, info in folder.children():
             name = place.inner[len(self.root.inner.rstrip("/")) + 1 :]
-            if place.name in _TABLE_LOGS:
+            if place.name in TABLE_LOGS:
                 raise ConfigError(
-                    f"{self.root.shown}: is a {_TABLE_LOGS[place.name]} table ({name}), whose files may hold rows that "
+                    f"{self.root.shown}: is a {TABLE_LOGS[place.name]} table ({name}), whose files may hold rows that "
                     "were deleted; export it as plain Parquet",
                     field="data",
                 )
             if is_marker(place.name):
                 self.ignored.append(name)
             elif info.type == fs.FileType.Directory:
-                self.walk(place, (*partition, self._partition_of(place, partition)))
-            elif found := _format_of(place, info, self.options):
-                self.files.append(_data_file(place, info, found, partition))
+                self.walk(place, (*partition, self._own_partition(place, partition)))
+            elif found := format_of(place, info, self.options):
+                self.files.append(data_file(place, info, found, partition))
             else:
                 self.others.setdefault(_kind(place), []).append(name)
 
-    def _partition_of(self, place: Place, above: _Partition) -> tuple[str, str | None]:
-        found = _partition(place.name)
+    def _own_partition(self, place: Place, above: _Partition) -> tuple[str, str | None]:
+        found = partition_of(place.name)
         if found is None:
             raise ConfigError(
                 f"{place.shown}: a folder inside of the data, which is no partition; expected KEY=VALUE, as in "
@@ -166,8 +166,8 @@ def find_files(data: DataPath, options: DataOptions | None = None) -> list[DataF
                 found += folder.files
             elif info.type != fs.FileType.File:
                 raise ConfigError(place.nothing, field="data")
-            elif known := _format_of(place, info, options):
-                found.append(_data_file(place, info, known, _partitions_of(_absolute(place)[:-1])))
+            elif known := format_of(place, info, options):
+                found.append(data_file(place, info, known, _partitions_of(_absolute(place)[:-1])))
             else:
                 raise ConfigError(f"{place.shown}: {_refusal(_kind(place))}", field="data")
     if not found:
@@ -183,14 +183,14 @@ def _partitions_of(parts: Sequence[str]) -> _Partition:
     """Returns the partitions at the end of a path, such as one day of a data set."""
     found: list[tuple[str, str | None]] = []
     for part in reversed(parts):
-        partition = _partition(part)
+        partition = partition_of(part)
         if partition is None:
             break
         found.append(partition)
     return tuple(reversed(found))
 
 
-def _partition(name: str) -> tuple[str, str | None] | None:
+def partition_of(name: str) -> tuple[str, str | None] | None:
     """Returns the key and the value of a folder called KEY=VALUE; None for another name."""
     key, equals, value = name.partition("=")
     if not key or not equals:
@@ -216,7 +216,8 @@ def _inner_suffix(name: str) -> str:
     return _suffix(name[: -len(_suffix(name))])
 
 
-def _data_file(place: Place, info: Any, format_name: FormatName, partition: _Partition) -> DataFile:
+def data_file(place: Place, info: Any, format_name: FormatName, partition: _Partition) -> DataFile:
+    """Returns a file of rows. info: pyarrow's FileInfo of it. Raises ConfigError for an empty file."""
     if info.size == 0:
         raise ConfigError(f"{place.shown}: is empty (0 bytes); write it again, or remove it", field="data")
     codec = CODECS.get(place.suffix) if format_name in TEXT_FORMATS else None
@@ -225,7 +226,7 @@ def _data_file(place: Place, info: Any, format_name: FormatName, partition: _Par
     return DataFile(place, format_name, info.size, info.mtime_ns, partition)
 
 
-def _format_of(place: Place, info: Any, options: DataOptions) -> FormatName | None:
+def format_of(place: Place, info: Any, options: DataOptions) -> FormatName | None:
     """Returns the format of a file, by its extension, its first bytes or the configuration; None when it is unknown."""
     known, asked = format_by_name(place.name), options.format
     if known is not None:

@@ -108,7 +108,21 @@ class DataRows:
         together.
         """
         options = options or DataOptions()
-        files = data_files(data, options)
+        return cls.of_files(data_files(data, options), wanted, options, index)
+
+    @classmethod
+    def of_files(
+        cls,
+        files: Sequence[DataFile],
+        wanted: Wanted | None,
+        options: DataOptions,
+        index: BlockIndex | None = None,
+        *,
+        may_be_empty: bool = False,
+    ) -> DataRows:
+        """Opens files that were found already, as `open` does. may_be_empty: files of text may hold the names of
+        columns and no row; if all do, the schema is empty too.
+        """
         if index is not None:
             files = [index.in_any_order(file) for file in files]
         everything = wanted is None
@@ -148,6 +162,8 @@ class DataRows:
             digest.update(f"{entry.name}:{entry.size}:{[block.rows for block in content.blocks]};".encode())
         if files and len(skipped) == len(files):
             raise ConfigError(f"every file is damaged; the first: {skipped[0].reason}", field="data")
+        if untyped and may_be_empty and not check.found:
+            return cls((), pa.schema([]), digest.hexdigest(), options=options)
         if untyped and not check.found and not everything:
             raise ConfigError(
                 f"{untyped[0][0]}: holds the names of columns and no row; give data with rows", field="data"

@@ -40,6 +40,8 @@ class UpdateState:
     rebase: str = ""
     #: True when all rows were seen.
     done: bool = False
+    #: The name of the stream that is followed, which has no end; "" for a pass over data.
+    follows: str = ""
     #: Steps of the run when the pass began.
     start_step: int = 0
     #: Rows of the run when the pass began.
@@ -52,6 +54,11 @@ class UpdateState:
     log_loss_before: float | None = None
     #: All metrics on the validation rows before the pass, by task and name.
     metrics_before: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+    @property
+    def is_under_way(self) -> bool:
+        """True when rows are left that this pass has to see before another one may begin."""
+        return not self.done and not self.follows
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class TrainingState:
     best_epoch: int = 0
     #: True when early stopping ended the training and this is the state of its best epoch.
     stopped: bool = False
+    #: The position behind the last row that was trained on, of each stream that was followed, by its name.
+    streams: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def published(self, publishing: dict[str, Any], snapshots: tuple[str, ...] = ()) -> TrainingState:
         """Returns the same training state after `snapshots` were published from it; none: only what was pending is

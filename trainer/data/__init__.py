@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage.data import BlockIndex, Data, DataPath, DataRows, SkippedFile, Wanted
 from trainer.data.batches import TOGETHER_ROWS, Batch, BatchMaker, to_inputs
-from trainer.data.located import located
+from trainer.data.located import first_at_fault, located
 from trainer.data.prefetch import Prefetcher, mapped
 from trainer.data.shares import Share
 from trainer.data.stream import RowStream
@@ -24,6 +24,7 @@ __all__ = [
     "SkippedFile",
     "Wanted",
     "check_time_column",
+    "first_at_fault",
     "located",
     "mapped",
     "to_inputs",

@@ -22,7 +22,7 @@ def located(work: Callable[[Any], _Result], stream: RowStream, epoch: int) -> Ca
         try:
             return work(table)
         except InvalidInput as error:
-            row, alone = _first_at_fault(work, table)
+            row, alone = first_at_fault(work, table)
             if row is None:
                 raise
             raise InvalidInput(f"{stream.place_of(epoch, number, row)}: {alone or error}", field=error.field) from error
@@ -30,8 +30,8 @@ def located(work: Callable[[Any], _Result], stream: RowStream, epoch: int) -> Ca
     return named
 
 
-def _first_at_fault(work: Callable[[Any], object], table: Any) -> tuple[int | None, InvalidInput | None]:
-    """Returns the first row that `work` does not take, and what it says of this row alone."""
+def first_at_fault(work: Callable[[Any], object], table: Any) -> tuple[int | None, InvalidInput | None]:
+    """Returns the first row that `work` does not take, and what it says of this row alone; None when it takes each."""
     low, high = 0, table.num_rows  # `work` takes the first `low` rows, and not the first `high`
     while high - low > 1:
         middle = (low + high) // 2

@@ -35,7 +35,7 @@ def sampled_negatives(rows: DataRows, task: TaskConfig, rate: float, seed: int) 
     blocks: list[RowBlock] = []
     at = 0
     for block in rows.blocks:
-        kept = _kept(block, rows.schema, task, rate, _hashed(seed, at, block.rows))
+        kept = _kept(block, rows.schema, task, rate, seed, at)
         at += block.rows
         if len(kept):
             blocks.append(SampledBlock(block.file, block.block, 0, len(kept), block.own, block.options, block, kept))
@@ -64,12 +64,21 @@ class SampledBlock(RowBlock):
         return self.whole.place_of(int(self.kept[self.skip + row]))
 
 
-def _kept(block: RowBlock, schema: Any, task: TaskConfig, rate: float, drawn: NDArray[np.float64]) -> NDArray[np.int32]:
+def kept_of_table(table: Any, task: TaskConfig, rate: float, seed: int, first: int) -> NDArray[np.int32]:
+    """Returns the rows of a pyarrow Table that are trained on, ascending. first: the position of the first in the data.
+
+    Raises InvalidInput for a label that cannot be read.
+    """
+    labels = task.label.read(table, may_miss=task.missing_label == "ignore")
+    drawn = _hashed(seed, first, table.num_rows)
+    return np.flatnonzero(((labels != 0) | (drawn < rate)) & ~np.isnan(labels)).astype(np.int32)
+
+
+def _kept(block: RowBlock, schema: Any, task: TaskConfig, rate: float, seed: int, first: int) -> NDArray[np.int32]:
     label = task.label
     own = pa.schema([entry for entry in block.own if entry.name == label.column])
     table = replace(block, own=own).read(pa.schema([schema.field(label.column)]))
-    labels = label.read(table, may_miss=task.missing_label == "ignore")
-    return np.flatnonzero(((labels != 0) | (drawn < rate)) & ~np.isnan(labels)).astype(np.int32)
+    return kept_of_table(table, task, rate, seed, first)
 
 
 def _hashed(seed: int, first: int, rows: int) -> NDArray[np.float64]:

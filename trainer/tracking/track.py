@@ -13,7 +13,7 @@ import torch
 from trainer.config import TrainConfig
 from trainer.config_paths import shown_leaves
 from trainer.embedding import EmbeddingTable
-from trainer.report import EpochReport, named_metrics
+from trainer.report import EpochReport, FollowReport, named_metrics
 from trainer.step_profile import StepProfile
 from trainer.tracking.base import Tracker
 from trainer.tracking.mlflow import MlflowTracker
@@ -63,6 +63,15 @@ class Track:
             values[f"tables/{name}/rows_on_ssd"] = float(table.rows_on_ssd())
         self._tracker.log(step, {name: value for name, value in values.items() if math.isfinite(value)})
         self._since, self._rows = time.monotonic(), 0
+
+    def follow(self, step: int, report: FollowReport) -> None:
+        """Takes how far a stream has been followed, behind a step."""
+        if self._tracker is None:
+            return
+        values = {"follow/rows_per_second": report.rows_per_second, "follow/waiting": float(report.waiting)}
+        if report.age_seconds is not None:
+            values["follow/age_seconds"] = report.age_seconds
+        self._tracker.log(step, values)
 
     def flush(self) -> None:
         """Is called before each commit, so that a resumed run lacks no figure of the steps before it."""

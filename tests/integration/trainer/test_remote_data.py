@@ -18,6 +18,7 @@ from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
 from storage.data import DataOptions, DataRows, Wanted, described, find_files
+from storage.data.streams import open_stream
 from storage.errors import ConfigError
 from storage.features import InputSpec
 from trainer import train
@@ -69,6 +70,21 @@ def test_a_model_trained_from_s3_is_the_one_of_local_files(
         report = train(config_of(), data, output=tmp_path / str(number), progress=False)
         made.append({path.name: path.read_bytes() for path in report.checkpoint.rglob("*.safetensors")})
     assert made[0] == made[1] == made[2]
+
+
+def test_a_folder_in_s3_is_followed(store: str, bucket: fs.FileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.data.streams.folder._SCAN_REMOTE_S", 0.0)
+    for number, rows in enumerate(([1, 2], [3])):
+        with bucket.open_output_stream(f"clicks/data/day={number}/a.parquet") as out:
+            pq.write_table(pa.table({"user": rows}), out)
+    stream = open_stream(f"s3://clicks/data?{store}", Wanted((USER,)), DataOptions())
+    stream.seek(None, "earliest")
+    found = []
+    while (piece := stream.read(10)) is not None:
+        found += piece.table["user"].to_pylist()
+        position = piece.after(piece.table.num_rows)
+    assert found == [1, 2, 3]
+    assert (stream.name, sorted(position["done"])) == ("s3://clicks/data", ["day=0/a.parquet", "day=1/a.parquet"])
 
 
 def test_text_partitions_and_messages_of_s3(store: str, bucket: fs.FileSystem) -> None:

@@ -1,0 +1,8 @@
+"""Sources of rows that go on: each gives the rows that have come, and the position behind every one of them."""
+
+from __future__ import annotations
+
+from storage.data.streams.base import Piece, Position, Start, StreamSource
+from storage.data.streams.opening import open_stream
+
+__all__ = ["Piece", "Position", "Start", "StreamSource", "open_stream"]

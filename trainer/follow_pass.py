@@ -1,0 +1,102 @@
+"""Trains on a stream as its rows come, publishes when the policy says so, and ends when it is asked to."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+from storage.data.streams import StreamSource
+from trainer.checkpoint import UpdateState
+from trainer.follow_flow import FollowFlow, Idle, Taken
+from trainer.interrupts import noticed_interrupts
+from trainer.loop import TrainingLoop
+from trainer.progress import Display
+from trainer.report import FollowReport
+
+# Seconds between two lines about the progress.
+_LINE_S = 10.0
+
+
+class FollowPass:
+    """One pass over a stream. until_idle: ends it when nothing has come for so many seconds; None: never."""
+
+    def __init__(
+        self, loop: TrainingLoop, flow: FollowFlow, source: StreamSource, display: Display, until_idle: float | None
+    ) -> None:
+        self._loop = loop
+        self._flow = flow
+        self._source = source
+        self._display = display
+        self._until_idle = until_idle
+        self._stop = threading.Event()
+        self._newest: float | None = None
+        self._line_at = self._came_at = time.monotonic()
+        self._line_rows = loop.position.rows
+
+    def run(self, update: UpdateState) -> None:
+        """Trains until Ctrl-C, SIGTERM or the end by idleness; then publishes and commits what is trained."""
+        loop = self._loop
+        loop.update = update
+        loop.model.train()
+        self._display.begin(f"update {update.number}", None, loop.position.batch)
+        self._begin_at, self._seconds = time.monotonic(), loop.position.seconds
+        with noticed_interrupts(self._stop, (signal.SIGINT, signal.SIGTERM)):
+            with self._flow.ahead() as items:
+                for item in loop.stages.timed("wait", items):
+                    if isinstance(item, Taken):
+                        self._train(item)
+                        self._came_at = time.monotonic()
+                    elif self._is_over(item):
+                        break
+                    if self._stop.is_set():
+                        break
+                    self._say()
+            loop.end_update()
+
+    def report(self) -> FollowReport:
+        """Returns how far the stream has been followed, with the speed since the line before."""
+        waiting, unit = self._source.waiting()
+        seconds = max(time.monotonic() - self._line_at, 1e-9)
+        age = None if self._newest is None else time.time() - self._newest
+        return FollowReport(
+            self._source.name, waiting, unit, (self._loop.position.rows - self._line_rows) / seconds, age
+        )
+
+    def _train(self, taken: Taken) -> None:
+        loop = self._loop
+        for batch, position in zip(loop.with_rows(taken.batches), taken.positions, strict=True):
+            began = time.perf_counter()
+            loop.take(batch, self._seconds + time.monotonic() - self._begin_at)
+            loop.streams = {**loop.streams, self._source.name: position}
+            if batch.seconds is not None:
+                self._newest = max(batch.seconds, self._newest or batch.seconds)
+            loop.publish_or_save()
+            loop.stages.step(time.perf_counter() - began)
+            if self._stop.is_set():
+                return
+
+    def _is_over(self, idle: Idle) -> bool:
+        """Publishes what is due although nothing comes; returns whether the pass ends."""
+        loop = self._loop
+        if loop.is_due and idle.rest:
+            self._flow.take_rest()
+        elif loop.is_due and loop.position.step > loop.position.published_step:
+            loop.publish()
+        if idle.is_expecting:
+            self._came_at = time.monotonic()
+            return False
+        if self._until_idle is None or time.monotonic() - self._came_at < self._until_idle:
+            return False
+        if idle.rest:
+            self._flow.take_rest()
+        return not idle.rest
+
+    def _say(self) -> None:
+        now = time.monotonic()
+        if now - self._line_at < _LINE_S or self._loop.position.rows == self._line_rows:
+            return
+        report = self.report()
+        self._loop.track.follow(self._loop.position.step, report)
+        self._display.say(f"{time.strftime('%H:%M:%S')} {self._loop.position.rows:,} rows, {report.text()}")
+        self._line_at, self._line_rows = now, self._loop.position.rows
