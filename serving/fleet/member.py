@@ -18,10 +18,10 @@ from serving.fleet.standing import newer_than_served, snapshot_names, standing, 
 from serving.fleet.view import fleet_view
 from serving.pipeline.snapshot import Snapshot
 from serving.updates import refusals
-from serving.updates.agreement import Agreed, Outdated
+from serving.updates.agreement import After, Agreed, Outdated
 from serving.updates.change import Change
 from serving.updates.live_model import LiveModel
-from serving.updates.state import ModelState
+from serving.updates.state import ModelState, Refusal
 from storage.errors import Conflict, EmberlineError, ObjectStoreError, Unavailable
 from storage.objects.fleet import FleetObjects, Replica
 from storage.objects.head import Head, leads_to, line_to
@@ -81,6 +81,7 @@ class FleetMember:
         self._trouble = self._said = ""
         self._waits_for = ""
         self._told: frozenset[str] = frozenset()
+        self._forgave: tuple[int, Mapping[str, Refusal]] = (-1, {})
         self._ordering, self._stepping = threading.Lock(), threading.Lock()
 
     @property
@@ -163,7 +164,7 @@ class FleetMember:
             return frozenset()
         return frozenset(line_to(head, head.served.snapshot))
 
-    def agree(self, snapshot: Snapshot, own: str, facts: ModelState, served: str, check: Callable[[], None]) -> Agreed:
+    def agree(self, snapshot: Snapshot, own: str, after: After, check: Callable[[], None]) -> Agreed:
         """See Agreement."""
         name = snapshot.id
         shown = self._shown(name, own)
@@ -171,14 +172,14 @@ class FleetMember:
             self._staged = name
             self._waits_for = f"{snapshot.name} is staged, and served once the other replicas have it"
             try:
-                shown = self._wait_for_others(snapshot, own, facts, served, check)
+                shown = self._wait_for_others(snapshot, own, after, check)
                 self._showing = name
             finally:
                 self._staged = self._waits_for = ""
         return self._agreed(name, *shown)
 
     def _wait_for_others(
-        self, snapshot: Snapshot, own: str, facts: ModelState, served: str, check: Callable[[], None]
+        self, snapshot: Snapshot, own: str, after: After, check: Callable[[], None]
     ) -> tuple[Served, float]:
         began = time.monotonic()
         is_reported, try_at = False, 0.0
@@ -193,7 +194,7 @@ class FleetMember:
                         if not is_reported:
                             self._objects.report(self._report(staged=snapshot.id, staged_name=snapshot.name))
                             is_reported = True
-                        self._hold(snapshot, facts, served, now - began)
+                        self._hold(snapshot, after, now - began)
                     except Conflict:
                         self._look()
                     except (ObjectStoreError, Ended) as error:
@@ -206,9 +207,12 @@ class FleetMember:
             self._withdraw(is_reported)
             raise
 
-    def _hold(self, snapshot: Snapshot, facts: ModelState, served: str, waited_s: float) -> None:
+    def _hold(self, snapshot: Snapshot, after: After, waited_s: float) -> None:
         head = self._head
         assert head is not None
+        if head.served.snapshot and head.served != self._obeyed:
+            return  # the facts here lack what was ordered meanwhile
+        facts, served = after()
         reason = self._holding.hold(self._who(), head, snapshot.id, facts, served, waited_s)
         if reason:
             self._waits_for = f"{snapshot.name} is staged, and served once the other replicas have it: {reason}"
@@ -331,6 +335,7 @@ class FleetMember:
             if outcome != "reached":
                 self._follow()
         self._tell_waiters(head)
+        self._forgive(head)
         for snapshot, reason in list(self._refusals.items()):
             self._objects.refuse(snapshot, reason)
             del self._refusals[snapshot]
@@ -350,9 +355,20 @@ class FleetMember:
         forgiven = self._told - refused
         if forgiven:
             self.model.accept_waiters(name for each in forgiven for name in (each, names.get(each, "")) if name)
-            refusals.forget(self.model, lambda each: each.kind == FleetRefused.__name__ and each.snapshot in forgiven)
-            self._follow()
         self._told = refused
+
+    def _forgive(self, head: Head) -> None:
+        """Has this replica judge again what it refused and the others may take: they would wait for it in vain.
+
+        It was forgiven by an operator, refused before there was a fleet, or others were never told.
+        """
+        quarantine = self.model.facts.quarantine
+        if not quarantine or self._forgave == (head.generation, quarantine):
+            return
+        open_ones = set(newer_than_served(head)) - {*head.served.refused, *self._refusals}
+        if refusals.forget(self.model, lambda each: each.snapshot in open_ones):
+            self._follow()
+        self._forgave = (head.generation, self.model.facts.quarantine)
 
     def _found(self) -> None:
         """Makes what this replica serves what all serve: it is the first one that serves anything."""

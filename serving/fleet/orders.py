@@ -91,7 +91,17 @@ def obey(model: LiveModel, head: Head, *, staged: str) -> str:
         if default is None:
             return "follows"
         current = default.view.current
-    if leads_to(head, current.id, served.snapshot):
-        return "follows"
-    number = head.find(served.snapshot).partition("/")[0]
-    return "follows" if not number or int(number) > current.snapshot.version else "lost"
+        number = head.find(served.snapshot).partition("/")[0]
+        if not number or int(number) > current.snapshot.version:
+            return "follows"
+        aside = {*served.held, *served.abandoned}
+        if current.id not in aside:
+            return "follows" if leads_to(head, current.id, served.snapshot) else "lost"
+        # The others went back and another way meanwhile: this replica goes back to where the ways part.
+        entries = default.view.entries
+        for position in range(default.view.served - 1, -1, -1):
+            name = entries[position].id
+            if name not in aside and leads_to(head, name, served.snapshot) and default.can_serve(position):
+                carry_out(model, Change(facts, {default: StoreView(entries, position)}, why=served.why))
+                return "follows"
+    return "lost"

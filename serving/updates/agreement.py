@@ -26,6 +26,10 @@ class Agreed:
     done: Callable[[], None] = lambda: None
 
 
+#: Returns the facts, and the id of what is served, as they are once a snapshot is shown.
+After = Callable[[], tuple[ModelState, str]]
+
+
 class Agreement(Protocol):
     """Is asked by the updates of a model before and after they take something. Thread-safe."""
 
@@ -35,11 +39,11 @@ class Agreement(Protocol):
     def way(self) -> frozenset[str]:
         """Returns the snapshots that lead to what is to be served, while something else is."""
 
-    def agree(self, snapshot: Snapshot, own: str, facts: ModelState, served: str, check: Callable[[], None]) -> Agreed:
+    def agree(self, snapshot: Snapshot, own: str, after: After, check: Callable[[], None]) -> Agreed:
         """Waits until a snapshot that is staged and valid may be served.
 
-        own: the snapshot that it was staged upon; "" for none. facts, served: what the facts are and what is served
-        once it is shown. check: called while it waits; raises to give up. Raises Outdated, and EmberlineError when
+        own: the snapshot that it was staged upon; "" for none. after: called again and again, because operators decide
+        while it waits. check: called while it waits; raises to give up. Raises Outdated, and EmberlineError when
         another replica refuses the snapshot.
         """
 
@@ -58,7 +62,7 @@ class Alone:
         """See Agreement."""
         return frozenset()
 
-    def agree(self, snapshot: Snapshot, own: str, facts: ModelState, served: str, check: Callable[[], None]) -> Agreed:
+    def agree(self, snapshot: Snapshot, own: str, after: After, check: Callable[[], None]) -> Agreed:
         """See Agreement."""
         return Agreed()
 

@@ -169,15 +169,19 @@ def agree(model: LiveModel, mount: MountedStore | None, own: str, snapshot: Snap
     with model.lock:
         if mount is not None and mount is not model.default:
             return Agreed()
-        facts = facts_after(model.facts, take, snapshot.id)
+
+    def after() -> tuple[ModelState, str]:
+        with model.lock:
+            facts = facts_after(model.facts, take, snapshot.id)
         is_trial = facts.canary is not None and facts.canary.snapshot == snapshot.id
+        return facts, own if is_trial else snapshot.id
 
     def check() -> None:
         model.check_stop()
         if mount is not None and mount.store.ssd.damage.found:
             raise Outdated  # another store has to take its place first
 
-    return model.agreement.agree(snapshot, own, facts, own if is_trial else snapshot.id, check)
+    return model.agreement.agree(snapshot, own, after, check)
 
 
 def append_entry(

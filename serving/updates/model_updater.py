@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from serving.config import ServerConfig
@@ -314,6 +315,9 @@ class ModelUpdater:
             raise NotFound(f"{model.folder} has no version: no folder with a number for a name; publish one")
         with model.lock:
             decision = decide(catalog, situation(model, catalog, config, model.default, self._is_refused))
+            if model.default is not None:  # other replicas have no say in the versions beside it
+                alone = decide(catalog, situation(model, catalog, config, model.default, self._is_put_off))
+                decision = replace(decision, side=alone.side)
             self._note(decision)
         if isinstance(decision.action, Refuse):
             found = decision.action.found
@@ -325,10 +329,11 @@ class ModelUpdater:
         return self._sides(catalog, config, decision)
 
     def _is_refused(self, found: Found) -> bool:
-        """Returns whether it is quarantined, not for now, or put off: what the last process died of comes last."""
+        return not self.model.agreement.allows(found.snapshot) or self._is_put_off(found)
+
+    def _is_put_off(self, found: Found) -> bool:
+        """Returns whether it is quarantined or comes last, because the last process died of it."""
         model = self.model
-        if not model.agreement.allows(found.snapshot):
-            return True
         put_off = not self._following and model.default is not None and model.attempts.is_suspect(found)
         return put_off or refusals.is_refused(model, found)
 
@@ -408,7 +413,7 @@ class ModelUpdater:
     def _sides(self, catalog: Catalog, config: ModelConfig, decision: Decision) -> bool:
         """Serves the other versions that the policy wants, each with its own deltas; closes those that it does not."""
         model = self.model
-        if model.canary_entry() is not None:
+        if model.canary_entry() is not None or model.agreement.way():
             return False
         self._retire(decision)
         with model.lock:
@@ -425,7 +430,7 @@ class ModelUpdater:
                     return True
             elif mount is not None and mount is not default:
                 with model.lock:
-                    action = next_delta(catalog, situation(model, catalog, config, mount, self._is_refused))
+                    action = next_delta(catalog, situation(model, catalog, config, mount, self._is_put_off))
                 if isinstance(action, Refuse):
                     self._refuse(action.found, action.error, stamp_of(action.found))
                     return True
