@@ -19,6 +19,8 @@ logger = logging.getLogger("emberline.serving")
 
 #: From a commit until all replicas switch: time for two of their looks.
 LEAD_MS = 300
+#: As long as that may become where the object store is slow.
+LEAD_LAST_MS = 3_000
 # Seconds before others are asked whether they are alive, and between tries for a lease that another one holds.
 _FIRST_ASK_S, _LEASE_S = 0.3, 1.0
 _LOG_AFTER_S = 5.0
@@ -51,6 +53,8 @@ class Holding:
             return None
         self._try_at = 0.0
         replicas = self._objects.replicas()
+        # What was just asked are two or three requests, and the commit and the looks of the others are as many.
+        lead_ms = int(min(max(LEAD_MS, 2000 * (time.monotonic() - now)), LEAD_LAST_MS))
         others = [each for each in replicas if each.id != who.id and each.staged != snapshot]
         health = self._peers.health(others) if waited_s > _FIRST_ASK_S else self._peers.known(others)
         verdict = judge(head, snapshot, replicas, health, waited_s=waited_s, max_unavailable=who.max_unavailable)
@@ -62,7 +66,7 @@ class Holding:
         if verdict.action == "name":
             wanted = head.served.changed(next=verdict.snapshot, written_unix_ms=time.time_ns() // 1_000_000, by=who.id)
         else:
-            wanted = ordered(head.served, facts, after, by=who.id, lead_ms=LEAD_MS)
+            wanted = ordered(head.served, facts, after, by=who.id, lead_ms=lead_ms)
             if verdict.reason:
                 self._log(f"{name} is served: {verdict.reason}")
         self._objects.write(head.served, lambda _: wanted)

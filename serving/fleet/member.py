@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from pydantic import JsonValue
 
-from serving.fleet.holding import LEAD_MS, Holding
+from serving.fleet.holding import LEAD_LAST_MS, LEAD_MS, Holding
 from serving.fleet.identity import Identity
 from serving.fleet.orders import installed, obey, ordered
 from serving.fleet.peers import Peers
@@ -22,7 +22,7 @@ from serving.updates.agreement import After, Agreed, Outdated
 from serving.updates.change import Change
 from serving.updates.live_model import LiveModel
 from serving.updates.state import ModelState, Refusal
-from storage.errors import Conflict, EmberlineError, ObjectStoreError, Unavailable
+from storage.errors import Conflict, EmberlineError, ObjectStoreError, StoreError, Unavailable, UnsafeArtifact
 from storage.objects.fleet import FleetObjects, Replica
 from storage.objects.head import Head, leads_to, line_to
 from storage.objects.requests import Stopped as Ended
@@ -74,7 +74,7 @@ class FleetMember:
         self._changed = threading.Condition()
         self._head: Head | None = None
         self._switch_at = 0.0
-        self._staged = self._showing = ""
+        self._staged = self._staged_name = self._showing = ""
         self._obeyed: Served | None = None
         self._lost_at: float | None = None
         self._refusals: dict[str, str] = {}
@@ -82,7 +82,7 @@ class FleetMember:
         self._waits_for = ""
         self._told: frozenset[str] = frozenset()
         self._forgave: tuple[int, Mapping[str, Refusal]] = (-1, {})
-        self._ordering, self._stepping = threading.Lock(), threading.Lock()
+        self._ordering, self._stepping, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
 
     @property
     def served(self) -> Served:
@@ -101,10 +101,10 @@ class FleetMember:
 
     def _left_ms(self, served: Served, now_ms: int) -> float:
         """Returns the time until all replicas switch, from a word of theirs that has just been read."""
-        lead_ms = max(0, served.commit_at_unix_ms - served.written_unix_ms)
+        lead_ms = min(max(0, served.commit_at_unix_ms - served.written_unix_ms), LEAD_LAST_MS)
         elapsed_ms: float = now_ms - served.written_unix_ms
         # A replica that looks all the time reads it within two looks: otherwise one of the clocks is wrong.
-        is_clock = elapsed_ms < -_LOOK_MS or (bool(self._staged) and elapsed_ms > LEAD_MS + _LOOK_MS)
+        is_clock = elapsed_ms < -_LOOK_MS or (bool(self._staged) and elapsed_ms > lead_ms + _LOOK_MS)
         if is_clock and lead_ms:
             logger.warning(
                 "%s: the clocks here and at %s differ by %.1f s; set them by NTP, so that replicas switch together",
@@ -169,7 +169,7 @@ class FleetMember:
         name = snapshot.id
         shown = self._shown(name, own)
         if shown is None:
-            self._staged = name
+            self._staged_name, self._staged = snapshot.name, name
             self._waits_for = f"{snapshot.name} is staged, and served once the other replicas have it"
             try:
                 shown = self._wait_for_others(snapshot, own, after, check)
@@ -192,12 +192,12 @@ class FleetMember:
                     try_at = now + (_QUICK_S if now - began < _QUICK_FOR_S else _SLOW_S)
                     try:
                         if not is_reported:
-                            self._objects.report(self._report(staged=snapshot.id, staged_name=snapshot.name))
+                            self._report()
                             is_reported = True
                         self._hold(snapshot, after, now - began)
                     except Conflict:
                         self._look()
-                    except (ObjectStoreError, Ended) as error:
+                    except (EmberlineError, Ended) as error:  # of the objects there, not of what is staged here
                         logger.debug("%s: %s", self.model.name, error)
                         try_at = now + _SLOW_S
                 with self._changed:
@@ -240,7 +240,8 @@ class FleetMember:
                 with self.model.lock:
                     change = plan(self.model)
                     snapshot = change.snapshot(self.model) or seen.snapshot
-                wanted = ordered(seen, change.facts, snapshot, by=self._who().id, lead_ms=0, why=change.why)
+                lead_ms = LEAD_MS if snapshot != seen.snapshot else 0
+                wanted = ordered(seen, change.facts, snapshot, by=self._who().id, lead_ms=lead_ms, why=change.why)
                 if change.forgives:
                     wanted = wanted.model_copy(update={"refused": {}})
                 try:
@@ -248,14 +249,28 @@ class FleetMember:
                     self._look()
                 except Conflict:
                     continue
-                except (ObjectStoreError, Ended) as error:
-                    raise Unavailable(
-                        f"model {self.model.name!r}: the other replicas cannot be told, so nothing is changed: {error}"
-                    ) from error
-                self.obey_now()
+                except (ObjectStoreError, UnsafeArtifact, Ended) as error:
+                    self._look()  # it may have arrived, although nobody said so
+                    if not self.served.has(wanted):
+                        raise Unavailable(
+                            f"model {self.model.name!r}: the other replicas cannot be told now: {error}; look at "
+                            f"`emberline fleet {self.model.name}` before you repeat it, because it may arrive late"
+                        ) from error
                 self.wake_others()
+                self._obey_order()
                 return
         raise Unavailable(f"model {self.model.name!r}: other replicas change what is served all the time; try again")
+
+    def _obey_order(self) -> None:
+        """Does what was just ordered, which holds for all replicas by now. Raises Unavailable."""
+        try:
+            self._step()
+        except StoreError as error:
+            raise Unavailable(
+                f"model {self.model.name!r}: the order holds for all replicas, but this one cannot record it: {error}"
+            ) from error
+        except (Conflict, ObjectStoreError, Ended) as error:
+            logger.debug("%s: %s", self.model.name, error)  # `run` tries again
 
     def wake(self) -> None:
         """Makes this replica look at the object store now, without waiting for it."""
@@ -275,7 +290,8 @@ class FleetMember:
         self._look()
         replicas = self._objects.replicas()
         head = self._head
-        assert head is not None
+        if head is None:
+            raise Unavailable(f"model {self.model.name!r}: {self.why_not()}")
         return fleet_view(self.model.name, head, self._objects.lease(), replicas, self._peers.wait(replicas))
 
     def run(self) -> None:
@@ -285,7 +301,7 @@ class FleetMember:
         while not self.model.stopping.is_set():
             try:
                 if not is_reported and self._head is not None:
-                    self._objects.report(self._report())
+                    self._report()
                     is_reported = True
                 self._step()
                 trouble = ""
@@ -299,9 +315,10 @@ class FleetMember:
                 trouble = text
             with self._changed:
                 if not self.model.stopping.is_set():
-                    self._changed.wait(_SLOW_S if trouble else _LOOK_S)
+                    wait_s, left_s = _SLOW_S if trouble else _LOOK_S, self._switch_at - time.monotonic()
+                    self._changed.wait(min(wait_s, left_s) if left_s > 0 else wait_s)
         try:
-            self._objects.leave(self._who().id)
+            self._objects.leave(self._who().id, self.wake_word)
         except (ObjectStoreError, Ended) as error:
             logger.debug("%s: %s", self.model.name, error)
 
@@ -310,24 +327,24 @@ class FleetMember:
         with self._changed:
             self._changed.notify_all()
 
-    def obey_now(self) -> None:
-        """Does what all are to do now. Raises StoreError."""
-        self._step()
-
     def _step(self) -> None:
-        head = self._head
-        if head is not None:
-            with self._stepping:
+        with self._stepping:
+            head = self._head
+            if head is not None:
                 self._follow_orders(head)
 
     def _follow_orders(self, head: Head) -> None:
         if not head.served.snapshot:
             self._found()
-        elif head.served != self._obeyed and time.monotonic() >= self._switch_at:
-            outcome = obey(self.model, head, staged=self._staged or self._showing)
-            if outcome == "reached":
-                self._obeyed, self._lost_at, self.model.anew = head.served, None, False
-            elif outcome == "lost" and not self.model.anew:
+        elif head.served != self._obeyed and not (self._is_early() and (self._staged or self._showing)):
+            with self.model.lock:
+                if self.served != head.served:
+                    return  # what came after it may be shown already
+                at = self._switch_at if self._is_early() else 0.0
+                outcome = obey(self.model, head, staged=self._staged or self._showing, at=at)
+                if outcome == "reached":
+                    self._obeyed, self._lost_at, self.model.anew = head.served, None, False
+            if outcome == "lost" and not self.model.anew:
                 self._lost_at = self._lost_at or time.monotonic()
                 if time.monotonic() - self._lost_at > _ANEW_S:
                     self.model.anew, self._lost_at = True, None
@@ -342,7 +359,10 @@ class FleetMember:
             self._look()
         if self.model.trouble != self._said and not self._staged:
             self._said = self.model.trouble
-            self._objects.report(self._report())
+            self._report()
+
+    def _is_early(self) -> bool:
+        return time.monotonic() < self._switch_at
 
     def _tell_waiters(self, head: Head) -> None:
         refused = frozenset(head.served.refused)
@@ -423,7 +443,11 @@ class FleetMember:
         self._look()
         while True:
             served, own = self.served, self._own()
-            if self._head is not None and (served == self._obeyed or not own or not served.snapshot):
+            if served.snapshot and not own:
+                raise Unavailable(
+                    f"model {self.model.name!r}: this replica serves nothing yet; give the order to another one"
+                )
+            if self._head is not None and (served == self._obeyed or not served.snapshot):
                 return served
             if time.monotonic() > deadline:
                 raise Unavailable(f"model {self.model.name!r}: {self.why_not() or 'it does not follow the others'}")
@@ -432,26 +456,29 @@ class FleetMember:
 
     def _withdraw(self, is_reported: bool) -> None:
         """Takes back that a snapshot is staged. A holder that has not heard of it goes on without this replica."""
+        self._staged = ""
         if not is_reported or self.model.stopping.is_set():
             return
         try:
-            self._objects.report(self._report())
+            self._report()
         except (ObjectStoreError, Ended) as error:
             logger.debug("%s: %s", self.model.name, error)
 
-    def _report(self, **changes: str) -> Replica:
-        default = self.model.default
-        current = None if default is None else default.view.current
-        said: Mapping[str, str] = {
-            "trouble": self.model.trouble,
-            "served": "" if current is None else current.id,
-            "served_name": "" if current is None else current.name,
-            **changes,
-        }
-        return Replica(
-            id=self._who().id,
-            url=self._who().url,
-            wake=self.wake_word,
-            unix_ms=time.time_ns() // 1_000_000,
-            **said,
-        )
+    def _report(self) -> None:
+        """Writes what this replica says of itself, one thread after the other: the last one says what is so now."""
+        with self._reporting:
+            default = self.model.default
+            current = None if default is None else default.view.current
+            staged = self._staged
+            said = Replica(
+                id=self._who().id,
+                url=self._who().url,
+                wake=self.wake_word,
+                served="" if current is None else current.id,
+                served_name="" if current is None else current.name,
+                staged=staged,
+                staged_name=self._staged_name if staged else "",
+                trouble=self.model.trouble,
+                unix_ms=time.time_ns() // 1_000_000,
+            )
+            self._objects.report(said)

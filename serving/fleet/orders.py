@@ -64,11 +64,12 @@ def installed(facts: ModelState, served: Served, here: set[str], *, reached: boo
     )
 
 
-def obey(model: LiveModel, head: Head, *, staged: str) -> str:
+def obey(model: LiveModel, head: Head, *, staged: str, at: float = 0.0) -> str:
     """Makes a replica serve what head.json names, as far as that takes no more than a change of pointers.
 
-    staged: the snapshot that the updates are about to show. Returns "reached"; "follows" while the updates get there by
-    taking what is published; "lost" when nothing that is published leads there from what is served. Raises StoreError.
+    staged: the snapshot that the updates are about to show. at: as for `LiveModel.commit`. Returns "reached"; "follows"
+    while the updates get there by taking what is published; "lost" when nothing that is published leads there from what
+    is served. Raises StoreError.
     """
     served = head.served
     with model.lock:
@@ -83,7 +84,7 @@ def obey(model: LiveModel, head: Head, *, staged: str) -> str:
             views = {mount: StoreView(mount.view.entries, position)}
             facts = installed(model.facts, served, here, reached=True)
             if facts != model.facts or mount is not default or mount.view.served != position:
-                carry_out(model, Change(facts, views, mount, served.why))
+                carry_out(model, Change(facts, views, mount, served.why), at=at)
             return "reached"
         facts = installed(model.facts, served, here, reached=False)
         if facts != model.facts and model.knows_facts:

@@ -29,10 +29,11 @@ class Change:
         return "" if default is None else self.views.get(default, default.view).current.id
 
 
-def carry_out(model: LiveModel, change: Change) -> None:
+def carry_out(model: LiveModel, change: Change, *, at: float = 0.0) -> None:
     """Records a change and shows it to requests, also to those that wait for a snapshot.
 
-    Call it under the model's lock. Raises StoreError when it cannot be recorded; then nothing changed.
+    Call it under the model's lock. at: as for `LiveModel.commit`. Raises StoreError when it cannot be recorded; then
+    nothing changed.
     """
     before, default = model.facts, model.default
     if default is None and change.default is None:
@@ -40,15 +41,12 @@ def carry_out(model: LiveModel, change: Change) -> None:
         model.trouble = model.waiting = ""  # the next try sets what is waited for
         return
     served = -1 if default is None else default.view.served
-    model.commit(facts=change.facts, views=change.views, default=change.default)
+    model.commit(facts=change.facts, views=change.views, default=change.default, at=at)
     if default is not None and change.views.get(default, default.view).served < served:
         model.counters.rollbacks += 1
     if before.is_bound and not change.facts.is_bound:
         model.free_since_ns = time.time_ns()
         model.waiting = ""  # the reason has just ended; the next look at the folder sets a new one
-    for version in change.facts.allowed:
-        if change.facts.allowed[version] != before.allowed.get(version):
-            model.awaiting.pop(int(version), None)
     _tell_waiters(model, before, change)
 
 

@@ -233,6 +233,9 @@ class LiveModel:
             self.step("recorded")
             with self._closed_from(at):
                 self._wait_until(at)
+                for number in list(self.awaiting):
+                    if facts.allowed.get(str(number)) != self.facts.allowed.get(str(number)):
+                        del self.awaiting[number]  # an operator has allowed it
                 self.facts, self.default = facts, default
                 for mount, view in views.items():
                     mount.view = view
@@ -248,9 +251,8 @@ class LiveModel:
         return nullcontext()
 
     def _wait_until(self, at: float) -> None:
-        left_s = at - time.monotonic()
-        if left_s > 0:
-            self.stopping.wait(left_s)
+        # Also while the model is stopping: it answers requests until then, and the others do not switch earlier.
+        time.sleep(max(0.0, at - time.monotonic()))
 
     def write(
         self,

@@ -69,8 +69,14 @@ class FleetObjects:
         """Writes what a replica says of itself, whatever it said before."""
         self._objects.put(self._key(replica.id), _bytes(replica))
 
-    def leave(self, replica: str) -> None:
-        """Forgets a replica that ends, or has ended, and frees its lease."""
+    def leave(self, replica: str, wake: str = "") -> None:
+        """Forgets a replica that ends, or has ended, and frees its lease.
+
+        wake: the word of the object that is meant. One with another word stays: whoever has that name now wrote it.
+        """
+        there = self.replica(replica) if wake else None
+        if there is not None and there.wake != wake:
+            return
         self._objects.delete([self._key(replica)])
         if self.lease().holder == replica:
             self._objects.edit(
@@ -136,7 +142,7 @@ class FleetObjects:
         wanted = change(seen)
 
         def edited(head: Head) -> Head:
-            if head.served == wanted:
+            if head.served.has(wanted):
                 return head
             if head.served != seen:
                 raise Conflict(f"{self.model.url}: the fleet has moved on meanwhile; look again")

@@ -62,6 +62,11 @@ class Served(Part):
         trial = "" if self.canary is None else self.canary.snapshot
         return tuple(each for each in (self.snapshot, self.previous, trial, self.next) if each)
 
+    def has(self, wanted: Served) -> bool:
+        """Returns whether it is `wanted`, but for snapshots that were refused since."""
+        since = {"epoch": wanted.epoch, "refused": wanted.refused, "next": wanted.next}
+        return self.epoch >= wanted.epoch and self.model_copy(update=since) == wanted
+
     def changed(self, **update: Any) -> Served:
         """Returns the next epoch with these changes; the lists are bounded."""
         for name in ("held", "abandoned"):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from storage.errors import GuardError
+from serving.fleet.member import FleetMember
+from storage.errors import GuardError, StoreError, Unavailable
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.planted import NAME
 
@@ -52,33 +53,128 @@ def test_resume_has_the_replica_that_refused_judge_again(replicas: Replicas, mon
     replicas.reach(bad)
 
 
+def hold_back(replicas: Replicas, name: str, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Makes a replica judge nothing that it has staged until the event is set."""
+    model = replicas.servers[name].repository._models[NAME].model
+    original, may_judge = model.step, threading.Event()
+
+    def wait(step: str) -> None:
+        original(step)
+        if step == "staged":
+            assert may_judge.wait(20)
+
+    monkeypatch.setattr(model, "step", wait)
+    return may_judge
+
+
+def member_of(replicas: Replicas, name: str) -> FleetMember:
+    fleet = replicas.servers[name].repository.fleet
+    member = None if fleet is None else fleet.member(NAME)
+    assert member is not None
+    return member
+
+
 def test_an_order_that_comes_while_a_snapshot_waits_is_kept(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = replicas.put(replicas.world.publish())
     replicas.start("one", "two")
     replicas.reach(first)
-    model = replicas.servers["two"].repository._models[NAME].model
-    original, judged = model.step, threading.Event()
-
-    def wait(step: str) -> None:
-        original(step)
-        if step == "staged":
-            assert judged.wait(20)
-
-    monkeypatch.setattr(model, "step", wait)
+    may_judge = hold_back(replicas, "two", monkeypatch)
     trial = replicas.put(replicas.world.change(first))
-    fleet = replicas.servers["one"].repository.fleet
-    assert fleet is not None
-    member = fleet.member(NAME)
-    assert member is not None
-    replicas.until(member.hurries)
-    time.sleep(0.5)
+    replicas.until(lambda: any(each.staged == trial.id for each in replicas.objects.replicas()))
     replicas.servers["two"].repository.canary(NAME, fraction=0.5)
-    replicas.until(lambda: member.served.canary is not None)
-    judged.set()
+    replicas.until(lambda: member_of(replicas, "one").served.canary is not None)
+    may_judge.set()
     replicas.until(lambda: all(canary_of(replicas, name) == trial.id for name in replicas.servers))
     assert [replicas.served(name) for name in replicas.servers] == [first.id] * 2
+
+
+def test_a_head_that_cannot_be_read_is_not_the_fault_of_what_is_staged(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one", "two")
+    replicas.reach(first)
+    may_judge = hold_back(replicas, "two", monkeypatch)
+    second = replicas.put(replicas.world.change(first))
+    replicas.until(lambda: any(each.staged == second.id for each in replicas.objects.replicas()))
+    path = tmp_path / "bucket" / NAME / "head.json"
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'"served"', b'"served!"'))
+    may_judge.set()
+    time.sleep(0.5)
+    with pytest.raises(Unavailable, match="served!"):
+        replicas.servers["one"].repository.pause(NAME)
+    assert all(not replicas.report(name)["quarantined"] for name in replicas.servers)
+    path.write_bytes(good)
+    replicas.reach(second)
+
+
+def test_an_order_switches_all_at_one_time_and_an_old_one_is_not_obeyed(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one", "two")
+    replicas.reach(first)
+    second = replicas.put(replicas.world.change(first))
+    replicas.reach(second)
+    replicas.servers["one"].repository.rollback(NAME)
+    replicas.reach(first)
+    member = member_of(replicas, "one")
+    before = member._head
+    assert before is not None
+    switched = []
+    for name in replicas.servers:
+        model = replicas.servers[name].repository._models[NAME].model
+
+        def note(step: str, original: Callable[[str], None] = model.step) -> None:
+            if step == "switched":
+                switched.append(time.time() * 1000)
+            original(step)
+
+        monkeypatch.setattr(model, "step", note)
+    replicas.servers["one"].repository.resume(NAME)
+    replicas.reach(second)
+    assert len(switched) == 2
+    assert min(switched) >= replicas.model.head().served.commit_at_unix_ms - 5
+    member._follow_orders(before)
+    assert replicas.served("one") == second.id
+
+
+def test_an_order_holds_although_one_replica_cannot_record_it(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one", "two")
+    replicas.reach(first)
+    second = replicas.put(replicas.world.change(first))
+    replicas.reach(second)
+
+    def fail(state: object) -> None:
+        raise StoreError("no space left on device")
+
+    monkeypatch.setattr(replicas.servers["one"].repository._models[NAME].model.file, "write", fail)
+    with pytest.raises(Unavailable, match="holds for all replicas, but this one cannot record it"):
+        replicas.servers["one"].repository.rollback(NAME)
+    replicas.reach(first, "two")
+    replicas.until(lambda: not replicas.servers["one"].repository.is_ready())
+    monkeypatch.undo()
+    replicas.reach(first)
+
+
+def test_a_time_of_the_switch_that_was_damaged_stops_nobody(replicas: Replicas) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one")
+    replicas.reach(first)
+    second = replicas.put(replicas.world.change(first))
+    replicas.reach(second)
+    replicas.model.update(
+        lambda head: head.model_copy(
+            update={"served": head.served.changed(snapshot=first.id, paused=True, commit_at_unix_ms=2**60)}
+        )
+    )
+    replicas.reach(first)
 
 
 def test_a_replica_that_missed_a_rollback_finds_its_way(replicas: Replicas) -> None:
