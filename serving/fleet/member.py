@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pydantic import JsonValue
 
@@ -14,14 +14,14 @@ from serving.fleet.holding import LEAD_LAST_MS, LEAD_MS, Holding
 from serving.fleet.identity import Identity
 from serving.fleet.orders import installed, obey, ordered
 from serving.fleet.peers import Peers
+from serving.fleet.refusing import Refusing
 from serving.fleet.standing import newer_than_served, snapshot_names, standing, trial_of
 from serving.fleet.view import fleet_view
 from serving.pipeline.snapshot import Snapshot
-from serving.updates import refusals
 from serving.updates.agreement import After, Agreed, Outdated
 from serving.updates.change import Change
 from serving.updates.live_model import LiveModel
-from serving.updates.state import ModelState, Refusal
+from serving.updates.state import ModelState
 from storage.errors import Conflict, EmberlineError, ObjectStoreError, StoreError, Unavailable, UnsafeArtifact
 from storage.objects.fleet import FleetObjects, Replica
 from storage.objects.head import Head, leads_to, line_to
@@ -77,11 +77,9 @@ class FleetMember:
         self._staged = self._staged_name = self._showing = ""
         self._obeyed: Served | None = None
         self._lost_at: float | None = None
-        self._refusals: dict[str, str] = {}
+        self._refusing = Refusing(model, objects, look, follow)
         self._trouble = self._said = ""
         self._waits_for = ""
-        self._told: frozenset[str] = frozenset()
-        self._forgave: tuple[int, Mapping[str, Refusal]] = (-1, {})
         self._ordering, self._stepping, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
 
     @property
@@ -225,7 +223,7 @@ class FleetMember:
         if head is None or not snapshot or leads_to(head, snapshot, head.served.snapshot):
             return  # the others serve it: this replica is at fault, and not ready
         with self._changed:
-            self._refusals[snapshot] = f"{self._who().id}: {str(error) or type(error).__name__}"
+            self._refusing.add(snapshot, f"{self._who().id}: {str(error) or type(error).__name__}")
             self._changed.notify_all()
 
     def order(self, plan: Callable[[LiveModel], Change]) -> None:
@@ -335,7 +333,7 @@ class FleetMember:
 
     def _follow_orders(self, head: Head) -> None:
         if not head.served.snapshot:
-            self._found()
+            self._found(head)
         elif head.served != self._obeyed and not (self._is_early() and (self._staged or self._showing)):
             with self.model.lock:
                 if self.served != head.served:
@@ -347,16 +345,11 @@ class FleetMember:
             if outcome == "lost" and not self.model.anew:
                 self._lost_at = self._lost_at or time.monotonic()
                 if time.monotonic() - self._lost_at > _ANEW_S:
-                    self.model.anew, self._lost_at = True, None
-                    logger.warning("%s: is loaded anew: %s", self.model.name, self.why_not())
+                    self._lost_at = None
+                    self._find_back(head)
             if outcome != "reached":
                 self._follow()
-        self._tell_waiters(head)
-        self._forgive(head)
-        for snapshot, reason in list(self._refusals.items()):
-            self._objects.refuse(snapshot, reason)
-            del self._refusals[snapshot]
-            self._look()
+        self._refusing.tell(head)
         if self.model.trouble != self._said and not self._staged:
             self._said = self.model.trouble
             self._report()
@@ -364,41 +357,44 @@ class FleetMember:
     def _is_early(self) -> bool:
         return time.monotonic() < self._switch_at
 
-    def _tell_waiters(self, head: Head) -> None:
-        refused = frozenset(head.served.refused)
-        if refused == self._told:
-            return
-        names = snapshot_names(head)
-        for snapshot in refused - self._told:
-            reason = f"a replica refuses it: {'; '.join(head.served.refused[snapshot])}"
-            self.model.refuse_waiters(filter(None, (snapshot, names.get(snapshot, ""))), reason)
-        forgiven = self._told - refused
-        if forgiven:
-            self.model.accept_waiters(name for each in forgiven for name in (each, names.get(each, "")) if name)
-        self._told = refused
+    def _find_back(self, head: Head) -> None:
+        """Gets from what nothing leads to what all are to serve from. Raises Conflict, ObjectStoreError.
 
-    def _forgive(self, head: Head) -> None:
-        """Has this replica judge again what it refused and the others may take: they would wait for it in vain.
-
-        It was forgiven by an operator, refused before there was a fleet, or others were never told.
+        Where no replica serves that, they have served newer ones without a fleet meanwhile, or it is gone for good:
+        then they go on from what is here.
         """
-        quarantine = self.model.facts.quarantine
-        if not quarantine or self._forgave == (head.generation, quarantine):
-            return
-        open_ones = set(newer_than_served(head)) - {*head.served.refused, *self._refusals}
-        if refusals.forget(self.model, lambda each: each.snapshot in open_ones):
-            self._follow()
-        self._forgave = (head.generation, self.model.facts.quarantine)
+        served, own = head.served, self._own()
+        is_gone = not head.find(served.snapshot)
+        if (is_gone or (own in newer_than_served(head) and standing(head, own, served.snapshot) == "wait")) and (
+            self._serves_nobody()
+        ):
+            logger.warning("%s: no replica serves what all are to serve: they go on from another one", self.model.name)
+            if is_gone:
+                lost = served.changed(snapshot="", written_unix_ms=time.time_ns() // 1_000_000, by=self._who().id)
+                self._objects.write(served, lambda _: lost)
+                self._look()
+            else:
+                self._found(head)
+        elif not is_gone and own:
+            self.model.anew = True
+            logger.warning("%s: is loaded anew: %s", self.model.name, self.why_not())
 
-    def _found(self) -> None:
+    def _serves_nobody(self) -> bool:
+        """Returns whether all others are known to be not ready: whoever is ready serves what all are to serve."""
+        others = [each for each in self._objects.replicas() if each.id != self._who().id]
+        return all(each in ("unready", "gone") for each in self._peers.wait(others).values())
+
+    def _found(self, head: Head) -> None:
         """Makes what this replica serves what all serve: it is the first one that serves anything."""
         with self.model.lock:
             default = self.model.default
             if default is None or not self.model.knows_facts or self._staged:
                 return
             facts, snapshot = self.model.facts, default.view.current.id
-        head = self._head
-        if head is None or not head.find(snapshot):
+            if head.served.epoch:  # what was ordered before holds on
+                here = {entry.id for mount in self.model.mounts for entry in mount.view.entries}
+                facts = installed(facts, head.served, here, reached=True)
+        if not head.find(snapshot):
             return
         wanted = ordered(head.served, facts, snapshot, by=self._who().id, lead_ms=0)
         self._objects.write(head.served, lambda _: wanted)

@@ -89,11 +89,11 @@ def obey(model: LiveModel, head: Head, *, staged: str, at: float = 0.0) -> str:
         facts = installed(model.facts, served, here, reached=False)
         if facts != model.facts and model.knows_facts:
             carry_out(model, Change(facts, why=served.why))
-        if default is None:
-            return "follows"
+        path = head.find(served.snapshot)
+        if default is None or not path:
+            return "follows" if path else "lost"
         current = default.view.current
-        number = head.find(served.snapshot).partition("/")[0]
-        if not number or int(number) > current.snapshot.version:
+        if int(path.partition("/")[0]) > current.snapshot.version:
             return "follows"
         aside = {*served.held, *served.abandoned}
         if current.id not in aside:

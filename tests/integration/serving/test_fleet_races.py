@@ -208,3 +208,30 @@ def test_a_pause_leaves_the_other_versions_loaded(replicas: Replicas) -> None:
     repository.resume(NAME)
     replicas.reach(delta)
     assert repository.is_model_ready(NAME, "1")
+
+
+@pytest.mark.slow  # a replica looks for another way for three seconds first
+def test_replicas_go_on_from_what_they_have_where_none_serves_what_all_should(replicas: Replicas) -> None:
+    replicas.world.configure(retain_snapshots=1)
+    line = [replicas.put(replicas.world.publish())]
+    replicas.start("one", "two")
+    for _ in range(4):
+        replicas.reach(line[-1])
+        line.append(replicas.put(replicas.world.change(line[-1])))
+    replicas.reach(line[-1])
+    replicas.stop()
+
+    # They were servers without a fleet for a while, and followed what was published.
+    replicas.model.update(lambda head: head.model_copy(update={"served": head.served.changed(snapshot=line[1].id)}))
+    replicas.start("one", "two")
+    replicas.reach(line[-1])
+    for server in replicas.servers.values():
+        assert server.repository.update_counters(NAME).versions_loaded == 0
+    replicas.stop()
+
+    # It names what was never published, and pins it.
+    nothing = {"snapshot": "0" * 32, "pinned": True}
+    replicas.model.update(lambda head: head.model_copy(update={"served": head.served.changed(**nothing)}))
+    replicas.start("one", "two")
+    replicas.reach(line[-1])
+    replicas.until(lambda: [replicas.report(name)["mode"] for name in replicas.servers] == ["pinned"] * 2)
