@@ -461,7 +461,7 @@ class FleetMember:
             logger.debug("%s: %s", self.model.name, error)
 
     def _report(self) -> None:
-        """Writes what this replica says of itself, one thread after the other: the last one says what is so now."""
+        """Writes what this replica says of itself, one thread after the other, so that the last one is true."""
         with self._reporting:
             default = self.model.default
             current = None if default is None else default.view.current

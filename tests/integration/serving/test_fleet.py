@@ -133,11 +133,11 @@ def test_a_replica_without_the_snapshot_that_others_go_back_to_is_loaded_anew(re
     replicas.reach(first)
     second = replicas.put(replicas.world.change(first))
     replicas.reach(second)
-    third = replicas.put(replicas.world.change(second, since=first))
+    third = replicas.put(replicas.world.publish(equals=second))
     replicas.reach(third)
     replicas.start("late")
     replicas.reach(third)
-    assert [entry["name"] for entry in replicas.report("late")["snapshots"]] == ["1.0", "1.2"]
+    assert [entry["name"] for entry in replicas.report("late")["snapshots"]] == ["2.0"]
 
     replicas.servers["one"].repository.rollback(NAME)
     replicas.reach(second, "one", "two")
