@@ -67,6 +67,7 @@ class Fleet:
             look=lambda: mirror.check(name),
             hurry=lambda: mirror.wake(name),
             follow=follow,
+            not_brought=lambda: mirror.not_brought(name),
         )
         model.agreement = member
         with self._lock:

@@ -52,6 +52,7 @@ class FleetMember:
 
     objects: of the model. look: looks at the object store and returns when that is done. hurry: makes the looking
     thread look at once. who: known before `run`. follow: called when what is served leads to nothing that others serve.
+    not_brought: returns why nothing comes from the object store, such as a full disk; "" for no reason.
     """
 
     def __init__(
@@ -64,12 +65,13 @@ class FleetMember:
         look: Callable[[], None],
         hurry: Callable[[], None],
         follow: Callable[[], None],
+        not_brought: Callable[[], str] = lambda: "",
     ) -> None:
         self.model = model
         self._who = who
         self.wake_word = secrets.token_hex(16)
         self._objects, self._peers = objects, peers
-        self._look, self._hurry, self._follow = look, hurry, follow
+        self._look, self._hurry, self._follow, self._not_brought = look, hurry, follow, not_brought
         self._holding = Holding(model.name, objects, peers, look)
         self._changed = threading.Condition()
         self._head: Head | None = None
@@ -78,7 +80,7 @@ class FleetMember:
         self._obeyed: Served | None = None
         self._lost_at: float | None = None
         self._refusing = Refusing(model, objects, look, follow)
-        self._trouble = self._said = ""
+        self._said = ""
         self._waits_for = ""
         self._ordering, self._stepping, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
 
@@ -299,6 +301,7 @@ class FleetMember:
         while not self.model.stopping.is_set():
             try:
                 if not is_reported and self._head is not None:
+                    self._warn_of_namesake()
                     self._report()
                     is_reported = True
                 self._step()
@@ -350,9 +353,9 @@ class FleetMember:
             if outcome != "reached":
                 self._follow()
         self._refusing.tell(head)
-        if self.model.trouble != self._said and not self._staged:
-            self._said = self.model.trouble
+        if (trouble := self._trouble()) != self._said and not self._staged:
             self._report()
+            self._said = trouble
 
     def _is_early(self) -> bool:
         return time.monotonic() < self._switch_at
@@ -460,6 +463,21 @@ class FleetMember:
         except (ObjectStoreError, Ended) as error:
             logger.debug("%s: %s", self.model.name, error)
 
+    def _trouble(self) -> str:
+        return self.model.trouble or self._not_brought()
+
+    def _warn_of_namesake(self) -> None:
+        who = self._who()
+        there = self._objects.replica(who.id)
+        if there is not None and there.url != who.url and self._peers.wait([there]).get(who.id) == "ready":
+            logger.error(
+                "%s: the server at %s is the replica %s too, so the others know of one of them only; give each its own "
+                "--replica-id",
+                self.model.name,
+                there.url,
+                who.id,
+            )
+
     def _report(self) -> None:
         """Writes what this replica says of itself, one thread after the other, so that the last one is true."""
         with self._reporting:
@@ -474,7 +492,7 @@ class FleetMember:
                 served_name="" if current is None else current.name,
                 staged=staged,
                 staged_name=self._staged_name if staged else "",
-                trouble=self.model.trouble,
+                trouble=self._trouble(),
                 unix_ms=time.time_ns() // 1_000_000,
             )
             self._objects.report(said)

@@ -94,6 +94,11 @@ class ModelMirror:
         self._errors = {"look": "", "bring": ""}
         self._counting = threading.Lock()
 
+    @property
+    def not_brought(self) -> str:
+        """The reason why the last `bring` failed; "" when it succeeded."""
+        return self._errors["bring"]
+
     def expect_edits(self) -> None:
         """Makes the next `bring` look at the configuration too, and not only once in a while."""
         self._side_at = -math.inf

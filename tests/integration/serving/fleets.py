@@ -36,6 +36,7 @@ class Replicas:
     def start(self, *names: str, **options: Any) -> None:
         for name in names:
             usual: dict[str, Any] = {
+                "replica_id": name,
                 "http_port": 0,
                 "grpc_port": 0,
                 "metrics_port": 0,
@@ -48,7 +49,6 @@ class Replicas:
                 mirror_dir=self.folder / name / "copy",
                 store=self.folder / name / "store",
                 fleet=True,
-                replica_id=name,
                 **{**usual, **options},
             )
             self.servers[name] = Server(config)

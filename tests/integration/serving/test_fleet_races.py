@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -208,6 +209,36 @@ def test_a_pause_leaves_the_other_versions_loaded(replicas: Replicas) -> None:
     repository.resume(NAME)
     replicas.reach(delta)
     assert repository.is_model_ready(NAME, "1")
+
+
+def test_a_replica_that_cannot_bring_a_snapshot_says_so_and_is_left_behind(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one", "two")
+    replicas.reach(first)
+    mirror = replicas.servers["two"].repository.mirror
+    assert mirror is not None
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(mirror._mirrors[NAME].mirror, "_bring_folder", fail)
+    second = replicas.put(replicas.world.change(first))
+    replicas.reach(second, "one")
+    replicas.until(lambda: not replicas.servers["two"].repository.is_ready())
+    troubles = {each.id: each.trouble for each in replicas.objects.replicas()}
+    assert "No space left on device" in troubles["two"]
+    monkeypatch.undo()
+    replicas.reach(second)
+
+
+def test_two_servers_of_one_name_are_told(replicas: Replicas, caplog: pytest.LogCaptureFixture) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one")
+    replicas.reach(first)
+    replicas.start("other", replica_id="one")
+    replicas.until(lambda: "is the replica one too" in caplog.text)
 
 
 @pytest.mark.slow  # a replica looks for another way for three seconds first
