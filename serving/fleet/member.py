@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pydantic import JsonValue
 
 from serving.fleet.holding import LEAD_LAST_MS, LEAD_MS, Holding
-from serving.fleet.identity import Identity
+from serving.fleet.identity import Identity, warn_of_namesake
 from serving.fleet.orders import installed, obey, ordered
 from serving.fleet.peers import Peers
 from serving.fleet.refusing import Refusing
@@ -301,7 +301,7 @@ class FleetMember:
         while not self.model.stopping.is_set():
             try:
                 if not is_reported and self._head is not None:
-                    self._warn_of_namesake()
+                    warn_of_namesake(self.model.name, self._who(), self._objects, self._peers)
                     self._report()
                     is_reported = True
                 self._step()
@@ -446,12 +446,18 @@ class FleetMember:
                 raise Unavailable(
                     f"model {self.model.name!r}: this replica serves nothing yet; give the order to another one"
                 )
-            if self._head is not None and (served == self._obeyed or not served.snapshot):
+            if self._head is not None and (self._has_all_of(served) or not served.snapshot):
                 return served
             if time.monotonic() > deadline:
-                raise Unavailable(f"model {self.model.name!r}: {self.why_not() or 'it does not follow the others'}")
+                why = self.why_not() or "it does not have the canary of the others yet"
+                raise Unavailable(f"model {self.model.name!r}: {why}; give the order to another replica")
             with self._changed:
                 self._changed.wait(_QUICK_S)
+
+    def _has_all_of(self, served: Served) -> bool:
+        with self.model.lock:
+            canary = self.model.canary_entry()
+        return served == self._obeyed and trial_of(served) in ("", canary[1].id if canary is not None else "")
 
     def _withdraw(self, is_reported: bool) -> None:
         """Takes back that a snapshot is staged. A holder that has not heard of it goes on without this replica."""
@@ -465,18 +471,6 @@ class FleetMember:
 
     def _trouble(self) -> str:
         return self.model.trouble or self._not_brought()
-
-    def _warn_of_namesake(self) -> None:
-        who = self._who()
-        there = self._objects.replica(who.id)
-        if there is not None and there.url != who.url and self._peers.wait([there]).get(who.id) == "ready":
-            logger.error(
-                "%s: the server at %s is the replica %s too, so the others know of one of them only; give each its own "
-                "--replica-id",
-                self.model.name,
-                there.url,
-                who.id,
-            )
 
     def _report(self) -> None:
         """Writes what this replica says of itself, one thread after the other, so that the last one is true."""

@@ -96,9 +96,9 @@ def obey(model: LiveModel, head: Head, *, staged: str, at: float = 0.0) -> str:
         if int(path.partition("/")[0]) > current.snapshot.version:
             return "follows"
         aside = {*served.held, *served.abandoned}
-        if current.id not in aside:
-            return "follows" if leads_to(head, current.id, served.snapshot) else "lost"
-        # The others went back and another way meanwhile: this replica goes back to where the ways part.
+        if current.id not in aside and leads_to(head, current.id, served.snapshot):
+            return "follows"
+        # The others went back, or back and another way: this replica goes back to where the ways part.
         entries = default.view.entries
         for position in range(default.view.served - 1, -1, -1):
             name = entries[position].id

@@ -151,10 +151,10 @@ class FleetObjects:
         return self.model.update(edited)
 
     def refuse(self, snapshot: str, reason: str) -> Head:
-        """Records that a replica refuses a snapshot, so that none of them serves it."""
+        """Records that a replica refuses a snapshot, so that none of them serves it, while it is published."""
 
         def edited(head: Head) -> Head:
-            served = head.served.refusing(snapshot, [reason])
+            served = head.served.refusing(snapshot, [reason]) if head.find(snapshot) else head.served
             return head if served is head.served else head.model_copy(update={"served": served})
 
         return self.model.update(edited)

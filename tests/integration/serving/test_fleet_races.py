@@ -241,6 +241,39 @@ def test_two_servers_of_one_name_are_told(replicas: Replicas, caplog: pytest.Log
     replicas.until(lambda: "is the replica one too" in caplog.text)
 
 
+def test_a_replica_that_lacks_what_is_pinned_goes_back_without_a_load(replicas: Replicas) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one")
+    replicas.reach(first)
+    second = replicas.put(replicas.world.change(first))
+    replicas.reach(second)
+    third = replicas.put(replicas.world.change(second, since=first))
+    replicas.reach(third)
+    replicas.start("late")
+    replicas.reach(third)
+    replicas.servers["one"].repository.pin(NAME, second.name)
+    replicas.reach(second)
+    assert [replicas.report(name)["mode"] for name in replicas.servers] == ["pinned"] * 2
+    assert replicas.servers["late"].repository.update_counters(NAME).versions_loaded == 1
+
+
+def test_a_replica_that_lacks_the_canary_ends_it_for_nobody(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = replicas.put(replicas.world.publish())
+    replicas.start("one")
+    replicas.reach(first)
+    replicas.servers["one"].repository.canary(NAME, fraction=0.5)
+    trial = replicas.put(replicas.world.change(first))
+    replicas.until(lambda: canary_of(replicas, "one") == trial.id)
+    monkeypatch.setattr("serving.fleet.member._ORDER_S", 0.1)
+    monkeypatch.setattr(replicas.servers["one"].repository._models[NAME].model, "canary_entry", lambda: None)
+    with pytest.raises(Unavailable, match="does not have the canary"):
+        replicas.servers["one"].repository.stop_canary(NAME)
+    monkeypatch.undo()
+    assert canary_of(replicas, "one") == trial.id
+
+
 @pytest.mark.slow  # a replica looks for another way for three seconds first
 def test_replicas_go_on_from_what_they_have_where_none_serves_what_all_should(replicas: Replicas) -> None:
     replicas.world.configure(retain_snapshots=1)
