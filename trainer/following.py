@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 
-from storage.data.streams import Start, open_stream
+from storage.data.streams import Credentials, Start, open_stream
 from storage.errors import ConfigError, NotFound
 from storage.paths import local_path
 from trainer.checkpoint import CommitLog, load_checkpoint
@@ -43,6 +43,8 @@ def follow(
     publish: PublishConfig | None = None,
     until_idle: float | None = None,
     start: Start = "earliest",
+    skip_lost: bool = False,
+    credentials: Credentials = Credentials(),  # noqa: B008
     progress: bool = True,
     resume: bool = False,
     from_snapshot: str | None = None,
@@ -52,13 +54,14 @@ def follow(
     """Trains on the rows of a stream as they come, from the newest commit of a run, and publishes deltas on the way.
 
     output: the folder that `train` wrote. source: a folder whose files are read in the order of their names, and which
-    is watched for new ones. repository, valid, dram_bytes, track: as for `update` and `train`. Deltas follow the policy
-    of the configuration, or of `publish`; one comes at the end. The end is Ctrl-C, SIGTERM, or `until_idle` seconds
-    without a new row, after which the rows that make no whole batch are trained on too. Every commit has the position
-    in the stream, and the same call continues behind it, also after a crash. start: where a stream begins that this run
-    has no position of. from_snapshot: id or VERSION.SEQUENCE; training goes back to its commit and position; with
-    resume, only if it has not done so already. Raises NotFound for a run or snapshot that is not there, ConfigError,
-    InvalidInput.
+    is watched for new ones, or the URL of a stream (docs/streams.md). repository, valid, dram_bytes, track: as for
+    `update` and `train`. Deltas follow the policy of the configuration, or of `publish`; one comes at the end. The end
+    is Ctrl-C, SIGTERM, or `until_idle` seconds without a new row, after which the rows that make no whole batch are
+    trained on too. Every commit has the position in the stream, and the same call continues behind it, also after a
+    crash. start: where a stream begins that this run has no position of. skip_lost: goes on without rows that are gone
+    before they were read. credentials: user and password of the stream, where its URL has none. from_snapshot: id or
+    VERSION.SEQUENCE; training goes back to its commit and position; with resume, only if it has not done so already.
+    Raises NotFound for a run or snapshot that is not there, ConfigError, InvalidInput.
     """
     output = local_path(output, "output")
     repository = check_repository(repository)
@@ -76,7 +79,7 @@ def follow(
         )
     index = block_index(output)
     unpacked = BlockIndex(output / "stream-index")
-    stream = open_stream(source, learned_columns(config), config.data, unpacked)
+    stream = open_stream(source, learned_columns(config), config.data, unpacked, credentials)
     valid_rows = None if valid is None else evaluation_rows(config, valid, index)
     if valid_rows is not None and valid_rows.rows == 0:
         raise ConfigError("valid: there are no rows; give more data", field="valid")
@@ -105,7 +108,7 @@ def follow(
         loop = TrainingLoop(config, model, tables, rows, valid_rows, log, display, memory)
         loop.restore(load_checkpoint(begin.commit.folder, model, tables, loop.dense_optimizer))
         known = loop.streams.get(stream.name)
-        at = stream.seek(None if known is None else known["at"], start)
+        at = stream.seek(None if known is None else known["at"], start, skip_lost=skip_lost)
         position = {"at": at, "rows": 0 if known is None else known["rows"]}
         loop.streams = {**loop.streams, stream.name: position}
         log.go_on_from(begin.commit)
@@ -117,6 +120,7 @@ def follow(
         try:
             with tracked(config, output, loop.position.step, {"follow": stream.name}) as loop.track:
                 following.run(update)
+            followed = following.report()
         finally:
             stream.close()
         newer = flow.recent(SAMPLE_ROWS // 2)
@@ -127,7 +131,7 @@ def follow(
         loop.settle()
         tables_after, memory_after = table_reports(loop), None if memory is None else memory.figures()
     report = update_report(loop, update, output, valid_rows, metrics_after, tables_after, memory_after)
-    report = replace(report, followed=following.report(), skipped=skipped_of(valid_rows))
+    report = replace(report, followed=followed, skipped=skipped_of(valid_rows))
     report.write(output / "update.json")
     index.remove_copies()
     unpacked.remove_copies()

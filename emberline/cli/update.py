@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,8 @@ Examples:
   emberline update run --data today/ --repository models --every-rows 100000 --every-seconds 10
   emberline update run --data today/ --repository models --resume
   emberline update run --data mended.parquet --repository models --at 3.17
-  emberline update run --follow clicks/ --repository models --every-seconds 10""",
+  emberline update run --follow clicks/ --repository models --every-seconds 10
+  emberline update run --follow redis://localhost:6379/0?stream=clicks --repository models --every-seconds 10""",
 )
 @click.argument("run", type=LocalPath(exists=True, file_okay=False))
 @click.option(
@@ -35,8 +37,8 @@ Examples:
 )
 @click.option(
     "--follow",
-    metavar="FOLDER",
-    help="A folder that grows: its files are trained on once each, and new ones are waited for.",
+    metavar="SOURCE",
+    help="A folder that files are added to, or a stream: redis://HOST:PORT/0?stream=NAME, kafka://HOST:PORT/TOPIC.",
 )
 @click.option(
     "--repository",
@@ -59,6 +61,9 @@ Examples:
     type=click.Choice(["earliest", "latest"]),
     help="Where --follow begins the first time: with the oldest row (the default), or behind the newest.",
 )
+@click.option(
+    "--skip-lost", is_flag=True, help="Go on with --follow without rows that were removed before they were read."
+)
 @click.option("--resume", is_flag=True, help="Go on with the update that was interrupted; begin one if there is none.")
 @click.option("--at", metavar="SNAPSHOT", help="Go back to this published snapshot (VERSION.SEQUENCE or id) first.")
 @click.option(
@@ -78,6 +83,7 @@ def command(
     every_seconds: float | None,
     until_idle: float | None,
     start: Literal["earliest", "latest"] | None,
+    skip_lost: bool,
     resume: bool,
     at: str | None,
     dram_bytes: int | None,
@@ -89,8 +95,8 @@ def command(
     (publish.delta_every_steps, _rows, _seconds) or the --every options, which then take its place. A running server
     that watches the repository shows each delta within a second.
 
-    With --follow it trains on the files of a folder as they come, until Ctrl-C, SIGTERM or --until-idle. The same
-    command then continues behind the last row, also after a crash.
+    With --follow it trains on the files of a folder, or on the entries of a stream, as they come, until Ctrl-C, SIGTERM
+    or --until-idle. The same command then continues behind the last row, also after a crash.
 
     After Ctrl-C or a crash, --resume goes on to the bit as if nothing had happened, and a snapshot that was half
     published is published first. --at goes back to a snapshot: training continues from the state it was made from (as
@@ -100,9 +106,10 @@ def command(
         raise click.BadParameter(f"{every_seconds} is no number of seconds", param_hint="--every-seconds")
     if (follow is None) == (not data):
         raise click.UsageError("give newer rows, either as --data or as --follow")
-    for option, given in (("--until-idle", until_idle), ("--start", start)):
+    for option, given in (("--until-idle", until_idle), ("--start", start), ("--skip-lost", skip_lost or None)):
         if given is not None and follow is None:
             raise click.UsageError(f"{option} is for --follow, which is not given")
+    from storage.data.streams import Credentials
     from trainer import follow as follow_stream
     from trainer import update
     from trainer.trained import read_config
@@ -128,7 +135,17 @@ def command(
     if follow is None:
         report = update(run, list(data), **options)
     else:
-        report = follow_stream(run, follow, until_idle=until_idle, start=start or "earliest", **options)
+        report = follow_stream(
+            run,
+            follow,
+            until_idle=until_idle,
+            start=start or "earliest",
+            skip_lost=skip_lost,
+            credentials=Credentials(
+                os.environ.get("EMBERLINE_STREAM_USER"), os.environ.get("EMBERLINE_STREAM_PASSWORD")
+            ),
+            **options,
+        )
     _print(report, repository)
 
 

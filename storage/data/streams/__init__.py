@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.data.streams.base import Piece, Position, Start, StreamSource
+from storage.data.streams.base import Credentials, Piece, Position, Start, StreamSource
 from storage.data.streams.opening import open_stream
 
-__all__ = ["Piece", "Position", "Start", "StreamSource", "open_stream"]
+__all__ = ["Credentials", "Piece", "Position", "Start", "StreamSource", "open_stream"]

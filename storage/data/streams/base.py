@@ -7,12 +7,20 @@ the weights, and the stream continues from it: no row is lost, and none is used 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 Position = dict[str, Any]
 #: Where a stream begins that has no position yet: with the oldest row that is there, or behind the newest.
 Start = Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Names who reads a stream, where its URL does not."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,22 @@ class Piece:
     place_of: Callable[[int], str]
 
 
+def slice_piece(table: Any, before: Position, end: Position, place: str) -> Piece | None:
+    """Returns the rows of a message of several rows, behind the first `before["row"]`, which were used; None without.
+
+    before: the position before the message. end: the one behind it.
+    """
+    skip = int(before["row"])
+    left = table.slice(skip)
+    if left.num_rows == 0:
+        return None
+    return Piece(
+        left,
+        lambda rows: end if rows == left.num_rows else {**before, "row": skip + rows},
+        lambda row: f"{place}, row {skip + row}",
+    )
+
+
 class StreamSource(Protocol):
     """A stream of rows. Not thread-safe, except for `waiting`."""
 
@@ -35,10 +59,11 @@ class StreamSource(Protocol):
         """Returns the name by which commits know the stream: its path or URL without passwords and options."""
         ...
 
-    def seek(self, position: Position | None, start: Start) -> Position:
+    def seek(self, position: Position | None, start: Start, *, skip_lost: bool = False) -> Position:
         """Continues behind a position, or at `start` where there is none, and returns the position.
 
-        Raises ConfigError when the rows behind the position are not there any more.
+        skip_lost: goes on without rows behind the position that are not there any more, with a warning. Raises
+        ConfigError for them otherwise.
         """
         ...
 

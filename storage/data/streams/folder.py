@@ -92,7 +92,7 @@ class FolderSource:
     def close(self) -> None:
         """Does nothing."""
 
-    def seek(self, position: Position | None, start: Start) -> Position:
+    def seek(self, position: Position | None, start: Start, *, skip_lost: bool = False) -> Position:
         """Continues behind a position; `latest` leaves out the files that are complete now."""
         self._scan()
         self._scanned -= self._scan_s
@@ -107,11 +107,15 @@ class FolderSource:
             seen = self._seen.get(name)
             if seen is None or seen.file.size != size:
                 what = "it is gone" if seen is None else f"it has {seen.file.size:,} bytes now"
-                raise ConfigError(
-                    f"{self.name}/{name}: {row:,} rows of this file of {size:,} bytes were trained on, and {what}; put "
-                    "it back, so that its other rows can be read",
-                    field="follow",
-                )
+                text = f"{self.name}/{name}: {row:,} rows of this file of {size:,} bytes were trained on, and {what}"
+                if not skip_lost:
+                    raise ConfigError(
+                        f"{text}; put it back, so that its other rows can be read, or give --skip-lost (skip_lost)",
+                        field="follow",
+                    )
+                logger.warning("going on without the rows that were lost: %s", text)
+                self._done = {**self._done, name: size if seen is None else seen.file.size}
+                return {"done": self._done, "file": "", "size": 0, "row": 0}
             self._pieces = self._pieces_of(name, seen.file, row)
         return position
 

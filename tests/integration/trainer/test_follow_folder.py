@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,17 +16,11 @@ from click.testing import CliRunner
 
 from emberline.cli.update import command as update_command
 from storage.errors import ConfigError, InvalidInput
-from tests.integration.trainer.update_runs import NEWER_ROWS, check_published, restored, updated
-from trainer import UpdateReport, follow
-from trainer.checkpoint import CommitLog, checkpoints, read_commit
+from tests.integration.trainer.follow_runs import followed, killed, trained_state
+from tests.integration.trainer.update_runs import NEWER_ROWS, check_published, updated
+from trainer import UpdateReport
+from trainer.checkpoint import checkpoints, read_commit
 from trainer.config import PublishConfig, TrainConfig
-from trainer.loop import TrainingLoop
-from trainer.publishing import Publisher
-
-
-def followed(place: Path, folder: Path, **options: object) -> UpdateReport:
-    given = {"until_idle": 0.0, **options}
-    return follow(place / "run", folder, repository=place / "models", progress=False, **given)  # type: ignore[arg-type]
 
 
 def cut(newer: Path, folder: Path, rows: int = 300) -> list[Path]:
@@ -40,13 +32,6 @@ def cut(newer: Path, folder: Path, rows: int = 300) -> list[Path]:
         paths.append(folder / f"{start:06d}.parquet")
         pq.write_table(table.slice(start, rows), paths[-1], row_group_size=170)
     return paths
-
-
-def trained_state(config: TrainConfig, report: UpdateReport) -> tuple[object, ...]:
-    """Returns all that was learned, without the names of what it was learned from."""
-    found, content = restored(config, report.checkpoint)
-    found.pop("update")
-    return found, content
 
 
 def test_a_folder_that_is_followed_to_its_end_trains_as_one_pass_over_it(
@@ -62,44 +47,6 @@ def test_a_folder_that_is_followed_to_its_end_trains_as_one_pass_over_it(
     check_published(place, config)
 
 
-def dying(place: Path, folder: Path, step: str, times: int) -> None:
-    """Follows a folder, and dies at one of its steps."""
-    left = [times]
-
-    def before(owner: type, method: str, name: str) -> None:
-        real = getattr(owner, method)
-
-        def wrapped(self: object, *args: object, **options: object) -> object:
-            if name == step:
-                left[0] -= 1
-                if left[0] == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return real(self, *args, **options)
-
-        setattr(owner, method, wrapped)
-
-    before(TrainingLoop, "take", "take")
-    before(Publisher, "prepare", "prepare")
-    before(CommitLog, "save", "save")
-    before(Publisher, "write", "write")
-    followed(place, folder, until_idle=None)
-
-
-@pytest.fixture(scope="module")
-def killed() -> Callable[..., None]:
-    """Runs `dying` in a process of its own, which starts with everything imported."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch.export", "storage.checkpoint.graph"])
-
-    def run(*arguments: object) -> None:
-        child = context.Process(target=dying, args=arguments)
-        child.start()
-        child.join(300.0)
-        assert child.exitcode == -signal.SIGKILL
-
-    return run
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [[("take", 7), ("write", 1), ("prepare", 1)], [("save", 3), ("take", 3)]])
 def test_no_row_is_lost_or_used_twice_when_it_is_killed_while_files_come(
@@ -108,7 +55,6 @@ def test_no_row_is_lost_or_used_twice_when_it_is_killed_while_files_come(
     config: TrainConfig,
     whole: tuple[Path, UpdateReport],
     tmp_path: Path,
-    killed: Callable[..., None],
     kills: list[tuple[str, int]],
 ) -> None:
     files = cut(newer, tmp_path / "all")
