@@ -846,6 +846,19 @@ class TrainingTable:
         rows that are due. Returns the occurrences that have a row.
         """
 
+    def lookup_counted(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        counts: numpy.typing.NDArray[numpy.uint32],
+        out: numpy.typing.NDArray[numpy.float32],
+        train: bool,
+    ) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Looks up rows as `lookup` does, of ids (n,) that stand for counts (n,) occurrences each.
+
+        Returns 1 for each of them that has a row, and 0 for the others.
+        """
+
     def export_rows(
         self,
     ) -> tuple[
@@ -1150,6 +1163,41 @@ class BatchLookup:
         Writes pooled (B, width), features side by side, and sequences (B, L, D) each.
 
         values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted.
+        """
+
+    def collect(
+        self,
+        values: list[numpy.typing.NDArray[numpy.int64]],
+        offsets: list[numpy.typing.NDArray[numpy.int64]],
+        weights: list[numpy.typing.NDArray[numpy.float32] | None],
+        batch: int,
+        threads: int,
+    ) -> list[tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]]:
+        """
+        Returns the ids (n,) of each table, each once, and how often each came (n,). No table is read.
+
+        With `pool` it does what `run` does, for rows that lie in other processes. Arguments as for `run`.
+        """
+
+    def pool(
+        self,
+        rows: list[numpy.typing.NDArray[numpy.float32]],
+        has_row: list[numpy.typing.NDArray[numpy.uint8]],
+        pooled: numpy.typing.NDArray[numpy.float32] | None,
+        sequences: list[numpy.typing.NDArray[numpy.float32]],
+        threads: int,
+    ) -> None:
+        """
+        Writes what `run` writes, of rows (n, dim) for the ids of each table.
+
+        has_row (n,): 0 for an id without one.
+        """
+
+    def sum_gradients(self, out: list[numpy.typing.NDArray[numpy.float32]], threads: int) -> None:
+        """
+        Writes the sum of the gradients of each id, (n, dim) for each table, after `set_gradients`.
+
+        Raises ValueError when an id has none.
         """
 
     def set_gradients(

@@ -8,31 +8,40 @@ from itertools import chain, count, islice
 
 from storage.features import Column
 from trainer.config import TrainConfig
-from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, Prefetcher, RowStream, located, mapped
+from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, Prefetcher, RowStream, Split, located, mapped
 from trainer.step_profile import StepProfile
 
 
 class BatchFlow:
-    """Makes the batches of a run. profile: gets the work of the stages that run ahead, and what the step waits."""
+    """Makes the batches of a run. profile: gets the work of the stages that run ahead, and what the step waits.
 
-    def __init__(self, config: TrainConfig, rows: DataRows, profile: StepProfile) -> None:
+    split: the rows of each batch that this process trains on.
+    """
+
+    def __init__(self, config: TrainConfig, rows: DataRows, profile: StepProfile, split: Split | None = None) -> None:
         self.maker = BatchMaker(config.spec, config.targets, config.training.time_column)
         self._training = config.training
         self._rows = rows
         self._profile = profile
+        self._split = split
 
     def stream(self, *, in_order: bool) -> RowStream:
         """Returns the rows in the order in which a training sees them, or an update, which keeps theirs."""
         training = self._training
         if in_order:
-            return RowStream(self._rows, training.batch_size)
+            return RowStream(self._rows, training.batch_size, split=self._split)
         window = training.shuffle_rows if training.shuffle else None
-        return RowStream(self._rows, training.batch_size, shuffle_rows=window, seed=training.seed)
+        return RowStream(self._rows, training.batch_size, shuffle_rows=window, seed=training.seed, split=self._split)
+
+    def rows_of(self, batch: int) -> int:
+        """Returns the rows of a batch, those of all ranks together."""
+        size = self._training.batch_size
+        return min(size, self._rows.rows - batch * size)
 
     @contextmanager
     def ahead(self, stream: RowStream, epoch: int, first_batch: int) -> Iterator[Iterator[Batch]]:
         """Makes the batches of an epoch from `first_batch` on; the threads end with the block."""
-        profile, size = self._profile, self._training.batch_size
+        profile, size = self._profile, stream.own_batch_size
         windows = stream.windows(epoch, skip_batches=first_batch)
         together = max(1, TOGETHER_ROWS // size)
         numbers = count(first_batch, together)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from storage.data import SkippedFile
 from storage.features import Column
 from trainer.config import TrainConfig
@@ -92,8 +94,10 @@ class RunEnd:
 
 
 def table_reports(loop: TrainingLoop) -> list[TableReport]:
-    """Returns the size of each table."""
+    """Returns the size of each table, at all ranks together."""
+    own = [(table.size(), table.waiting(), table.memory_bytes(), table.rows_on_ssd()) for table in loop.tables.values()]
+    of_ranks = np.array(loop.ranks.gather(own), np.int64).reshape(-1, len(own), 4)
     return [
-        TableReport(name, table.dim, table.size(), table.waiting(), table.memory_bytes(), table.rows_on_ssd())
-        for name, table in loop.tables.items()
+        TableReport(name, table.dim, *(int(number) for number in numbers))
+        for (name, table), numbers in zip(loop.tables.items(), of_ranks.sum(axis=0), strict=True)
     ]

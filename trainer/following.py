@@ -24,6 +24,7 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import delta_policy, publisher_of
 from trainer.publishing.target import check_repository
+from trainer.ranks import refuse_ranks
 from trainer.report import UpdateReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, learned_columns
@@ -63,6 +64,7 @@ def follow(
     VERSION.SEQUENCE; training goes back to its commit and position; with resume, only if it has not done so already.
     Raises NotFound for a run or snapshot that is not there, ConfigError, InvalidInput.
     """
+    refuse_ranks("following a stream")
     output = local_path(output, "output")
     repository = check_repository(repository)
     config = with_tracking(with_dram_bytes(read_run(output)[0], dram_bytes), track)

@@ -41,6 +41,14 @@ def widened(ranges: Ranges | None, labels: Tensor, tasks: Sequence[TaskConfig]) 
     return found
 
 
+def joined_ranges(ranges: Sequence[Ranges | None]) -> Ranges | None:
+    """Returns the ranges of all rows of which those given have a part each."""
+    known = [each for each in ranges if each is not None]
+    names = dict.fromkeys(name for each in known for name in each)
+    joined = {name: [value for each in known for value in each.get(name, [])] for name in names}
+    return {name: [min(values), max(values)] for name, values in joined.items()} if known else None
+
+
 def label_warnings(ranges: Ranges | None, targets: Targets, negative_sampling: float = 1.0) -> list[str]:
     """Returns a sentence for each task whose labels, of all rows that were trained on, leave nothing to learn.
 

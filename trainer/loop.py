@@ -18,16 +18,17 @@ from storage.errors import CheckpointError
 from trainer.batch_flow import BatchFlow
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState, load_checkpoint
 from trainer.config import TrainConfig
-from trainer.data import Batch, DataRows, RowStream
+from trainer.data import Batch, DataRows, RowStream, Split
 from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.evaluate import Evaluation, evaluate
 from trainer.interrupts import noticed_interrupts
 from trainer.label_means import begin_at_means
-from trainer.label_ranges import label_warnings, widened
+from trainer.label_ranges import joined_ranges, label_warnings, widened
 from trainer.models import RankingModel
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
+from trainer.ranks import Ranks
 from trainer.report import EpochReport, first_figure
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
@@ -43,7 +44,8 @@ class TrainingLoop:
     """Trains `model` over `rows`, from `position` on. The generator of torch must be seeded, or restored, before.
 
     log: writes the commits. memory: that of the tables, when it is bounded. publisher, policy: publish on the way, as
-    the policy says; without them the loop carries on what an earlier run published and publishes nothing.
+    the policy says; without them the loop carries on what an earlier run published and publishes nothing. ranks: those
+    that train together; each has a loop, over its part of the tables, and they call every method in the same order.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class TrainingLoop:
         log: CommitLog,
         display: Display,
         memory: RowMemory | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config = config
         self.model = model
@@ -68,6 +71,7 @@ class TrainingLoop:
         self.streams: dict[str, dict[str, Any]] = {}
         self._rows = rows
         self._valid = valid
+        self.ranks = ranks or Ranks()
         self._log = log
         self._display = display
         display.tasks = config.targets.tasks
@@ -78,8 +82,8 @@ class TrainingLoop:
         #: Gets the work of the stages.
         self.stages = StepProfile({"features": config.training.feature_threads})
         time_lookups(model, self.stages)
-        self._flow = BatchFlow(config, rows, self.stages)
-        self._learning = TrainingStep(config, model, tables, self.stages)
+        self._flow = BatchFlow(config, rows, self.stages, Split(self.ranks.rank, self.ranks.size))
+        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks)
         self.dense_optimizer = self._learning.dense_optimizer
         self._snapshots = Snapshots(display)
         self._stop = threading.Event()
@@ -197,6 +201,7 @@ class TrainingLoop:
     def save(self, snapshots: tuple[str, ...] = ()) -> Path:
         """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""
         self.track.flush()
+        self._join_labels()
         state = self.state(snapshots)
         base = self._log.base
         moved = base is None or base.state.position.step != self.position.step
@@ -208,6 +213,9 @@ class TrainingLoop:
             for name, table in self.tables.items():
                 table.forget_removed(commit.tables[name].stamp)
         return commit.folder
+
+    def _join_labels(self) -> None:
+        self.position = replace(self.position, labels=joined_ranges(self.ranks.gather(self.position.labels)))
 
     def state(self, snapshots: tuple[str, ...] = ()) -> TrainingState:
         """Returns what a commit holds beside weights and rows."""
@@ -266,7 +274,7 @@ class TrainingLoop:
             step_began = time.perf_counter()
             for batch in self.with_rows(batches):
                 self.take(batch, start.seconds + time.monotonic() - began)
-                if self._stop.is_set():
+                if self._learning.stops or (not self.ranks.are_several and self._stop.is_set()):
                     self.save()
                     raise self._interrupt()
                 self.publish_or_save()
@@ -276,17 +284,18 @@ class TrainingLoop:
 
     def take(self, batch: Batch, seconds: float) -> None:
         """Trains one batch, and counts it. seconds: of training, with this batch."""
+        whole = self._whole_rows(batch)
         loss = self._step(batch)
         self.position = replace(
             self.position,
             batch=self.position.batch + 1,
             step=self.position.step + 1,
-            rows=self.position.rows + batch.rows,
-            loss_sum=self.position.loss_sum + loss * batch.rows,
+            rows=self.position.rows + whole,
+            loss_sum=self.position.loss_sum + loss * whole,
             seconds=seconds,
             labels=widened(self.position.labels, batch.labels, self.config.targets.tasks),
         )
-        self.track.step(self.position.step, batch.rows, loss, self._learning.optimizers)
+        self.track.step(self.position.step, whole, loss, self._learning.optimizers)
         self._snapshots.offer(batch.columns)
 
     def publish_or_save(self) -> bool:
@@ -315,8 +324,13 @@ class TrainingLoop:
         """Returns the work of the stages of the steps so far; None before the first one."""
         return self.stages.report()
 
+    def _whole_rows(self, batch: Batch) -> int:
+        """Returns the rows of the batch at all ranks."""
+        return self._flow.rows_of(self.position.batch) if self.ranks.are_several else batch.rows
+
     def _step(self, batch: Batch) -> float:
-        loss, logits = self._learning.take(batch, self.position.step, self.checkpoint)
+        whole, stop = self._whole_rows(batch), self._stop.is_set()
+        loss, logits = self._learning.take(batch, self.position.step, self.checkpoint, whole_rows=whole, stop=stop)
         self._display.step(loss, batch.labels, logits)
         return loss
 
@@ -332,13 +346,14 @@ class TrainingLoop:
             figures = EpochReport(epoch, loss, first_figure(metrics, "auc"), first_figure(metrics, "log_loss"), metrics)
         self.history.append(figures)
         self._display.say(figures.text())
+        self._join_labels()
         if epoch == 1:
             for text in self.warnings:
                 self._display.say(f"warning: {text}")
         self.track.epoch(self.position.step, figures, self.stages, self.tables)
         self.position = replace(self.position, epoch=epoch, batch=0, loss_sum=0.0)
         self.save()
-        if self._stop.is_set():
+        if any(self.ranks.gather(self._stop.is_set())):
             raise self._interrupt()
 
     def _interrupt(self) -> KeyboardInterrupt:

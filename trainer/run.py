@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from storage.data import described
 from storage.errors import ConfigError
+from storage.features import Column
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, parse_content, with_tracking
@@ -24,6 +25,8 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import lineage_of
 from trainer.publishing.target import check_repository
+from trainer.rank_limits import check_last_batch, check_ranks
+from trainer.ranks import Ranks, joined
 from trainer.report import TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
@@ -84,66 +87,151 @@ def train(
     output = local_path(output, "output")
     if repository is not None:
         repository = check_repository(repository)
-    saved = checkpoints(output)
-    if saved and not resume:
-        raise ConfigError(
-            f"{output}: holds checkpoints of a run already; resume it (--resume), or choose another folder",
-            field="output",
-        )
-    if resume and not saved:
-        raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
-    if resume and start_from is not None:
-        raise ConfigError(
-            f"{output}: a run that is resumed goes on from its own checkpoint; leave start_from (--from) out",
-            field="start_from",
-        )
-    if saved:
-        config = config.with_column_types(read_commit(saved[-1]).state.column_types)
-    index = block_index(output)
-    config, rows, valid_rows = _open_rows(config, data, valid, limit, index)
-    # The caller's random numbers are not ours to change.
-    with (
-        CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
-        torch.random.fork_rng(devices=[]),
-        threads(config.training.threads),
-        Display(visible=progress) as display,
-    ):
-        torch.manual_seed(config.training.seed)
-        with row_memory(config, output) as memory:
-            loop = _new_loop(config, rows, valid_rows, log, display, memory)
-            state: TrainingState | None = None
-            if log.newest is not None:
-                _check_same_run(log.newest, config, rows)
-                _check_nothing_is_pending(log.newest, repository)
-                state = load_checkpoint(log.newest.folder, loop.model, loop.tables, loop.dense_optimizer)
-                loop.restore(state)
-            started = _started(loop, output, start_from, new=state is None)
-            if started is not None and state is None:
-                display.say(started.text())
-            save_config(output, config)
-            # Saved before the first publish, so that a snapshot left pending by a crash is made of the same rows.
-            sample = sample_columns(valid_rows or rows, BatchMaker(config.spec, config.targets))
-            save_sample(output, sample)
-            end = RunEnd(config, sample, repository, output, valid_rows, started)
-            if config.training.early_stopping is None:
-                end.publish_from(loop, lineage_of(state))
-            held_out = valid if valid is None or isinstance(valid, int | float) else described(valid)
-            asked = {"data": described(data), "valid": held_out, "limit": limit, "rows": rows.rows}
-            with tracked(config, output, loop.position.step, asked) as loop.track:
-                loop.run()
-            last = loop.state() if loop.is_behind_best else None
-            profile = loop.profile()
-            report = end.of(loop, profile, skipped_of(rows, valid_rows)) if last is None else None
-        if last is not None:
-            del loop  # its tables go before the others come
+    with joined() as ranks:
+        check_ranks(config, ranks, start_from=start_from, repository=repository)
+        training = _Training(config, output, repository, valid, ranks, progress=progress, resume=resume)
+        return training.run(data, limit, start_from)
+
+
+class _Training:
+    """One call of `train`, at one rank."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        output: Path,
+        repository: Path | str | None,
+        valid: float | Data | None,
+        ranks: Ranks,
+        *,
+        progress: bool,
+        resume: bool,
+    ) -> None:
+        self._output = output
+        self._repository = repository
+        self._valid = valid
+        self._ranks = ranks
+        self._progress = progress and ranks.is_first
+        saved = checkpoints(output)
+        ranks.gather(None)  # no rank writes before all have looked
+        resume = bool(saved) if ranks.restarted else resume
+        if saved and not resume:
+            raise ConfigError(
+                f"{output}: holds checkpoints of a run already; resume it (--resume), or choose another folder",
+                field="output",
+            )
+        if resume and not saved:
+            raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
+        if saved:
+            config = config.with_column_types(read_commit(saved[-1]).state.column_types)
+        self._saved = bool(saved)
+        self._config = config
+
+    def run(self, data: Data, limit: int | None, start_from: StartFrom | Path | str | None) -> TrainReport:
+        """Trains, publishes and reports."""
+        output, ranks = self._output, self._ranks
+        if self._saved and start_from is not None:
+            raise ConfigError(
+                f"{output}: a run that is resumed goes on from its own checkpoint; leave start_from (--from) out",
+                field="start_from",
+            )
+        index = block_index(output)
+        with ranks.first_before_others():
+            opened = _open_rows(self._config, data, self._valid, limit, index)
+        self._config, self._rows, self._valid_rows = opened
+        config, rows = self._config, self._rows
+        check_last_batch(config, ranks, rows.rows)
+        skipped = skipped_of(rows, self._valid_rows)
+        # The caller's random numbers are not ours to change.
+        with (
+            CommitLog(output, keep_snapshots=config.publish.keep_states, ranks=ranks) as log,
+            torch.random.fork_rng(devices=[]),
+            threads(config.training.threads, ranks.local_size),
+            Display(visible=self._progress) as display,
+        ):
+            torch.manual_seed(config.training.seed)
             with row_memory(config, output) as memory:
-                best = _new_loop(config, rows, valid_rows, log, display, memory)
-                best.go_back(last)
-                report = end.of(best, profile, skipped_of(rows, valid_rows))
-    assert report is not None
-    report.write(output / "report.json")
-    index.remove_copies()
-    return report
+                loop = self._new_loop(log, display, memory, ranks)
+                state: TrainingState | None = None
+                if log.newest is not None:
+                    _check_same_run(log.newest, config, rows)
+                    self._check_nothing_is_pending(log.newest)
+                    state = load_checkpoint(log.newest.folder, loop.model, loop.tables, loop.dense_optimizer)
+                    loop.restore(state)
+                started = _started(loop, output, start_from, new=state is None)
+                if started is not None and state is None:
+                    display.say(started.text())
+                # Saved before the first publish, so that a snapshot left pending by a crash is made of the same rows.
+                sample = sample_columns(self._valid_rows or rows, BatchMaker(config.spec, config.targets))
+                if ranks.is_first:
+                    save_config(output, config)
+                    save_sample(output, sample)
+                repository = None if ranks.are_several else self._repository
+                end = RunEnd(config, sample, repository, output, self._valid_rows, started)
+                if config.training.early_stopping is None:
+                    end.publish_from(loop, lineage_of(state))
+                held_out = self._valid
+                if not isinstance(held_out, int | float) and held_out is not None:
+                    held_out = described(held_out)
+                asked = {"data": described(data), "valid": held_out, "limit": limit, "rows": rows.rows}
+                with tracked(config, output, loop.position.step, asked) if ranks.is_first else nullcontext() as track:
+                    loop.track = track or loop.track
+                    loop.run()
+                last = loop.state() if loop.is_behind_best else None
+                profile = loop.profile()
+                report = end.of(loop, profile, skipped) if last is None else None
+            if last is not None:
+                del loop  # its tables go before the others come
+                with row_memory(config, output) as memory:
+                    best = self._new_loop(log, display, memory, ranks)
+                    best.go_back(last)
+                    report = end.of(best, profile, skipped)
+        assert report is not None
+        if ranks.are_several and ranks.is_first and self._repository is not None:
+            report = self._published_whole(report, sample, started)
+        if ranks.is_first:
+            report.write(output / "report.json")
+            index.remove_copies()
+        return report
+
+    def _published_whole(
+        self, report: TrainReport, sample: dict[str, Column], started: StartReport | None
+    ) -> TrainReport:
+        """Publishes what several ranks have committed, and returns the report with the version.
+
+        One process loads the whole tables, and publishes what it would publish if it had trained them.
+        """
+        config, output = self._config, self._output
+        with (
+            CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
+            torch.random.fork_rng(devices=[]),
+            Display(visible=self._progress) as display,
+        ):
+            whole = self._new_loop(log, display, None, Ranks())
+            assert log.newest is not None
+            whole.restore(load_checkpoint(log.newest.folder, whole.model, whole.tables, whole.dense_optimizer))
+            end = RunEnd(config, sample, self._repository, output, self._valid_rows, started)
+            return end.of(whole, report.profile, report.skipped)
+
+    def _new_loop(self, log: CommitLog, display: Display, memory: RowMemory | None, ranks: Ranks) -> TrainingLoop:
+        tables = build_tables(self._config, memory, ranks)
+        model = build_model(self._config, tables)
+        return TrainingLoop(self._config, model, tables, self._rows, self._valid_rows, log, display, memory, ranks)
+
+    def _check_nothing_is_pending(self, commit: Commit) -> None:
+        # Training on without writing the pending snapshot would lose its state: a server would later get another one
+        # under that name.
+        lineage = lineage_of(commit.state)
+        if lineage is None or lineage.pending is None:
+            return
+        goes_on = self._ranks.are_several and commit.state.position.epoch < self._config.training.epochs
+        if self._repository is None or goes_on:
+            raise ConfigError(
+                f"{commit.folder}: a snapshot was half published when the run stopped; give the same repository "
+                "(--repository)" + (" in one process, without torchrun" if goes_on else "") + ", so that it is "
+                "finished first",
+                field="repository",
+            )
 
 
 def _open_rows(
@@ -178,18 +266,6 @@ def _open_rows(
     return config, rows, valid_rows
 
 
-def _new_loop(
-    config: TrainConfig,
-    rows: DataRows,
-    valid: DataRows | None,
-    log: CommitLog,
-    display: Display,
-    memory: RowMemory | None,
-) -> TrainingLoop:
-    tables = build_tables(config, memory)
-    return TrainingLoop(config, build_model(config, tables), tables, rows, valid, log, display, memory)
-
-
 def _started(
     loop: TrainingLoop, output: Path, given: StartFrom | Path | str | None, *, new: bool
 ) -> StartReport | None:
@@ -217,11 +293,12 @@ def block_index(output: Path) -> BlockIndex:
 
 
 @contextmanager
-def threads(wanted: int) -> Iterator[None]:
+def threads(wanted: int, processes: int = 1) -> Iterator[None]:
+    """Sets torch's threads for the block. wanted: 0 for all cores but one of those that each of `processes` has."""
     # One core is left to the thread that reads ahead: torch's threads spin while they wait, and two that share a core
     # make each other several times slower.
     before = torch.get_num_threads()
-    torch.set_num_threads(wanted or max(1, len(os.sched_getaffinity(0)) - 1))
+    torch.set_num_threads(wanted or max(1, len(os.sched_getaffinity(0)) // processes - 1))
     try:
         yield
     finally:
@@ -239,15 +316,3 @@ def _check_same_run(commit: Commit, config: TrainConfig, rows: DataRows) -> None
         )
     if state.data_fingerprint != rows.fingerprint:
         raise ConfigError(f"{folder}: was trained on other data (names, sizes or limits differ)", field="data")
-
-
-def _check_nothing_is_pending(commit: Commit, repository: Path | str | None) -> None:
-    # Training on without writing the pending snapshot would lose its state: a server would later get another one under
-    # that name.
-    lineage = lineage_of(commit.state)
-    if repository is None and lineage is not None and lineage.pending is not None:
-        raise ConfigError(
-            f"{commit.folder}: a snapshot was half published when the run stopped; give the same repository "
-            "(--repository), so that it is finished first",
-            field="repository",
-        )

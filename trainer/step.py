@@ -7,35 +7,56 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from storage.errors import ConfigError, InvalidInput
 from trainer.config import TrainConfig
 from trainer.data import Batch
-from trainer.embedding import EmbeddingTable, global_clip
+from trainer.embedding import EmbeddingTable, clip_gradients
 from trainer.models import RankingModel
 from trainer.models.own_code import own_errors
 from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
+from trainer.ranks import Ranks
 from trainer.step_profile import StepProfile
 
 
+def step_random(seed: int, step: int, rank: int) -> int:
+    """Returns the seed of the random numbers that a rank draws in a step."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
 class TrainingStep:
-    """Takes the steps of a training, with its optimizers and their learning rates. profile: gets the work of stages."""
+    """Takes the steps of a training, with its optimizers and their learning rates.
+
+    profile: gets the work of stages. ranks: those that take the steps together, each with its rows of a batch.
+    """
 
     def __init__(
-        self, config: TrainConfig, model: RankingModel, tables: Mapping[str, EmbeddingTable], profile: StepProfile
+        self,
+        config: TrainConfig,
+        model: RankingModel,
+        tables: Mapping[str, EmbeddingTable],
+        profile: StepProfile,
+        ranks: Ranks | None = None,
     ) -> None:
         self.dense_optimizer = dense_optimizer(config.optimizer.dense, model)
         self.sparse_optimizer = sparse_optimizer(config.optimizer.sparse, tables)
         self.optimizers = {"dense": self.dense_optimizer, "sparse": self.sparse_optimizer}
         self.schedule = Schedule(config.optimizer.schedule, self.dense_optimizer, self.sparse_optimizer)
         self._config = config
+        self._ranks = ranks or Ranks()
+        #: True when a rank was asked to stop before the last step ended.
+        self.stops = False
         self._model = model
         self._profile = profile
 
-    def take(self, batch: Batch, number: int, last_good: Path | None) -> tuple[float, torch.Tensor]:
-        """Learns from a batch and returns its loss and logits. number: steps before this one.
+    def take(
+        self, batch: Batch, number: int, last_good: Path | None, *, whole_rows: int, stop: bool = False
+    ) -> tuple[float, torch.Tensor]:
+        """Learns from a batch and returns its loss, that of the rows of all ranks, and the logits of its own.
 
+        number: steps before this one. whole_rows: rows of the batch at all ranks. stop: this rank was asked to stop.
         Raises InvalidInput or ConfigError when the loss is not finite, and changes nothing then. last_good: the commit
         that the error names.
         """
@@ -43,22 +64,50 @@ class TrainingStep:
         began, looked_up = time.perf_counter(), profile.lookup_seconds
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
+        if self._ranks.are_several:
+            # Dropout draws other numbers at each rank, which a resumed run draws again.
+            torch.manual_seed(step_random(self._config.training.seed, number, self._ranks.rank))
         with own_errors(self._model, f"step {number + 1}"):
             loss, logits = self._model.learn(batch, self._config.targets)
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise self._not_finite(batch, logits, value, number, last_good)
-            loss.backward()  # type: ignore[no-untyped-call]
+            share = batch.rows / whole_rows
+            (loss * share if self._ranks.are_several else loss).backward()  # type: ignore[no-untyped-call]
+        value, self.stops = self._summed(value, share, stop)
         looked_up = profile.lookup_seconds - looked_up
         profile.add("dense", time.perf_counter() - began - looked_up)
         with profile.stage("update"):
             self._update(batch, number)
         return value, logits
 
+    def _summed(self, loss: float, share: float, stop: bool) -> tuple[float, bool]:
+        """Adds up the dense gradients of the ranks; returns the loss of their rows, and whether one was asked to stop.
+
+        share: that of this rank in the rows of the batch.
+        """
+        if not self._ranks.are_several:
+            return loss, stop
+        weights = list(self._model.parameters())
+        has = [float(each.grad is not None) for each in weights]
+        flat = [torch.zeros(each.numel()) if each.grad is None else each.grad.reshape(-1) for each in weights]
+        # In float64, so that the loss loses nothing beside that of one rank.
+        facts = torch.tensor([loss * share, float(stop), *has], dtype=torch.float64)
+        self._ranks.sum(facts)
+        total = torch.cat(flat)
+        self._ranks.sum(total)
+        for each, part, given in zip(weights, torch.split(total, [f.numel() for f in flat]), facts[2:], strict=True):
+            each.grad = part.view_as(each) if given else None
+        return float(facts[0]), bool(facts[1])
+
     def _update(self, batch: Batch, number: int) -> None:
         self.schedule.set(number)
         clip_norm = self._config.optimizer.clip_norm
-        scale = global_clip(clip_norm, self._model.parameters(), self.sparse_optimizer) if clip_norm else 1.0
+        scale = 1.0
+        if clip_norm:
+            squares = torch.tensor(self.sparse_optimizer.squared_norm(), dtype=torch.float64)
+            self._ranks.sum(squares)
+            scale = clip_gradients(clip_norm, self._model.parameters(), float(squares))
         self.dense_optimizer.step()
         self.sparse_optimizer.step(scale=scale, seconds=self._seconds(batch, number))
 

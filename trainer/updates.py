@@ -20,6 +20,7 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import delta_policy, publisher_of
 from trainer.publishing.target import check_repository
+from trainer.ranks import refuse_ranks
 from trainer.report import Metrics, TableReport, UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
@@ -59,6 +60,7 @@ def update(
     instead of training.dram_bytes in the configuration; rows beyond it lie on SSD. Raises NotFound for a run or
     snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
     """
+    refuse_ranks("an update")
     output = local_path(output, "output")
     repository = check_repository(repository)
     config = with_dram_bytes(read_run(output)[0], dram_bytes)

@@ -106,6 +106,7 @@ def command(
     from trainer import plan_start, train
     from trainer.config import load_config, with_row_types
     from trainer.config_source import named_file
+    from trainer.ranks import is_first_rank
 
     settings = load_config(config)
     asked = asked_row_types(row_types, settings.publish.row_types)
@@ -132,7 +133,8 @@ def command(
     except ChangedConfig as error:
         command_line = _command_from(output, click.get_current_context())
         raise ConfigError(f"{error}:\n  {command_line}", field=error.field) from None
-    _print(report, repository)
+    if is_first_rank():
+        _print(report, repository)
 
 
 def _start_from(source: Path | None, renamed: tuple[str, ...], *, partial: bool, dry_run: bool) -> StartFrom | None:

@@ -17,7 +17,7 @@ from storage.checkpoint.tensors import TensorFile
 from storage.errors import CheckpointError, IntegrityError, UnsafeArtifact
 from storage.specs import TableSpec
 from trainer.checkpoint.commits import STATE, Commit, chain_of
-from trainer.checkpoint.tables import table_path
+from trainer.checkpoint.tables import table_paths
 from trainer.config import TrainConfig
 from trainer.publication import lineage_of
 from trainer.row_tables import StaticTableConfig, TableConfig
@@ -84,9 +84,9 @@ class RunTable(TableSource):
         self._saved: list[Arrays] = []
         self._files: list[mmap.mmap] = []
         for commit in chain:
-            if table_path(table.name) in commit.files:
-                file = _mapped(commit.folder / table_path(table.name))
-                arrays = TensorFile.from_bytes(table_path(table.name), np.frombuffer(file, np.uint8)).arrays
+            for path in table_paths(table.name, commit.files):
+                file = _mapped(commit.folder / path)
+                arrays = TensorFile.from_bytes(path, np.frombuffer(file, np.uint8)).arrays
                 self._files.append(file)
                 if not set(arrays) >= _FIELDS or arrays["rows"].ndim != 2 or arrays["rows"].shape[1] != table.dim:
                     raise CheckpointError(

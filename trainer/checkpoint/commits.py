@@ -16,6 +16,8 @@ from storage.errors import CheckpointError, IntegrityError
 from trainer.checkpoint.state import TrainingState
 
 FORMAT = "emberline-training-4"
+#: Of a commit in which tables lie in parts, one for each rank; older releases do not read it.
+PARTS_FORMAT = "emberline-training-5"
 STATE = "state.json"
 DENSE = "dense.safetensors"
 _MAX_STATE_BYTES = 64 << 20
@@ -63,6 +65,8 @@ class Commit:
     state: TrainingState
     #: SHA-256 of state.json.
     sha256: str
+    #: The ranks that wrote it, each its part of every table.
+    ranks: int = 1
 
     def check_files(self) -> None:
         """Raises IntegrityError for a file that is missing or not what was saved."""
@@ -99,7 +103,7 @@ def read_commit(folder: Path) -> Commit:
             f"{path}: cannot be read ({error.strerror}); remove {folder} to go on without it"
         ) from None
     content = parse_json(text, what=str(path), max_bytes=_MAX_STATE_BYTES)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") not in (FORMAT, PARTS_FORMAT):
         raise CheckpointError(f"{path}: expected format {FORMAT!r}; the checkpoint was made by another release")
     name = _NAME.fullmatch(folder.name)
     if name is not None and content.get("number") != int(name[1]):
@@ -110,6 +114,7 @@ def read_commit(folder: Path) -> Commit:
             tables={name: TableStamps(**entry) for name, entry in content["tables"].items()},
             state=TrainingState.from_json_value(content["state"]),
             sha256=hashlib.sha256(text).hexdigest(),
+            ranks=content.get("ranks", 1),
             **{key: content[key] for key in _PLAIN},
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -119,10 +124,11 @@ def read_commit(folder: Path) -> Commit:
 def to_json_value(commit: Commit) -> dict[str, Any]:
     """Returns the content of state.json."""
     return {
-        "format": FORMAT,
+        "format": FORMAT if commit.ranks == 1 else PARTS_FORMAT,
         "state": commit.state.to_json_value(),
         "tables": {name: vars(entry) for name, entry in commit.tables.items()},
         **{key: getattr(commit, key) for key in _PLAIN},
+        **({} if commit.ranks == 1 else {"ranks": commit.ranks}),
     }
 
 

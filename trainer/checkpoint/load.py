@@ -17,8 +17,9 @@ from storage.checkpoint.tensors import TensorFile
 from storage.errors import CheckpointError
 from trainer.checkpoint.commits import DENSE, Commit, chain_of
 from trainer.checkpoint.state import TrainingState
-from trainer.checkpoint.tables import TABLE_FIELDS, table_path
+from trainer.checkpoint.tables import TABLE_FIELDS, table_paths
 from trainer.embedding import EmbeddingTable
+from trainer.embedding.exchange import owners
 
 _BYTES_AT_ONCE = 64 << 20
 
@@ -53,17 +54,20 @@ def read_dense(chain: Sequence[Commit]) -> dict[str, Array]:
     return TensorFile.open(commit.folder / DENSE).arrays
 
 
-def read_table(commit: Commit, name: str) -> dict[str, Array] | None:
-    """Returns what one commit holds of a table, mapped; None when nothing of it changed. Raises CheckpointError."""
-    path = table_path(name)
-    if path not in commit.files:
-        return None
-    arrays = TensorFile.open(commit.folder / path).arrays
-    if missing := [field for field in TABLE_FIELDS if field not in arrays]:
-        raise CheckpointError(
-            f"{commit.folder / path}: lacks {missing[0]!r}; the checkpoint was made by another release"
-        )
-    return arrays
+def read_table(commit: Commit, name: str) -> list[dict[str, Array]]:
+    """Returns what one commit holds of a table, mapped, in parts with other ids each: one for each rank that trained.
+
+    Empty when nothing of it changed. Raises CheckpointError.
+    """
+    parts = []
+    for path in table_paths(name, commit.files):
+        arrays = TensorFile.open(commit.folder / path).arrays
+        if missing := [field for field in TABLE_FIELDS if field not in arrays]:
+            raise CheckpointError(
+                f"{commit.folder / path}: lacks {missing[0]!r}; the checkpoint was made by another release"
+            )
+        parts.append(arrays)
+    return parts
 
 
 def load_checkpoint(
@@ -134,29 +138,36 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
     table.set_stamp(stamps.stamp + 1)
     table.set_steps(stamps.steps)
     gone = [np.empty(0, np.int64)]
-    for arrays in saved[:0:-1]:
-        gone.append(gone[-1] if arrays is None else np.union1d(gone[-1], arrays["removed_ids"]))
+    for parts in saved[:0:-1]:
+        gone.append(np.unique(np.concatenate([gone[-1], *(arrays["removed_ids"] for arrays in parts)])))
     # A row that a later commit holds replaces the earlier one, so the order is that of the chain; one that a later
     # commit says was removed must not come back from an earlier one.
-    for commit, arrays, later in zip(chain, saved, reversed(gone), strict=True):
-        if arrays is None:
-            continue
-        if arrays["rows"].shape[1] != table.dim:
-            raise CheckpointError(
-                f"{commit.folder}: table {name!r} has dim {arrays['rows'].shape[1]}, expected {table.dim}"
-            )
-        _restore_rows(table, arrays, later)
-    for commit, arrays in zip(chain, saved, strict=True):
-        if arrays is not None:
+    for commit, parts, later in zip(chain, saved, reversed(gone), strict=True):
+        for arrays in parts:
+            if arrays["rows"].shape[1] != table.dim:
+                raise CheckpointError(
+                    f"{commit.folder}: table {name!r} has dim {arrays['rows'].shape[1]}, expected {table.dim}"
+                )
+            _restore_rows(table, arrays, later)
+    for commit, parts in zip(chain, saved, strict=True):
+        for arrays in parts:
             _restore_filter(table, arrays, commit.folder, commit.tables[name].stamp)
-            table.restore_counts(arrays["waiting_ids"].copy(), arrays["waiting_counts"].copy())
-            table.restore_removed(arrays["removed_ids"].copy(), arrays["removed_stamps"].copy())
+            table.restore_counts(*_own(table, arrays["waiting_ids"], arrays["waiting_counts"]))
+            table.restore_removed(*_own(table, arrays["removed_ids"], arrays["removed_stamps"]))
     try:
         table.restore_eviction(stamps.eviction)
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{chain[-1].folder}: table {name!r}: eviction: {error!r}") from None
     table.forgotten = stamps.forgotten
     table.saved(stamps.stamp)
+
+
+def _own(table: EmbeddingTable, ids: Array, *fields: Array) -> list[Array]:
+    """Returns copies of ids and of what belongs to them, of the ids whose rows this rank has."""
+    if table.ranks.are_several:
+        mine = owners(np.ascontiguousarray(ids), table.ranks.size) == table.ranks.rank
+        return [ids[mine], *(field[mine] for field in fields)]
+    return [ids.copy(), *(field.copy() for field in fields)]
 
 
 def _restore_filter(table: EmbeddingTable, arrays: Mapping[str, Array], folder: Path, stamp: int) -> None:
@@ -185,7 +196,7 @@ def _restore_rows(table: EmbeddingTable, arrays: Mapping[str, Array], gone: Arra
     for start in range(0, count, at_once):
         part = [field[start : start + at_once] for field in fields]
         keep = ~np.isin(part[0], gone, assume_unique=True) if len(gone) else slice(None)
-        table.restore(*(np.array(field[keep]) for field in part))
+        table.restore(*_own(table, *(field[keep] for field in part)))
 
 
 def _tensor(array: Array) -> Tensor:

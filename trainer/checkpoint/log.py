@@ -8,8 +8,9 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,6 +36,7 @@ from trainer.checkpoint.commits import (
 from trainer.checkpoint.state import TrainingState
 from trainer.checkpoint.tables import Arrays, changed_bytes, changed_table, table_path, whole_table
 from trainer.embedding import EmbeddingTable
+from trainer.ranks import Ranks
 
 MAX_LINKS = 64
 # Increments may take up to this share of the full commit's bytes before another full one is made.
@@ -47,15 +49,26 @@ _UNFINISHED = (".writing-", ".dropped-")
 Dense = tuple[nn.Module, torch.optim.Optimizer]
 
 
+@dataclass
+class _Parts:
+    """The tables of a commit: stamps by table, digests by path, and the bytes of the files."""
+
+    stamps: dict[str, TableStamps]
+    files: dict[str, str]
+    size: int
+
+
 class CommitLog:
     """Writes the commits under OUTPUT/checkpoints. A context manager; one process at a time holds a run's log.
 
-    keep_snapshots: the states of this many of the newest published snapshots stay, beside the newest two chains. Raises
-    ConfigError when another process holds the log.
+    keep_snapshots: the states of this many of the newest published snapshots stay, beside the newest two chains.
+    ranks: those that train the run together, of which the first holds the log. Each writes its part of the tables, in a
+    folder that all of them see. Raises ConfigError when another process holds the log.
     """
 
-    def __init__(self, output: Path, *, keep_snapshots: int = 4) -> None:
+    def __init__(self, output: Path, *, keep_snapshots: int = 4, ranks: Ranks | None = None) -> None:
         self._output = output
+        self._ranks = ranks or Ranks()
         self._keep_snapshots = keep_snapshots
         self._home = output / "checkpoints"
         self._commits: dict[int, Commit] = {}
@@ -63,6 +76,17 @@ class CommitLog:
         self._lock: int | None = None
 
     def __enter__(self) -> CommitLog:
+        with self._ranks.first_before_others():
+            if self._ranks.is_first:
+                self._take_lock()
+            try:
+                self._open()
+            except BaseException:
+                self.__exit__(None, None, None)
+                raise
+        return self
+
+    def _take_lock(self) -> None:
         self._home.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -72,15 +96,9 @@ class CommitLog:
             raise ConfigError(
                 f"{self._output}: another process trains or publishes this run; wait until it is done", field="output"
             ) from None
-        try:
-            self._open()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
 
     def _open(self) -> None:
-        for entry in self._home.iterdir():
+        for entry in self._home.iterdir() if self._ranks.is_first else ():
             if entry.name.startswith(_UNFINISHED):
                 shutil.rmtree(entry, ignore_errors=True)
         folders = checkpoints(self._output)
@@ -140,62 +158,97 @@ class CommitLog:
         without them also leaves torch's generator as it was saved. When save returns, the commit is on the disk.
         """
         base = self._base
-        folder = self._home / f".writing-{secrets.token_hex(8)}"
+        folder = self._ranks.from_first(self._home / f".writing-{secrets.token_hex(8)}")
+        target: Path | None = None
         try:
-            (folder / "tables").mkdir(parents=True)
+            with self._all_or_none():
+                (folder / "tables").mkdir(parents=True, exist_ok=True)
             full = base is None or self._full_is_due(base, tables)
-            commit = self._write(folder, state, tables, dense, None if full else base)
-            target = commit_folder(self._home, commit.number)
-            os.rename(folder, target)
-            sync_directory(self._home)
-        except OSError as error:
-            kept = "" if base is None else "; the last one stays; make room, then resume"
-            raise CheckpointError(
-                f"{self._home}: the training checkpoint could not be written: {error}{kept}"
-            ) from error
+            parts = self._write_tables(folder, tables, None if full else base)
+            commit: Commit | None = None
+            with self._all_or_none():
+                if self._ranks.is_first:
+                    commit = self._write(folder, state, parts, dense, None if full else base)
+                    target = commit_folder(self._home, commit.number)
+                    os.rename(folder, target)
+                    sync_directory(self._home)
+            commit, target = self._ranks.from_first((commit, target))
+            assert commit is not None
+            assert target is not None
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if self._ranks.is_first:
+                shutil.rmtree(folder, ignore_errors=True)
         commit = replace(commit, folder=target)
         if (before := self.newest) is not None:
             self._commits[before.number] = _slim(before)
         self._commits[commit.number] = self._base = commit
         for name, table in tables.items():
             table.saved(commit.tables[name].stamp)
-        self._drop_old()
+        if self._ranks.is_first:
+            self._drop_old()
         return commit
 
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Raises CheckpointError at all ranks where the block fails to write at one of them."""
+        failed: OSError | None = None
+        try:
+            yield
+        except OSError as error:
+            failed = error
+        said = [text for text in self._ranks.gather(None if failed is None else str(failed)) if text is not None]
+        if said:
+            kept = "" if self._base is None else "; the last one stays; make room, then resume"
+            raise CheckpointError(
+                f"{self._home}: the training checkpoint could not be written: {said[0]}{kept}"
+            ) from failed
+
     def _full_is_due(self, base: Commit, tables: Mapping[str, EmbeddingTable]) -> bool:
-        if base.links >= MAX_LINKS or set(base.tables) != set(tables):
+        if base.links >= MAX_LINKS or set(base.tables) != set(tables) or base.ranks != self._ranks.size:
             return True
-        total = base.increment_bytes
-        for name, table in tables.items():
-            changed = changed_bytes(table, base.tables[name].stamp)
-            if changed is None:
-                return True
-            total += changed
-        return total > MAX_INCREMENT_SHARE * base.full_bytes
+        changed = [changed_bytes(table, base.tables[name].stamp) for name, table in tables.items()]
+        own = None if None in changed else sum(each or 0 for each in changed)
+        of_ranks = self._ranks.gather(own)
+        if None in of_ranks:
+            return True
+        return base.increment_bytes + sum(each or 0 for each in of_ranks) > MAX_INCREMENT_SHARE * base.full_bytes
+
+    def _write_tables(self, folder: Path, tables: Mapping[str, EmbeddingTable], base: Commit | None) -> _Parts:
+        """Writes what each rank has of the tables; returns what all ranks wrote."""
+        ranks, own = self._ranks, _Parts({}, {}, 0)
+        with self._all_or_none():
+            for name, table in tables.items():
+                own.stamps[name] = TableStamps(
+                    table.advance(), table.forgotten, table.optimizer, table.steps, table.eviction_state()
+                )
+                arrays = whole_table(table) if base is None else changed_table(table, base.tables[name].stamp)
+                if arrays is not None:
+                    path = table_path(name, ranks.rank, ranks.size)
+                    (folder / path).parent.mkdir(exist_ok=True)
+                    written = write_tensors(folder / path, arrays)
+                    if ranks.are_several:
+                        sync_directory((folder / path).parent)
+                    own.files[path] = written.sha256
+                    own.size += written.size
+        parts = ranks.gather(own)
+        if any(each.stamps != own.stamps for each in parts):
+            raise CheckpointError(f"{self._home}: the tables of the ranks differ in steps; resume from the last commit")
+        return _Parts(
+            own.stamps,
+            {path: sha for each in parts for path, sha in each.files.items()},
+            sum(each.size for each in parts),
+        )
 
     def _write(
         self,
         folder: Path,
         state: TrainingState,
-        tables: Mapping[str, EmbeddingTable],
+        parts: _Parts,
         dense: Dense | None,
         base: Commit | None,
     ) -> Commit:
-        """Writes one commit. base: the commit it adds to, None for a full one."""
-        files: dict[str, str] = {}
-        size = 0
-        stamps: dict[str, TableStamps] = {}
-        for name, table in tables.items():
-            stamps[name] = TableStamps(
-                table.advance(), table.forgotten, table.optimizer, table.steps, table.eviction_state()
-            )
-            arrays = whole_table(table) if base is None else changed_table(table, base.tables[name].stamp)
-            if arrays is not None:
-                written = write_tensors(folder / table_path(name), arrays)
-                files[table_path(name)] = written.sha256
-                size += written.size
+        """Writes one commit around the tables. base: the commit it adds to, None for a full one."""
+        files, size, stamps = dict(parts.files), parts.size, parts.stamps
         if dense is not None:
             written = write_tensors(folder / DENSE, _dense_arrays(*dense))
             files[DENSE] = written.sha256
@@ -216,6 +269,7 @@ class CommitLog:
             files=files,
             state=state,
             sha256="",
+            ranks=self._ranks.size,
         )
         text = canonical_json(to_json_value(commit))
         write_bytes(folder / STATE, text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,16 @@ _ROW_BYTES = 20
 _WAITING_STAMPS = 60
 
 
-def table_path(name: str) -> str:
-    """Returns the path of a table within a commit."""
-    return f"tables/{name}.safetensors"
+def table_path(name: str, rank: int = 0, ranks: int = 1) -> str:
+    """Returns the path within a commit of a table, or of the part that one of several ranks had of it."""
+    return f"tables/{name}.safetensors" if ranks == 1 else f"tables/{name}/{rank}-of-{ranks}.safetensors"
+
+
+def table_paths(name: str, files: Iterable[str]) -> list[str]:
+    """Returns the paths of a table among the files of a commit, those of its parts by rank; none if it is not there."""
+    part = re.compile(rf"tables/{re.escape(name)}/([0-9]+)-of-[0-9]+\.safetensors")
+    parts = sorted((int(match[1]), path) for path in files if (match := part.fullmatch(path)))
+    return [path for path in files if path == table_path(name)] + [path for _, path in parts]
 
 
 def changed_bytes(table: EmbeddingTable, since: int) -> int | None:

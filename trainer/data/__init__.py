@@ -7,6 +7,7 @@ from trainer.data.batches import TOGETHER_ROWS, Batch, BatchMaker, to_inputs
 from trainer.data.located import first_at_fault, located
 from trainer.data.prefetch import Prefetcher, mapped
 from trainer.data.shares import Share
+from trainer.data.splits import Split
 from trainer.data.stream import RowStream
 from trainer.data.times import check_time_column
 
@@ -22,6 +23,7 @@ __all__ = [
     "RowStream",
     "Share",
     "SkippedFile",
+    "Split",
     "Wanted",
     "check_time_column",
     "first_at_fault",

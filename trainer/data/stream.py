@@ -16,6 +16,7 @@ import pyarrow as pa
 from storage.data import DataRows, RowBlock
 from trainer.data.prefetch import mapped
 from trainer.data.shares import Share
+from trainer.data.splits import Split
 
 #: Rows of a column that are taken at once where it is too large to be taken as a whole.
 _PART_ROWS = 8_192
@@ -28,6 +29,8 @@ class RowStream:
     are shuffled together; None keeps the order of the files. A window that is read ahead is in memory beside the one
     that is cut. The last batch of an epoch may be smaller. share: the rows of this process, where several train
     together; all of them give the same rows, options and seed, and have the same number of batches, of the same sizes.
+    split: the rows of each batch that this process takes, of batches that several make together; it reads the others
+    too, because a window is shuffled as a whole.
     """
 
     def __init__(
@@ -38,20 +41,32 @@ class RowStream:
         shuffle_rows: int | None = None,
         seed: int = 0,
         share: Share | None = None,
+        split: Split | None = None,
     ) -> None:
         self._rows = rows
         self._batch_size = batch_size
         self._shuffle_rows = shuffle_rows
         self._seed = seed
         self._share = share or Share()
+        self._split = split or Split()
 
     @property
     def batches(self) -> int:
         """Number of batches in one epoch."""
         return -(-self._share.rows(self._rows.rows) // self._batch_size)
 
+    @property
+    def own_batch_size(self) -> int:
+        """Rows of a batch that this process takes."""
+        first, last = self._split.bounds(self._batch_size)
+        return last - first
+
+    def rows_of(self, batch: int) -> int:
+        """Returns the rows of a batch, those of all processes that make it together."""
+        return min(self._batch_size, self._share.rows(self._rows.rows) - batch * self._batch_size)
+
     def epoch(self, epoch: int, *, skip_batches: int = 0) -> Iterator[Any]:
-        """Yields pyarrow Tables of batch_size rows. skip_batches: number of batches that are left out, and mostly not
+        """Yields pyarrow Tables of own_batch_size rows. skip_batches: how many batches are left out, and mostly not
         read.
         """
         return self.cut(self.windows(epoch, skip_batches=skip_batches))
@@ -63,17 +78,19 @@ class RowStream:
         skipped = skip_batches * self._batch_size
         for before, number, table in self._tables(epoch, skipped):
             skip = max(0, skipped - before)
-            if self._shuffle_rows is None:
-                yield table.slice(skip)
-            else:
-                yield _taken(table, self._order(epoch, number, table.num_rows)[skip:])
+            order = None if self._shuffle_rows is None else self._order(epoch, number, table.num_rows)[skip:]
+            if self._split.ranks > 1:
+                total, size = self._share.rows(self._rows.rows), self._batch_size
+                own = self._split.places(before + skip, before + table.num_rows, size, total)
+                order = own + skip if order is None else order[own]
+            yield table.slice(skip) if order is None else _taken(table, order)
 
     def cut(self, windows: Iterable[Any], together: int = 1) -> Iterator[Any]:
-        """Yields pyarrow Tables of batch_size rows: those of the windows, one after the other.
+        """Yields pyarrow Tables of own_batch_size rows: those of the windows, one after the other.
 
         together: how many batches a table holds.
         """
-        rows = self._batch_size * together
+        rows = self.own_batch_size * together
         left: Any = None
         for window in windows:
             start = 0
@@ -94,7 +111,7 @@ class RowStream:
 
     def place_of(self, epoch: int, batch: int, row: int) -> str:
         """Returns the file, and the row or line in it, of a row of a batch of an epoch, for people."""
-        at = batch * self._batch_size + row
+        at = batch * self._batch_size + self._split.bounds(self.rows_of(batch))[0] + row
         for number, window in enumerate(self._windows(epoch)):
             rows = sum(block.rows for block in window)
             if at >= rows:

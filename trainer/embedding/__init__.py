@@ -27,6 +27,7 @@ from trainer.embedding.optimizers import (
     SparseRowwiseAdagrad,
     SparseRowwiseAdam,
     SparseSGD,
+    clip_gradients,
     global_clip,
     optimizer_classes,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "SparseRule",
     "SparseSGD",
     "classes_table",
+    "clip_gradients",
     "global_clip",
     "hashed_table",
     "multi_hash_table",

@@ -13,6 +13,7 @@ from trainer.config_errors import parse_config
 from trainer.embedding.combining import CombinedTable
 from trainer.embedding.memory import RowMemory
 from trainer.embedding.table import EmbeddingTable, SparseRule
+from trainer.ranks import Ranks
 from trainer.table_config import (
     ClassesTableConfig,
     HashedTableConfig,
@@ -31,6 +32,7 @@ class TableOptions(TypedDict, total=False):
     seed: int
     initial_accumulator: float
     memory: RowMemory | None
+    ranks: Ranks | None
 
 
 def static_table(name: str, dim: int, rows: int, **options: Unpack[TableOptions]) -> EmbeddingTable:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage._table import BatchLookup
-from storage.errors import InvalidInput
+from storage.errors import ConfigError, InvalidInput
 from storage.initializers import AbsentRows
 from storage.specs import POOLINGS
+from trainer.embedding.exchange import Route, RowExchange
 from trainer.embedding.table import EmbeddingTable, Ids
 
 Weights = NDArray[np.float32]
@@ -45,6 +46,14 @@ class LayerIds:
     weights: Weights | None = None
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A lookup that was made, and the way back to the ranks that its rows came from."""
+
+    native: BatchLookup
+    route: Route | None
+
+
 class Lookups:
     """Looks up several layers at once: their tables read an id once a batch, on all threads that torch uses."""
 
@@ -55,6 +64,9 @@ class Lookups:
         places = {table: place for place, table in enumerate(self._tables)}
         self._features = [(places[layer.table], POOLINGS.index(layer.pooling), layer.length) for layer in layers]
         self._absent = [None if layer.absent is None else _native(layer.absent) for layer in layers]
+        ranks = self._tables[0].ranks
+        asks = any(each is not None for each in self._absent)
+        self._exchange = RowExchange(ranks, self._tables, flags=asks) if ranks.are_several else None
         self._width = sum(layer.table.dim for layer in layers if layer.pooling != "none")
         self._sequences = [(layer.length, layer.table.dim) for layer in layers if layer.pooling == "none"]
         # autograd calls backward only for functions with an input that wants a gradient; no dense input of a lookup
@@ -69,8 +81,8 @@ class Lookups:
         pooled, *sequences = _Lookup.apply(self._anchor, self, ids, train)  # type: ignore[no-untyped-call]
         return pooled, sequences
 
-    def run(self, ids: Sequence[LayerIds], train: bool) -> tuple[BatchLookup, list[Tensor]]:
-        """Looks up without autograd; returns the native lookup, and the results as `__call__` does."""
+    def run(self, ids: Sequence[LayerIds], train: bool) -> tuple[_Run, list[Tensor]]:
+        """Looks up without autograd; returns what `keep_gradients` needs, and the results as `__call__` does."""
         batch = len(ids[0].offsets) - 1
         for each in ids:
             if len(each.offsets) - 1 != batch:
@@ -80,42 +92,56 @@ class Lookups:
         results = [torch.empty((batch, self._width)), *(torch.empty((batch, *shape)) for shape in self._sequences)]
         arrays = [result.numpy() for result in results]
         native = BatchLookup(self._native, self._features, self._absent)
-        native.run(
-            [each.values for each in ids],
-            [each.offsets for each in ids],
-            [each.weights for each in ids],
-            batch,
-            arrays[0],
-            arrays[1:],
-            train,
-            torch.get_num_threads(),
-        )
-        return native, results
+        values, offsets, weights = ([getattr(each, of) for each in ids] for of in ("values", "offsets", "weights"))
+        threads = torch.get_num_threads()
+        if self._exchange is None:
+            native.run(values, offsets, weights, batch, arrays[0], arrays[1:], train, threads)
+            return _Run(native, None), results
+        wanted = native.collect(values, offsets, weights, batch, threads)
+        rows, has_row, route = self._exchange.bring(wanted, train=train)
+        native.pool(rows, has_row, arrays[0], arrays[1:], threads)
+        return _Run(native, route), results
 
-    def keep_gradients(self, native: BatchLookup, gradients: Sequence[Tensor | None]) -> None:
+    def keep_gradients(self, run: _Run, gradients: Sequence[Tensor | None]) -> None:
         """Gives the tables the gradients of what `run` returned; None: there are none."""
+        native, threads = run.native, torch.get_num_threads()
         pooled, *sequences = (
             None if each is None else each.detach().to(torch.float32).contiguous().numpy() for each in gradients
         )
-        native.set_gradients(pooled, sequences, torch.get_num_threads())
+        native.set_gradients(pooled, sequences, threads)
+        if self._exchange is not None and run.route is not None:
+            if any(each is None for each in (*([pooled] if self._width else []), *sequences)):
+                raise ConfigError(
+                    "the model leaves a feature unused, which has no gradient; several ranks (torchrun) train models "
+                    "that use every feature: remove it from `features`, or use it",
+                    field="features",
+                )
+            sums = [np.empty((count, table.dim), np.float32) for count, table in self._asked(run.route)]
+            native.sum_gradients(sums, threads)
+            self._exchange.give(run.route, sums)
+            return
         for place, table in enumerate(self._tables):
             table.keep_gradients(native.gradients(place))
+
+    def _asked(self, route: Route) -> list[tuple[int, EmbeddingTable]]:
+        counts = [sum(len(of[place]) for of in route.asked) for place in range(len(self._tables))]
+        return list(zip(counts, self._tables, strict=True))
 
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, lookups: Lookups, ids: Sequence[LayerIds], train: bool) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        native, results = lookups.run(ids, train)
-        ctx.lookups, ctx.native, ctx.ids = lookups, native, ids
+        run, results = lookups.run(ids, train)
+        ctx.lookups, ctx.run, ctx.ids = lookups, run, ids
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
-        native, ctx.native = ctx.native, None
-        if native is None:  # backward ran before, and the tables may still hold what it left in the lookup
-            native, _ = ctx.lookups.run(ctx.ids, False)
-        ctx.lookups.keep_gradients(native, gradients)
+        run, ctx.run = ctx.run, None
+        if run is None:  # backward ran before, and the tables may still hold what it left in the lookup
+            run, _ = ctx.lookups.run(ctx.ids, False)
+        ctx.lookups.keep_gradients(run, gradients)
         return None, None, None, None
 
 

@@ -293,8 +293,13 @@ def global_clip(clip_norm: float, dense: Iterable[torch.Tensor], sparse: SparseO
 
     Returns the factor for the step of `sparse`.
     """
+    return clip_gradients(clip_norm, dense, sparse.squared_norm())
+
+
+def clip_gradients(clip_norm: float, dense: Iterable[torch.Tensor], sparse_squares: float) -> float:
+    """Does what `global_clip` does, where `sparse_squares` is the sum of squares of all gradients of rows."""
     gradients: list[Any] = [each.grad for each in dense if each.grad is not None]
-    total = sum(float(each.detach().double().square().sum()) for each in gradients) + sparse.squared_norm()
+    total = sum(float(each.detach().double().square().sum()) for each in gradients) + sparse_squares
     norm = math.sqrt(total)
     if norm <= clip_norm or norm == 0.0:
         return 1.0

@@ -25,6 +25,7 @@ from storage.specs import TableSpec
 from trainer.admission import BloomAdmission
 from trainer.embedding.memory import RowMemory
 from trainer.eviction import Eviction, Evictor
+from trainer.ranks import Ranks
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -76,6 +77,7 @@ class EmbeddingTable:
         static_rows: int = 0,
         transforms: Sequence[Transform] = (),
         kind: TableKind = DYNAMIC,
+        ranks: Ranks | None = None,
     ) -> None:
         mixed = _mixed_seed(seed, name)
         #: What ids without a row read as.
@@ -121,6 +123,8 @@ class EmbeddingTable:
         self._evictor = None if eviction is None else Evictor(eviction, self.native, self.native.tick)
         self.kind = kind
         self.transforms = tuple(transforms)
+        #: The ranks among which the rows are divided; layers bring those of other ranks, and the rest is about its own.
+        self.ranks = ranks or Ranks()
         self._waiting: list[TableGradients | RowGradients] = []
         self.forgotten = 0
         self._saved: int | None = None

@@ -22,6 +22,7 @@ from trainer.models.ple import Ple
 from trainer.models.sasrec import SasRec
 from trainer.models.two_tower import TwoTower
 from trainer.models.wide_deep import WideDeep
+from trainer.ranks import Ranks
 
 #: The classes by `model.type` of a configuration, which a published version also names.
 MODELS: dict[str, type[RankingModel]] = {
@@ -38,8 +39,13 @@ MODELS: dict[str, type[RankingModel]] = {
 }
 
 
-def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[str, EmbeddingTable]:
-    """Builds empty tables by name, ready for the sparse optimizer of the configuration. memory: bounds their DRAM."""
+def build_tables(
+    config: TrainConfig, memory: RowMemory | None = None, ranks: Ranks | None = None
+) -> dict[str, EmbeddingTable]:
+    """Builds empty tables by name, ready for the sparse optimizer of the configuration.
+
+    memory: bounds their DRAM. ranks: those among which their rows are divided.
+    """
     sparse = config.optimizer.sparse
     return {
         part.rows.name: table_of(
@@ -49,6 +55,7 @@ def build_tables(config: TrainConfig, memory: RowMemory | None = None) -> dict[s
             seed=config.training.seed,
             initial_accumulator=getattr(sparse, "initial_accumulator", 0.0),
             memory=memory,
+            ranks=ranks,
         )
         for part in config.row_tables
     }

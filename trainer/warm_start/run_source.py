@@ -65,7 +65,7 @@ class CommitLayer:
 
 
 def _table(chain: list[Commit], name: str) -> SourceTable:
-    parts = [arrays for arrays in (read_table(commit, name) for commit in chain) if arrays is not None]
+    parts = [arrays for commit in chain for arrays in read_table(commit, name)]
     if not parts:
         raise CheckpointError(f"{chain[-1].folder}: has no file of the table {name!r}")
 

@@ -47,14 +47,46 @@ std::size_t BatchLookup::used(std::uint32_t feature, std::size_t bag) const {
   return features_[feature].pooling == Pooling::kNone ? std::min<std::size_t>(given, features_[feature].length) : given;
 }
 
-void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std::vector<FeatureValues<float>>& out,
-                      const LookupOptions& options) {
+void BatchLookup::take(std::vector<FeatureIds> ids, std::size_t batch) {
   ids_ = std::move(ids);
   batch_ = batch;
   single_.resize(features_.size());
   for (std::size_t f = 0; f < features_.size(); ++f) {
     single_[f] = check_offsets(ids_[f].offsets, batch, ids_[f].n, "offsets", f) ? 1 : 0;
   }
+}
+
+void BatchLookup::collect(std::vector<FeatureIds> ids, std::size_t batch, std::size_t threads) {
+  take(std::move(ids), batch);
+  on_threads(threads, parts_.size(), [&](std::size_t table) {
+    collect(parts_[table]);
+    TableGradients& gradients = parts_[table].gradients;
+    gradients.starts.clear();
+    gradients.found.slots.assign(gradients.found.ids.size(), 0);
+    gradients.found.beside.assign(gradients.found.ids.size(), 0);
+  });
+}
+
+void BatchLookup::pool(const std::vector<GivenRows>& rows, const std::vector<FeatureValues<float>>& out,
+                       std::size_t threads) {
+  on_threads(threads, parts_.size(), [&](std::size_t table) {
+    FoundRows& found = parts_[table].gradients.found;
+    const std::size_t n = found.ids.size(), dim = tables_[table]->dim();
+    found.rows.resize(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      found.rows[i] = rows[table].rows + i * dim;
+      found.slots[i] = rows[table].has_row[i];
+    }
+    for (const std::uint32_t feature : parts_[table].features) {
+      if (own_[feature]) set_own_rows(found, *own_[feature]);
+    }
+    pool(parts_[table], out, 0, batch_);
+  });
+}
+
+void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std::vector<FeatureValues<float>>& out,
+                      const LookupOptions& options) {
+  take(std::move(ids), batch);
   std::vector<std::size_t> sizes(tables_.size());
   for (std::size_t f = 0; f < features_.size(); ++f) sizes[features_[f].table] += ids_[f].n;
   const std::vector<std::size_t> order = by_size(tables_.size(), sizes);
@@ -187,6 +219,21 @@ void BatchLookup::set_gradients(const std::vector<FeatureValues<const float>>& g
   for (std::size_t table = 0; table < parts_.size(); ++table) sizes[table] = parts_[table].places.size();
   const std::vector<std::size_t> order = by_size(parts_.size(), sizes);
   on_threads(threads, order.size(), [&](std::size_t i) { contribute(parts_[order[i]], grads); });
+}
+
+void BatchLookup::sum_gradients(const std::vector<float*>& out, std::size_t threads) const {
+  const OptimizerLoops& loops = optimizer_loops();
+  on_threads(threads, parts_.size(), [&](std::size_t table) {
+    const TableGradients& gradients = parts_[table].gradients;
+    const std::size_t n = gradients.found.ids.size();
+    const std::uint32_t dim = tables_[table]->dim();
+    if (gradients.starts.size() != n + 1) throw std::invalid_argument("gradients: they have not come");
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint32_t first = gradients.starts[i], count = gradients.starts[i + 1] - first;
+      if (count == 0) throw std::invalid_argument("gradients: a feature has none");
+      loops.sum(gradients.contributions.data() + first, count, dim, out[table] + i * dim);
+    }
+  });
 }
 
 // Lists, for each id, where its gradients lie.

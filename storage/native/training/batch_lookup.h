@@ -42,6 +42,12 @@ struct FeatureValues {
   std::size_t stride = 0;
 };
 
+// Rows of a table that lie elsewhere: (ids, D), and whether each of these ids has a row there.
+struct GivenRows {
+  const float* rows = nullptr;
+  const std::uint8_t* has_row = nullptr;
+};
+
 struct LookupOptions {
   // Counts the ids and creates the rows that are due.
   bool train = false;
@@ -59,9 +65,17 @@ class BatchLookup {
   // ids, out: (features). Throws std::invalid_argument for offsets that are none.
   void run(std::vector<FeatureIds> ids, std::size_t batch, const std::vector<FeatureValues<float>>& out,
            const LookupOptions& options);
+  // What `run` does, in two parts, for rows that lie in other processes. `collect` finds the ids of each table, each
+  // once; `pool` takes their rows, one for each table.
+  void collect(std::vector<FeatureIds> ids, std::size_t batch, std::size_t threads);
+  void pool(const std::vector<GivenRows>& rows, const std::vector<FeatureValues<float>>& out, std::size_t threads);
+  // Writes the sum of the gradients of each id, (ids, D) for each table, after `set_gradients`, which must have had
+  // data for every feature. Throws std::invalid_argument.
+  void sum_gradients(const std::vector<float*>& out, std::size_t threads) const;
   // grads: (features), of which those without data are left out. They must stay where they are until the step.
   void set_gradients(const std::vector<FeatureValues<const float>>& grads, std::size_t threads);
   TableGradients& gradients(std::size_t table) { return parts_[table].gradients; }
+  const FoundRows& found(std::size_t table) const { return parts_[table].gradients.found; }
 
  private:
   // The features of a table, and its ids in their order.
@@ -79,6 +93,7 @@ class BatchLookup {
     std::vector<float> made;  // rows of absent ids
   };
 
+  void take(std::vector<FeatureIds> ids, std::size_t batch);
   std::size_t used(std::uint32_t feature, std::size_t bag) const;
   static void set_own_rows(const FoundRows& found, OwnRows& own);
   void collect(Part& part);

@@ -34,29 +34,61 @@ class KeptLookup {
 
   void run(const nb::list& values, const nb::list& offsets, const nb::list& weights, std::size_t batch,
            nb::handle pooled, const nb::list& sequences, bool train, std::size_t threads) {
-    const std::vector<FeatureLookup>& features = lookup_.features();
-    expect(values, features.size(), "values");
-    expect(offsets, features.size(), "offsets");
-    expect(weights, features.size(), "weights");
-    values_.clear();
-    offsets_.clear();
-    weights_.clear();
-    std::vector<FeatureIds> ids;
-    for (std::size_t f = 0; f < features.size(); ++f) {
-      values_.push_back(Ids::of_rank(1, values[f], {"values", f}));
-      offsets_.emplace_back(offsets[f], ArgumentName("offsets", f), std::initializer_list<std::size_t>{batch + 1});
-      FeatureIds given{values_.back().data(), offsets_.back().data(), nullptr, values_.back().size()};
-      if (features[f].pooling == Pooling::kWeighted) {
-        weights_.emplace_back(weights[f], ArgumentName("weights", f), std::initializer_list<std::size_t>{given.n});
-        given.weights = weights_.back().data();
-      }
-      ids.push_back(given);
-    }
+    std::vector<FeatureIds> ids = taken(values, offsets, weights, batch);
     const std::vector<FeatureValues<float>> out = places<float>(pooled, sequences, batch);
     const LookupOptions options{train, std::max<std::size_t>(1, threads)};
-    batch_ = batch;
     const nb::gil_scoped_release release;
     lookup_.run(std::move(ids), batch, out, options);
+  }
+
+  // Returns the ids of each table, each once, and how often they came.
+  nb::list collect(const nb::list& values, const nb::list& offsets, const nb::list& weights, std::size_t batch,
+                   std::size_t threads) {
+    std::vector<FeatureIds> ids = taken(values, offsets, weights, batch);
+    {
+      const nb::gil_scoped_release release;
+      lookup_.collect(std::move(ids), batch, std::max<std::size_t>(1, threads));
+    }
+    nb::list tables;
+    for (std::size_t table = 0; table < lookup_.tables().size(); ++table) {
+      std::vector<std::int64_t> found = lookup_.found(table).ids;
+      std::vector<std::uint32_t> counts = lookup_.found(table).counts;
+      tables.append(nb::make_tuple(to_numpy(std::move(found)), to_numpy(std::move(counts))));
+    }
+    return tables;
+  }
+
+  void pool(const nb::list& rows, const nb::list& has_row, nb::handle pooled, const nb::list& sequences,
+            std::size_t threads) {
+    expect(rows, lookup_.tables().size(), "rows", "table");
+    expect(has_row, lookup_.tables().size(), "has_row", "table");
+    std::vector<Floats> kept_rows;
+    std::vector<ArrayView<const std::uint8_t>> kept_flags;
+    std::vector<GivenRows> given;
+    for (std::size_t table = 0; table < lookup_.tables().size(); ++table) {
+      const std::size_t n = lookup_.found(table).ids.size();
+      kept_rows.emplace_back(rows[table], ArgumentName("rows", table),
+                             std::initializer_list<std::size_t>{n, lookup_.tables()[table]->dim()});
+      kept_flags.emplace_back(has_row[table], ArgumentName("has_row", table), std::initializer_list<std::size_t>{n});
+      given.push_back({kept_rows.back().data(), kept_flags.back().data()});
+    }
+    const std::vector<FeatureValues<float>> out = places<float>(pooled, sequences, batch_);
+    const nb::gil_scoped_release release;
+    lookup_.pool(given, out, std::max<std::size_t>(1, threads));
+  }
+
+  void sum_gradients(const nb::list& out, std::size_t threads) const {
+    expect(out, lookup_.tables().size(), "out", "table");
+    std::vector<ArrayView<float>> kept;
+    std::vector<float*> sums;
+    for (std::size_t table = 0; table < lookup_.tables().size(); ++table) {
+      kept.emplace_back(
+          out[table], ArgumentName("out", table),
+          std::initializer_list<std::size_t>{lookup_.found(table).ids.size(), lookup_.tables()[table]->dim()});
+      sums.push_back(kept.back().data());
+    }
+    const nb::gil_scoped_release release;
+    lookup_.sum_gradients(sums, std::max<std::size_t>(1, threads));
   }
 
   void set_gradients(nb::handle pooled, const nb::list& sequences, std::size_t threads) {
@@ -82,10 +114,35 @@ class KeptLookup {
     return made;
   }
 
-  static void expect(const nb::list& list, std::size_t n, const char* name) {
+  static void expect(const nb::list& list, std::size_t n, const char* name, const char* of = "feature") {
     if (list.size() == n) return;
-    fail(std::string(name) + ": expected " + std::to_string(n) + " entries, one a feature, got " +
+    fail(std::string(name) + ": expected " + std::to_string(n) + " entries, one a " + of + ", got " +
          std::to_string(list.size()));
+  }
+
+  // Keeps the ids of each feature and returns where they lie.
+  std::vector<FeatureIds> taken(const nb::list& values, const nb::list& offsets, const nb::list& weights,
+                                std::size_t batch) {
+    const std::vector<FeatureLookup>& features = lookup_.features();
+    expect(values, features.size(), "values");
+    expect(offsets, features.size(), "offsets");
+    expect(weights, features.size(), "weights");
+    values_.clear();
+    offsets_.clear();
+    weights_.clear();
+    std::vector<FeatureIds> ids;
+    for (std::size_t f = 0; f < features.size(); ++f) {
+      values_.push_back(Ids::of_rank(1, values[f], {"values", f}));
+      offsets_.emplace_back(offsets[f], ArgumentName("offsets", f), std::initializer_list<std::size_t>{batch + 1});
+      FeatureIds given{values_.back().data(), offsets_.back().data(), nullptr, values_.back().size()};
+      if (features[f].pooling == Pooling::kWeighted) {
+        weights_.emplace_back(weights[f], ArgumentName("weights", f), std::initializer_list<std::size_t>{given.n});
+        given.weights = weights_.back().data();
+      }
+      ids.push_back(given);
+    }
+    batch_ = batch;
+    return ids;
   }
 
   // Where the values of each feature lie: pooled (B, width), sequences (B, L, D) each; None where there are none.
@@ -236,6 +293,24 @@ void bind_batch_lookup(nb::module_& module) {
                   "None"),
           "Writes pooled (B, width), features side by side, and sequences (B, L, D) each.\n\n"
           "values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted.")
+      .def(
+          "collect", &KeptLookup::collect, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "threads"_a,
+          nb::sig("def collect(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
+                  "list[numpy.typing.NDArray[numpy.int64]], weights: list[numpy.typing.NDArray[numpy.float32] | None], "
+                  "batch: int, threads: int) -> list[tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.uint32]]]"),
+          "Returns the ids (n,) of each table, each once, and how often each came (n,). No table is read.\n\n"
+          "With `pool` it does what `run` does, for rows that lie in other processes. Arguments as for `run`.")
+      .def("pool", &KeptLookup::pool, "rows"_a, "has_row"_a, "pooled"_a.none(), "sequences"_a, "threads"_a,
+           nb::sig("def pool(self, rows: list[numpy.typing.NDArray[numpy.float32]], has_row: "
+                   "list[numpy.typing.NDArray[numpy.uint8]], pooled: numpy.typing.NDArray[numpy.float32] | None, "
+                   "sequences: list[numpy.typing.NDArray[numpy.float32]], threads: int) -> None"),
+           "Writes what `run` writes, of rows (n, dim) for the ids of each table.\n\n"
+           "has_row (n,): 0 for an id without one.")
+      .def("sum_gradients", &KeptLookup::sum_gradients, "out"_a, "threads"_a,
+           nb::sig("def sum_gradients(self, out: list[numpy.typing.NDArray[numpy.float32]], threads: int) -> None"),
+           "Writes the sum of the gradients of each id, (n, dim) for each table, after `set_gradients`.\n\n"
+           "Raises ValueError when an id has none.")
       .def("set_gradients", &KeptLookup::set_gradients, "pooled"_a.none(), "sequences"_a, "threads"_a,
            nb::sig("def set_gradients(self, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
                    "list[numpy.typing.NDArray[numpy.float32] | None], threads: int) -> None"),

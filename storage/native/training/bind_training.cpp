@@ -82,6 +82,25 @@ void bind_training(nb::module_& module) {
           "Looks up rows: out (n, dim); ids without a row read as `absent`. train: counts occurrences and creates the\n"
           "rows that are due. Returns the occurrences that have a row.")
       .def(
+          "lookup_counted",
+          [](TrainingTable& table, nb::handle ids, nb::handle counts, nb::handle out, bool train) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const ArrayView<const std::uint32_t> count(counts, "counts", {id.size()});
+            const ArrayView<float> to(out, "out", {id.size(), table.dim()});
+            std::vector<std::uint8_t> has_row(id.size());
+            {
+              const nb::gil_scoped_release release;
+              table.lookup_counted(id.data(), count.data(), id.size(), to.data(), has_row.data(), train);
+            }
+            return to_numpy(std::move(has_row));
+          },
+          "ids"_a, "counts"_a, "out"_a, "train"_a,
+          nb::sig("def lookup_counted(self, ids: numpy.typing.NDArray[numpy.int64], counts: "
+                  "numpy.typing.NDArray[numpy.uint32], out: numpy.typing.NDArray[numpy.float32], train: bool) -> "
+                  "numpy.typing.NDArray[numpy.uint8]"),
+          "Looks up rows as `lookup` does, of ids (n,) that stand for counts (n,) occurrences each.\n\n"
+          "Returns 1 for each of them that has a row, and 0 for the others.")
+      .def(
           "export_rows",
           [](const TrainingTable& table) {
             TrainingRows all;

@@ -69,14 +69,14 @@ void TrainingTable::set_admit_after(std::uint32_t admit_after) {
   options_.admit_after = admit_after;
 }
 
-std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train) {
-  const std::lock_guard lock(mutex_);
+// Finds ids in found_, at places_, and writes their rows. counts: null for 1 each.
+void TrainingTable::find_ids(const std::int64_t* ids, const std::uint32_t* counts, std::size_t n, float* out,
+                             bool train) {
   places_.resize(n);
   DistinctIds distinct(found_);
-  for (std::size_t i = 0; i < n; ++i) places_[i] = distinct.add(ids[i]);
+  for (std::size_t i = 0; i < n; ++i) places_[i] = distinct.add(ids[i], counts == nullptr ? 1 : counts[i]);
   find(found_, train);
   const std::size_t bytes = dim() * sizeof(float);
-  std::size_t hits = 0;
   for (std::size_t i = 0; i < n; ++i, out += dim()) {
     const float* row = found_.rows[places_[i]];
     if (row == nullptr) {
@@ -84,10 +84,22 @@ std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float*
     } else {
       std::memcpy(out, row, bytes);
     }
-    hits += found_.slots[places_[i]] != 0;
   }
-  for (std::size_t at = 0; at < found_.ids.size(); ++at) hits += found_.beside[at] != 0 ? found_.counts[at] : 0;
+}
+
+std::size_t TrainingTable::lookup(const std::int64_t* ids, std::size_t n, float* out, bool train) {
+  const std::lock_guard lock(mutex_);
+  find_ids(ids, nullptr, n, out, train);
+  std::size_t hits = 0;
+  for (std::size_t at = 0; at < found_.ids.size(); ++at) hits += found_.has_row(at) ? found_.counts[at] : 0;
   return hits;
+}
+
+void TrainingTable::lookup_counted(const std::int64_t* ids, const std::uint32_t* counts, std::size_t n, float* out,
+                                   std::uint8_t* has_row, bool train) {
+  const std::lock_guard lock(mutex_);
+  find_ids(ids, counts, n, out, train);
+  for (std::size_t i = 0; i < n; ++i) has_row[i] = found_.has_row(places_[i]) ? 1 : 0;
 }
 
 void TrainingTable::find(FoundRows& found, bool train) {

@@ -125,6 +125,9 @@ class TrainingTable {
   // out (n, D). train: counts every occurrence, creates the rows of ids that reach admit_after; others read as absent.
   // All occurrences of an id in one call see the same row. Returns the ids (occurrences) that have a row.
   std::size_t lookup(const std::int64_t* ids, std::size_t n, float* out, bool train);
+  // As `lookup`, of ids that stand for counts[i] occurrences each. has_row (n): 1 for an id with a row, 0 for others.
+  void lookup_counted(const std::int64_t* ids, const std::uint32_t* counts, std::size_t n, float* out,
+                      std::uint8_t* has_row, bool train);
 
   // For lookups of several tables (batch_lookup.h), which hold this meanwhile.
   std::mutex& mutex() const { return mutex_; }
@@ -217,6 +220,7 @@ class TrainingTable {
     std::uint32_t tick = 0;
   };
 
+  void find_ids(const std::int64_t* ids, const std::uint32_t* counts, std::size_t n, float* out, bool train);
   void locate(FoundRows& found) const;
   void admit(FoundRows& found);
   void check_stamp(std::uint32_t stamp) const;

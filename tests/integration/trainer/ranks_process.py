@@ -1,0 +1,59 @@
+"""Trainings by several ranks: real processes that meet over gloo, as torchrun starts them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer import train
+from trainer.config import parse_text
+from trainer.data import Batch
+from trainer.loop import TrainingLoop
+
+#: Starts processes with everything imported.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__, "torch.export", "storage.checkpoint.graph"])
+
+
+def train_with_ranks(ranks: int, config: str, data: Path, output: Path, **options: Any) -> list[int | None]:
+    """Trains with so many ranks, and returns their exit codes.
+
+    options: those of `train`; `dies`, a rank and the step at which it is killed; `restarted`, as torchrun says it.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    places = [
+        {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": str(port)}
+        for rank in range(ranks)
+    ]
+    children = [CONTEXT.Process(target=_train, args=(place, config, data, output, options)) for place in places]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(300.0)
+    return [child.exitcode for child in children]
+
+
+def _train(place: Mapping[str, str], config: str, data: Path, output: Path, options: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    restarts = str(int(options.pop("restarted", False)))
+    os.environ.update(place, MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo", TORCHELASTIC_RESTART_COUNT=restarts)
+    dies = options.pop("dies", None)
+    if dies is not None and dies[0] == int(place["RANK"]):
+        step = TrainingLoop._step
+
+        def dying(self: TrainingLoop, batch: Batch) -> float:
+            if self.position.step == dies[1]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(self, batch)
+
+        TrainingLoop._step = dying  # type: ignore[method-assign]
+    train(parse_text(config), data, output=output, progress=False, **options)

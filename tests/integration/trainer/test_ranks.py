@@ -1,0 +1,104 @@
+"""Trainings by several ranks: the same model as one process trains, whatever is killed and however many go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.integration.trainer.ranks_process import train_with_ranks
+from tests.reference.files import read_table
+from trainer import load_trained, train
+from trainer.checkpoint import checkpoints, read_commit
+from trainer.config import parse_text
+
+CONFIG = """
+model_name: clicks
+label: clicked
+inputs:
+  - {name: user, dtype: INT64}
+  - {name: item, dtype: BYTES, column: item_code}
+  - {name: tags, dtype: INT64, kind: list}
+  - {name: history, dtype: BYTES, kind: list, missing: "null"}
+  - {name: price, dtype: FP32}
+features:
+  - {name: user, inputs: [user], output: ids, table: users}
+  - {name: item, inputs: [item], transforms: [{op: hash, seed: 5}], output: ids, table: items}
+  - {name: tags, inputs: [tags], output: ids, table: tags, pooling: mean, absent: {type: constant, scale: 0.1}}
+  - {name: history, inputs: [history], transforms: [{op: hash, seed: 5}, {op: truncate, length: 4, keep: last}],
+     output: ids, table: items, pooling: none, length: 4}
+  - {name: price, inputs: [price], transforms: [{op: log}], output: dense}
+tables:
+  - {name: users, dim: 4, admit_after: 3, absent: {type: uniform, scale: 0.05}}
+  - {name: items, dim: 8}
+  - {kind: hashed, name: tags, dim: 4, buckets: 5}
+model: {type: din, target: item, sequence: history, hidden: [16], attention: [8], dropout: DROPOUT}
+optimizer:
+  sparse: {lr: 0.2, initial_accumulator: 0.0001}
+  dense: {lr: 0.005}
+  clip_norm: 0.5
+training: {batch_size: 96, epochs: 2, seed: 3, shuffle_rows: 1500, checkpoint_every_steps: 50}
+"""
+SAME_MODEL = CONFIG.replace("DROPOUT", "0.0")
+
+
+def figures(output: Path) -> list[tuple[float, float, float]]:
+    """Returns loss, AUC and log-loss of each epoch."""
+    report = json.loads((output / "report.json").read_text())
+    return [(entry["loss"], entry["auc"], entry["log_loss"]) for entry in report["epochs"]]
+
+
+def rows_of(version: Path) -> dict[str, dict[int, np.ndarray]]:
+    manifest = json.loads((version / "manifest.json").read_text())
+    return {entry["name"]: read_table(version, entry) for entry in manifest["tables"]}
+
+
+@pytest.mark.slow
+def test_three_ranks_then_two_train_the_model_that_one_process_trains(clicks: Path, tmp_path: Path) -> None:
+    """Sums of gradients are made in another order, so figures agree within rounding."""
+    one, several = tmp_path / "one", tmp_path / "several"
+    alone = train(
+        parse_text(SAME_MODEL), clicks, output=one, valid=0.1, repository=tmp_path / "one-models", progress=False
+    )
+    first = SAME_MODEL.replace("epochs: 2", "epochs: 1")
+    assert train_with_ranks(3, first, clicks, several, valid=0.1) == [0, 0, 0]
+    options: dict[str, Any] = {"valid": 0.1, "resume": True, "repository": tmp_path / "several-models"}
+    assert train_with_ranks(2, SAME_MODEL, clicks, several, **options) == [0, 0]
+    for mine, theirs in zip(figures(one), figures(several), strict=True):
+        assert theirs == pytest.approx(mine, rel=1e-6)
+
+    a, b = load_trained(one), load_trained(several)
+    for name, table in a.tables.items():
+        ids, rows, slots, counts, _, _ = table.export_rows()
+        other = b.tables[name].export_rows()
+        np.testing.assert_array_equal(ids, other[0])
+        np.testing.assert_array_equal(counts, other[3])
+        np.testing.assert_allclose(rows, other[1], atol=2e-5)
+        np.testing.assert_allclose(slots, other[2], rtol=1e-3, atol=1e-9)
+        assert [list(part) for part in table.export_counts()] == [list(p) for p in b.tables[name].export_counts()]
+    assert alone.published is not None
+    versions = rows_of(alone.published), rows_of(tmp_path / "several-models" / "clicks" / "1")
+    for name, published in versions[0].items():
+        assert list(published) == list(versions[1][name])
+        np.testing.assert_allclose(list(published.values()), list(versions[1][name].values()), atol=2e-5)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_costs_nothing(clicks: Path, tmp_path: Path) -> None:
+    """Its batches since the last commit are trained again, to the same bytes, dropout included."""
+    config = CONFIG.replace("DROPOUT", "0.2").replace("checkpoint_every_steps: 50", "checkpoint_every_steps: 20")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train_with_ranks(2, config, clicks, whole) == [0, 0]
+    codes = train_with_ranks(2, config, clicks, killed, dies=(1, 53))
+    assert codes == [1, -signal.SIGKILL]
+    assert [read_commit(commit).state.position.step for commit in checkpoints(killed)] == [20, 40]
+    assert train_with_ranks(2, config, clicks, killed, restarted=True) == [0, 0]
+    for one, other in zip(checkpoints(whole), checkpoints(killed), strict=True):
+        a, b = read_commit(one), read_commit(other)
+        assert a.files == b.files
+        assert (a.state.position.step, a.state.position.loss_sum) == (b.state.position.step, b.state.position.loss_sum)
+    assert figures(whole) == figures(killed)

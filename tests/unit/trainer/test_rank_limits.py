@@ -1,0 +1,71 @@
+"""Settings that several ranks do not train are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from storage.errors import ConfigError
+from trainer.config import TrainConfig, parse_content
+from trainer.rank_limits import check_last_batch, check_ranks
+from trainer.ranks import Ranks
+
+TWO = Ranks(0, 2)
+BLOOM = {"type": "bloom", "expected_ids": 1000, "false_rate": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "field"),
+    [
+        ("training", {"batch_size": 255}, "training.batch_size"),
+        ("training", {"early_stopping": {"patience": 2}}, "training.early_stopping"),
+        ("training", {"dram_bytes": 10**9}, "training.dram_bytes"),
+        ("tables", {"admit_after": 2, "admission": BLOOM}, "tables.items.admission"),
+        ("tables", {"eviction": {"after_steps": 100}}, "tables.items.eviction"),
+        ("tables", {"kind": "static", "rows": 10}, "tables.items.kind"),
+    ],
+)
+def test_settings_of_one_process(
+    config_of: Callable[..., TrainConfig], section: str, change: dict[str, object], field: str
+) -> None:
+    content = config_of().model_dump(mode="json", exclude_unset=True)
+    if section == "training":
+        content["training"] |= change
+    else:
+        content["tables"][1] = {"name": "items", "dim": 8, **change}
+    config = parse_content(content)
+    check_ranks(config, Ranks())
+    with pytest.raises(ConfigError, match=field.replace(".", r"\.")) as caught:
+        check_ranks(config, TWO)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("loss", ["pairwise", "listwise"])
+def test_losses_that_compare_rows_of_a_batch(config_of: Callable[..., TrainConfig], loss: str) -> None:
+    content = config_of().model_dump(mode="json", exclude_unset=True)
+    del content["label"]
+    content["tasks"] = [{"name": "score", "label": "clicked", "loss": loss, "group": "user"}]
+    with pytest.raises(ConfigError, match=r"tasks\.score\.loss"):
+        check_ranks(parse_content(content), TWO)
+
+
+def test_a_start_and_deltas_are_refused_and_a_last_version_is_not(config_of: Callable[..., TrainConfig]) -> None:
+    config = config_of()
+    check_ranks(config, TWO, repository="models", start_from=None)
+    with pytest.raises(ConfigError, match="start_from"):
+        check_ranks(config, TWO, start_from="runs/other")
+    content = config.model_dump(mode="json", exclude_unset=True)
+    content["publish"] = {"delta_every_rows": 1000}
+    with pytest.raises(ConfigError, match=r"publish\.delta_every"):
+        check_ranks(parse_content(content), TWO, repository="models")
+    check_ranks(parse_content(content), TWO, repository=None)
+
+
+def test_a_last_batch_without_a_row_for_each_rank_is_refused(config_of: Callable[..., TrainConfig]) -> None:
+    config = config_of()  # batches of 256 rows
+    check_last_batch(config, Ranks(), 513)
+    check_last_batch(config, TWO, 512)
+    check_last_batch(config, TWO, 514)
+    with pytest.raises(ConfigError, match="1 of 513 rows"):
+        check_last_batch(config, TWO, 513)

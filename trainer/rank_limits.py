@@ -1,0 +1,75 @@
+"""Refuses, by name, settings that several ranks do not train yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from storage.errors import ConfigError
+from trainer.config import TrainConfig
+from trainer.model_config import OwnModelConfig
+from trainer.ranks import Ranks
+from trainer.row_tables import StaticTableConfig, TableConfig
+from trainer.task_config import RANKING_LOSSES, RETRIEVAL
+
+
+def check_ranks(config: TrainConfig, ranks: Ranks, **asked: Any) -> None:
+    """Raises ConfigError for what several ranks do not train. asked: arguments of `train`, None where not given."""
+    if not ranks.are_several:
+        return
+    size = config.training.batch_size
+    if size % ranks.size:
+        raise ConfigError(
+            f"training.batch_size is {size}, expected a multiple of {ranks.size}, because each of the {ranks.size} "
+            "ranks trains on as many rows of a batch",
+            field="training.batch_size",
+        )
+    for field, value in (*_refused(config), *_refused_arguments(config, asked)):
+        raise ConfigError(
+            f"{field}: {value} is not trained by several ranks yet; leave it out, or train in one process (without "
+            "torchrun)",
+            field=field,
+        )
+
+
+def check_last_batch(config: TrainConfig, ranks: Ranks, rows: int) -> None:
+    """Raises ConfigError when the last batch of an epoch has no row for some rank."""
+    left = rows % config.training.batch_size
+    if 0 < left < ranks.size:
+        raise ConfigError(
+            f"data: the last batch of an epoch has {left} of {rows:,} rows, expected {ranks.size} or more, one for "
+            "each rank; choose another training.batch_size, or a limit",
+            field="training.batch_size",
+        )
+
+
+def _refused(config: TrainConfig) -> Iterator[tuple[str, str]]:
+    training = config.training
+    if training.early_stopping is not None:
+        yield "training.early_stopping", "early stopping"
+    if training.dram_bytes is not None:
+        yield "training.dram_bytes", "a table larger than memory"
+    if isinstance(config.model, OwnModelConfig):
+        yield "model.type", "a model of your own"
+    for part in config.row_tables:
+        rows = part.rows
+        if isinstance(rows, StaticTableConfig):
+            yield f"tables.{rows.name}.kind", "a static table"
+        if isinstance(rows, TableConfig) and rows.bloom is not None:
+            yield f"tables.{rows.name}.admission", "admission by a filter"
+        if isinstance(rows, TableConfig) and rows.eviction is not None:
+            yield f"tables.{rows.name}.eviction", "eviction"
+    for task in config.targets.tasks:
+        if task.loss in RANKING_LOSSES or task.loss == RETRIEVAL:
+            yield f"tasks.{task.name}.loss", f"the loss {task.loss}, which compares rows of a batch,"
+        if task.missing_label == "ignore":
+            yield f"tasks.{task.name}.missing_label", "a task that leaves rows out"
+
+
+def _refused_arguments(config: TrainConfig, asked: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if asked.get("start_from") is not None:
+        yield "start_from", "a start from another run (--from)"
+    options = config.publish
+    on_the_way = options.delta_every_steps or options.delta_every_rows or options.delta_every_seconds
+    if asked.get("repository") is not None and on_the_way:
+        yield "publish.delta_every_*", "publishing on the way"
