@@ -108,12 +108,18 @@ def _root() -> list[str]:
     lines = ["mount -t tmpfs -o mode=755 tmpfs $ROOT", "mkdir -p $ROOT/{proc,dev,tmp} $ROOT/home/emberline"]
     # A copy of /etc, because volumes are mounted below it.
     lines.append("cp -a /etc $ROOT/etc")
-    for path in ("/usr", sys.base_prefix, str(ROOT)):
-        if path == sys.base_prefix and path.startswith("/usr"):
-            continue
-        lines.append(f"mkdir -p $ROOT{path} && mount --bind {path} $ROOT{path} && mount -o remount,ro,bind $ROOT{path}")
+    lines += [_bound(path) for path in ("/usr", *_files())]
     links = [f"[ ! -e {link} ] || ln -s usr{link} $ROOT{link}" for link in ("/bin", "/sbin", "/lib", "/lib64")]
     return [*lines, *links, "mount --rbind /dev $ROOT/dev", "mount -t proc proc $ROOT/proc"]
+
+
+def _files() -> list[str]:
+    """Returns the folders outside /usr that a process of this checkout needs."""
+    return [path for path in (sys.base_prefix, str(ROOT)) if not path.startswith("/usr")]
+
+
+def _bound(path: str) -> str:
+    return f"mkdir -p $ROOT{path} && mount --bind {path} $ROOT{path} && mount -o remount,ro,bind $ROOT{path}"
 
 
 def _volumes(container: Object, volumes: Mapping[str, Path], group: int) -> list[str]:
@@ -129,4 +135,6 @@ def _volumes(container: Object, volumes: Mapping[str, Path], group: int) -> list
         lines.append(f"mkdir -p {target} && mount --bind {source} {target}")
         if mount.get("readOnly"):
             lines.append(f"mount -o remount,ro,bind {target}")
-    return lines
+    # A checkout below /tmp is hidden by the volume there.
+    places = tuple(f"{mount['mountPath'].rstrip('/')}/" for mount in container["volumeMounts"])
+    return [*lines, *(_bound(path) for path in _files() if path.startswith(places))]
