@@ -138,7 +138,7 @@ def test_trials_that_were_stopped_go_on_with_other_jobs_and_their_own_threads(
     model: Path, clicks: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "sweep"
-    tried = ["--trials", "3", "--set", "training.epochs=60,80"]
+    tried = ["--trials", "3", "--set", "training.epochs=60,80", "--set", "training.checkpoint_every_steps=20"]
     command = [sys.executable, "-m", "emberline", *arguments(model, clicks, output, *tried, "--jobs", "2")]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[3])
     runs = [output / "trials" / name / "run" / "checkpoints" for name in ("0000", "0001")]
@@ -205,7 +205,7 @@ def test_a_metric_that_no_report_has_is_refused_before_a_trial(
 def test_pruning_stops_trials_that_are_worse_than_the_median(model: Path, clicks: Path, tmp_path: Path) -> None:
     output = tmp_path / "sweep"
     tried = ["--sampler", "grid", "--prune", "--set", "optimizer.sparse.lr=0.5,0.3,0.2,1e-6"]
-    tried += ["--set", "training.epochs=30"]
+    tried += ["--set", "training.epochs=12", "--set", "training.checkpoint_every_steps=100"]
     main(arguments(model, clicks, output, *tried))
     assert [each["state"] for each in results(output)] == ["complete"] * 3 + ["pruned"]
     assert "worse than the median" in results(output)[-1]["error"]
