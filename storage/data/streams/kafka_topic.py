@@ -23,8 +23,11 @@ from storage.errors import ConfigError, InvalidInput
 logger = logging.getLogger("emberline.data")
 
 SCHEMES = ("kafka",)
-# Messages of a turn, and of a partition that are held ahead of it.
-_TURN, _HELD, _HELD_BYTES = 64, 512, 16 << 20
+# Messages of a turn, and those that are taken from librdkafka at once.
+_TURN, _AT_ONCE = 64, 512
+# Of a partition that are held ahead of its turn. Beyond it is paused, after which librdkafka fetches anew: that takes
+# half a second, so this is for partitions that are far ahead of others.
+_HELD, _HELD_BYTES = 8_192, 16 << 20
 _TIMEOUT_S = 10.0
 _PARTITIONS_EVERY_S = 30.0
 
@@ -112,7 +115,8 @@ class KafkaSource:
         """Returns the rows of the next messages of a partition; None also while brokers cannot be reached."""
         if self._pieces:
             return self._pieces.popleft()
-        self._fetch(0.0)
+        if not any(self._held.values()):
+            self._fetch(0.0)
         numbers = sorted(self._next)
         for _ in numbers:
             if self._turn not in self._next:
@@ -198,7 +202,7 @@ class KafkaSource:
     def _fetch(self, timeout: float) -> None:
         """Takes what has come from the brokers, and holds it by partition."""
         errors = self._kafka.KafkaError
-        for message in self._consumer.consume(_HELD, timeout):
+        for message in self._consumer.consume(_AT_ONCE, timeout):
             error, number = message.error(), message.partition()
             if error is None:
                 self._unreached = False
