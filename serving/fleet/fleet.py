@@ -116,12 +116,12 @@ class Fleet:
         assert self._identity is not None, "identify is called before start"
         return self._identity
 
-    def _on_head(self, name: str, head: Head) -> None:
+    def _on_head(self, name: str, head: Head, not_before: float) -> None:
         with self._lock:
             self._heads[name] = head
             member = self._members.get(name)
         if member is not None:
-            member.see(head)
+            member.see(head, not_before)
 
     def _hurries(self, name: str) -> bool:
         member = self.member(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable
 
 from pydantic import JsonValue
 
+from serving.fleet.clocks import moment_of
 from serving.fleet.holding import LEAD_LAST_MS, LEAD_MS, Holding
 from serving.fleet.identity import Identity, warn_of_namesake
 from serving.fleet.orders import installed, obey, ordered
@@ -35,8 +37,6 @@ _GRACE_S = 0.5
 # What cannot be followed is loaded anew after this time, when no balancer sends requests here any more.
 _ANEW_S = 3.0
 _LOOK_S = 0.25
-# Within this time a replica that waits for the others has read what they say.
-_LOOK_MS = 200
 # Seconds between tries to reach the others: at first, after a while, and when the object store does not answer.
 _QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.1, 30.0, 1.0
 # Other writers that may be first, and seconds until this replica has to serve what all serve, before an order fails.
@@ -90,30 +90,25 @@ class FleetMember:
         head = self._head
         return Served() if head is None else head.served
 
-    def see(self, head: Head) -> None:
-        """Takes note of what is published and served; called in the order in which it was read."""
-        now_ms = time.time_ns() // 1_000_000
+    def see(self, head: Head, not_before: float = -math.inf) -> None:
+        """Takes note of what is published and served; called in the order in which it was read.
+
+        not_before: when a look began that did not find it, by `time.monotonic`.
+        """
         with self._changed:
             if head.served != self.served:
-                self._switch_at = time.monotonic() + self._left_ms(head.served, now_ms) / 1000
+                moment = moment_of(head.served, not_before, longest_ms=LEAD_LAST_MS)
+                self._switch_at = moment.at
+                if moment.ahead_s:
+                    logger.warning(
+                        "%s: the clock here is %.1f s %s that of %s; set both by NTP, so that replicas switch together",
+                        self.model.name,
+                        abs(moment.ahead_s),
+                        "ahead of" if moment.ahead_s > 0 else "behind",
+                        head.served.by,
+                    )
             self._head = head
             self._changed.notify_all()
-
-    def _left_ms(self, served: Served, now_ms: int) -> float:
-        """Returns the time until all replicas switch, from a word of theirs that has just been read."""
-        lead_ms = min(max(0, served.commit_at_unix_ms - served.written_unix_ms), LEAD_LAST_MS)
-        elapsed_ms: float = now_ms - served.written_unix_ms
-        # A replica that looks all the time reads it within two looks: otherwise one of the clocks is wrong.
-        is_clock = elapsed_ms < -_LOOK_MS or (bool(self._staged) and elapsed_ms > lead_ms + _LOOK_MS)
-        if is_clock and lead_ms:
-            logger.warning(
-                "%s: the clocks here and at %s differ by %.1f s; set them by NTP, so that replicas switch together",
-                self.model.name,
-                served.by,
-                abs(elapsed_ms) / 1000,
-            )
-            elapsed_ms = _LOOK_MS / 2
-        return max(0.0, min(lead_ms, lead_ms - elapsed_ms))
 
     def hurries(self) -> bool:
         """Returns whether something waits for what the others do."""

@@ -6,6 +6,7 @@ So a long download keeps nobody from seeing what a fleet serves.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -27,15 +28,16 @@ HURRY_S, HURRIES_S = 0.1, 30.0
 class Watch:
     """Whoever wants to know what is published. Both are called with the model's name."""
 
-    #: Called on the looking thread with every new head, and before anything of it is brought.
-    on_head: Callable[[str, Head], None]
+    #: Called with every new head, before anything of it is brought, and with the time, by time.monotonic, at which a
+    #: look began that did not find it.
+    on_head: Callable[[str, Head, float], None]
     #: Returns whether the next look is to come soon.
     hurries: Callable[[str], bool]
     #: Seconds between looks at most, also while the store does not answer.
     retry_last_s: float = _RETRY_LAST_S
 
 
-UNWATCHED = Watch(lambda name, head: None, lambda name: False)
+UNWATCHED = Watch(lambda name, head, not_before: None, lambda name: False)
 
 
 class Follower:
@@ -52,6 +54,7 @@ class Follower:
         self._looking, self._bringing = threading.Lock(), threading.Lock()
         self._wake, self._news = threading.Event(), threading.Event()
         self._errors = {"look": "", "bring": ""}
+        self._looked_at = -math.inf
         self._threads = [
             threading.Thread(target=self._looks, name=f"emberline-mirror-{name}", daemon=True),
             threading.Thread(target=self._brings, name=f"emberline-bring-{name}", daemon=True),
@@ -123,9 +126,10 @@ class Follower:
             return self._try("look", self._look_once)
 
     def _look_once(self) -> None:
+        before, self._looked_at = self._looked_at, time.monotonic()
         if self.mirror.look():
             assert self.mirror.head is not None
-            self._watch.on_head(self._name, self.mirror.head)
+            self._watch.on_head(self._name, self.mirror.head, before)
             self._news.set()
 
     def _bring(self) -> bool:

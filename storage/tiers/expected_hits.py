@@ -23,7 +23,7 @@ class ExpectedHits:
     def __init__(self, lists: Mapping[str, HotIds], before: ExpectedHits | None = None) -> None:
         #: By table, how many of the ids an earlier filling brought, and this one so far.
         self.ids_before: Mapping[str, int] = {} if before is None else before.ids
-        self.ids = dict.fromkeys(lists, 0)
+        self.ids: dict[str, int] = dict.fromkeys(lists, 0)
         self._seen = {name: (hot.found, hot.hits) for name, hot in lists.items()}
         self._all = {name: uses_of(hot.counts) for name, hot in lists.items()}
         self._here = dict.fromkeys(lists, 0.0)
