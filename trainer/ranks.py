@@ -146,7 +146,10 @@ def joined() -> Iterator[Ranks]:
         rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         ranks = Ranks(rank, int(size), local, restarted=restarts > 0)
-        dist.init_process_group("gloo")
+        store, _, _ = next(dist.rendezvous("env://"))
+        # torchrun's store still has the addresses of ranks that ended, under the names that new ones would use.
+        own = dist.PrefixStore(f"emberline-{restarts}", store)
+        dist.init_process_group("gloo", store=own, rank=rank, world_size=int(size))
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"WORLD_SIZE is {size!r}, but RANK, LOCAL_WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing or is no "
