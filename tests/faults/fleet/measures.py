@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -92,12 +93,17 @@ def _requests(running: Fleet) -> float:
     return sum(each.metrics()[_REQUESTS] for each in running.servers.values())
 
 
-def large_delta(running: Fleet, rows: int) -> float:
-    """Publishes a delta of so many rows; returns the seconds from the first upload until every replica serves it."""
+def large_delta(running: Fleet, rows: int, *, wakes: bool = False) -> float:
+    """Publishes a delta of so many rows; returns the seconds from the first upload until every replica serves it.
+
+    wakes: whether the publisher then calls one server, which makes all of them look.
+    """
     made = running.note(running.world.publish_delta(running.newest, changed={"item": range(1, rows + 1)}))
     running.newest = made
     began = time.monotonic()
     running.model.put(made.path)
+    if wakes:
+        threading.Thread(target=running.command, args=(running.names[0], "load"), daemon=True).start()
     running.reach(made, REACH_S)
     return time.monotonic() - began
 
