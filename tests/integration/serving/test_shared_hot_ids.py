@@ -148,7 +148,7 @@ def test_a_new_replica_answers_from_dram_what_the_others_do(
     assert replicas.ask(second, HOT) > 0.95
 
 
-@pytest.mark.parametrize(("ready_when", "held_at"), [("loaded", 0), ("0.6", 500)])
+@pytest.mark.parametrize(("ready_when", "held_at"), [("loaded", 0), ("0.3", 500)])
 def test_a_model_is_ready_when_its_hit_rate_is(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ready_when: str, held_at: int
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_model_is_ready_when_its_hit_rate_is(
     assert not replicas.store(second).wait_filled(0)
     go_on.set()
     assert rate is not None
-    assert (rate >= 0.6) == (ready_when == "0.6")
+    assert (rate >= 0.3) == (ready_when == "0.3")
     page = page_of(second)
     shown = {name: float(value) for name, value in re.findall(r"emberline_(ready_\w+){[^}]*} (\S+)", page)}
     assert shown["ready_hit_rate"] == pytest.approx(rate, abs=0.1)
@@ -214,9 +214,8 @@ def test_a_list_is_replaced_by_one_replica_when_it_is_old_and_the_traffic_is_ano
     assert caplog.text.count("hot ids for new replicas") == 1
     monkeypatch.setattr(shared_hot_ids, "LEAST_AGE_S", 0.0)
     replicas.until(lambda: replicas.written() != before)
-    time.sleep(0.5)
-    # Both have the same traffic, so each reads once what the other wrote, and leaves it.
-    assert caplog.text.count("hot ids for new replicas") <= 3
+    # Both have the same traffic, so they end by leaving what the other wrote.
+    replicas.until(lambda: replicas.written() == (time.sleep(0.7), replicas.written())[1])
     third = replicas.start()
     assert replicas.ask(third, OTHERS) > 0.95
 
