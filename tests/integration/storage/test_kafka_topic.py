@@ -133,7 +133,7 @@ def test_a_bad_message_is_named_or_left_out(brokers: KafkaBrokers, topic: str) -
 def test_faults_of_the_url_are_named(brokers: KafkaBrokers, topic: str) -> None:
     for more, said in (
         ("?value=csv", "expected arrow or json"),
-        ("?valu=json", "unknown option 'valu'; did you mean 'value'"),
+        ("?values=json", "unknown option 'values'; did you mean 'value'"),
         ("?no.such.thing=1", "no.such.thing"),
         ("?enable.auto.commit=true", r"enable\.auto\.commit is set by Emberline"),
     ):

@@ -195,7 +195,7 @@ def test_passwords_are_not_shown_and_faults_of_the_url_are(
 def test_faults_of_the_url_are_named() -> None:
     for wrong, said in (
         ("redis://h:1/0", "names no stream"),
-        ("redis://h:1/0?streem=a", "unknown option 'streem'; did you mean 'stream'"),
+        ("redis://h:1/0?streams=a", "unknown option 'streams'; did you mean 'stream'"),
         ("redis://h:1/a?stream=a", "expected the number of a database"),
         ("redis://h:1/0?stream=a&json=b&arrow=c", "json and arrow"),
     ):
