@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from storage.errors import ConfigError, Unavailable
 
@@ -146,9 +148,9 @@ def joined() -> Iterator[Ranks]:
         rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         ranks = Ranks(rank, int(size), local, restarted=restarts > 0)
-        store, _, _ = next(dist.rendezvous("env://"))
+        store, _, _ = next(rendezvous("env://"))
         # torchrun's store still has the addresses of ranks that ended, under the names that new ones would use.
-        own = dist.PrefixStore(f"emberline-{restarts}", store)
+        own = PrefixStore(f"emberline-{restarts}", store)
         dist.init_process_group("gloo", store=own, rank=rank, world_size=int(size))
     except (KeyError, ValueError) as error:
         raise ConfigError(
