@@ -6,18 +6,14 @@ The counter sees what a bill would show: every page of a listing, every try, req
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from benchmarks.peers import PeerMissingError
+from benchmarks.object_server import BUCKET, object_server
 
-_BUCKET = "emberline-bench"
 _SERVER = """
 import json, logging, threading, time
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -120,25 +116,5 @@ class CountedStore:
 @contextmanager
 def counted_store() -> Iterator[CountedStore]:
     """Runs an object store and points this process's clients at it while the context is open."""
-    try:
-        import boto3
-        import moto  # noqa: F401
-    except ImportError:
-        raise PeerMissingError("moto is not installed; pip install 'emberline[dev]'") from None
-    server = subprocess.Popen([sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    endpoint = next(line.strip() for line in server.stdout if line.startswith("http://"))
-    keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-    before = {name: os.environ.get(name) for name in (*keys, "AWS_ENDPOINT_URL")}
-    os.environ.update(keys, AWS_ENDPOINT_URL=endpoint)
-    try:
-        boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=_BUCKET)
-        yield CountedStore(endpoint, f"s3://{_BUCKET}/models")
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        server.terminate()
-        server.wait()
+    with object_server(_SERVER) as endpoint:
+        yield CountedStore(endpoint, f"s3://{BUCKET}/models")

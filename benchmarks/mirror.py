@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.catalog import Run
 from benchmarks.command import script
 from benchmarks.delta_world import DeltaWorld
-from benchmarks.peers import PeerMissingError
+from benchmarks.object_server import BUCKET, object_server
 from storage.objects import ObjectStore
 from storage.objects.fetching import PARALLEL, PIECE_BYTES
 from storage.objects.mirror import RepositoryMirror
@@ -196,28 +196,8 @@ def object_store() -> Iterator[str]:
     if named:
         yield f"{named.rstrip('/')}/{time.time_ns()}"
         return
-    try:
-        import boto3
-        import moto  # noqa: F401
-    except ImportError:
-        raise PeerMissingError("moto is not installed; pip install 'emberline[dev]'") from None
-    command = [sys.executable, "-c", _SERVER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        endpoint = next(line.strip() for line in server.stdout if line.startswith("http://"))
-        keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-        before = {name: os.environ.get(name) for name in (*keys, "AWS_ENDPOINT_URL")}
-        os.environ.update(keys, AWS_ENDPOINT_URL=endpoint)
-        try:
-            boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="emberline-bench")
-            yield "s3://emberline-bench/models"
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-            server.terminate()
+    with object_server(_SERVER):
+        yield f"s3://{BUCKET}/models"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import PeerMissingError
-from benchmarks.peers.environment import call
+from tests.support.debian import unpack
 
 FOLDER = Path(__file__).parents[2] / "build" / "proxies"
 PACKAGES = ("nginx", "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1")
@@ -22,14 +22,7 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 def fetch() -> None:
     """Downloads and unpacks the programs, once. Raises PeerMissingError."""
-    if not (FOLDER / "usr" / "sbin" / "haproxy").exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        try:
-            call(["apt-get", "download", *PACKAGES], folder=FOLDER)
-        except OSError as error:
-            raise PeerMissingError(f"apt-get does not run: {error}") from None
-        for package in FOLDER.glob("*.deb"):
-            call(["dpkg", "-x", str(package), str(FOLDER)])
+    unpack(FOLDER, PACKAGES, FOLDER / "usr" / "sbin" / "haproxy")
     for name in ("nginx", "haproxy"):
         done = subprocess.run(
             [FOLDER / "usr" / "sbin" / name, "-v"], env=environment(), capture_output=True, check=False

@@ -11,7 +11,7 @@ from pathlib import Path
 import redis
 
 from benchmarks.peers import PeerMissingError
-from benchmarks.peers.environment import call
+from tests.support.debian import unpack
 from tests.support.proxies import LIBRARIES, listens, wait_until
 
 FOLDER = Path(__file__).parents[2] / "build" / "redis"
@@ -21,14 +21,7 @@ PACKAGES = ("redis-server", "redis-tools", "liblzf1")
 def fetch() -> None:
     """Downloads and unpacks the program, once. Raises PeerMissingError."""
     program = FOLDER / "usr" / "bin" / "redis-server"
-    if not program.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        try:
-            call(["apt-get", "download", *PACKAGES], folder=FOLDER)
-        except OSError as error:
-            raise PeerMissingError(f"apt-get does not run: {error}") from None
-        for package in FOLDER.glob("*.deb"):
-            call(["dpkg", "-x", str(package), str(FOLDER)])
+    unpack(FOLDER, PACKAGES, program)
     done = subprocess.run([program, "--version"], env=_environment(), capture_output=True, check=False)
     if done.returncode:
         raise PeerMissingError(f"redis-server does not start: {done.stderr.decode()[:200]}")

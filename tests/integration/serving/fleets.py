@@ -27,10 +27,7 @@ class Replicas:
 
     def put(self, snapshot: Planted) -> Planted:
         self.snapshots[snapshot.id] = snapshot
-        if snapshot.sequence:
-            self.model.put_delta(snapshot.path)
-        else:
-            self.model.put_version(snapshot.path)
+        self.model.put(snapshot.path)
         return snapshot
 
     def start(self, *names: str, **options: Any) -> None:
@@ -53,6 +50,16 @@ class Replicas:
             )
             self.servers[name] = Server(config)
             self.servers[name].start()
+
+    def serve(self, *names: str, deltas: int = 0) -> list[Planted]:
+        """Publishes a version, starts replicas of it, and publishes deltas, each of which all of them reach."""
+        line = [self.put(self.world.publish())]
+        self.start(*names)
+        self.reach(line[0])
+        for _ in range(deltas):
+            line.append(self.put(self.world.change(line[-1])))
+            self.reach(line[-1])
+        return line
 
     def stop(self, *names: str) -> None:
         for name in names or list(self.servers):

@@ -22,13 +22,7 @@ def replicas(store_url: str, tmp_path: Path) -> Iterator[Replicas]:
 
 
 def test_replicas_switch_together(replicas: Replicas) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two", "three")
-    replicas.reach(first)
-    line = [first]
-    for _ in range(5):
-        line.append(replicas.put(replicas.world.change(line[-1])))
-        replicas.reach(line[-1])
+    line = replicas.serve("one", "two", "three", deltas=5)
     second = replicas.put(replicas.world.publish())
     replicas.reach(second)
     served = replicas.model.head().served
@@ -36,13 +30,7 @@ def test_replicas_switch_together(replicas: Replicas) -> None:
 
 
 def test_an_order_holds_for_all_and_for_those_that_come_later(replicas: Replicas) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
-    line = [first]
-    for _ in range(3):
-        line.append(replicas.put(replicas.world.change(line[-1])))
-        replicas.reach(line[-1])
+    line = replicas.serve("one", "two", deltas=3)
     replicas.servers["two"].repository.rollback(NAME)
     replicas.reach(line[2])
     assert [replicas.report(name)["mode"] for name in ("one", "two")] == ["held", "held"]
@@ -72,9 +60,7 @@ def canary_of(replicas: Replicas, name: str) -> str:
 
 
 def test_one_replica_refuses_for_all(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two", "three")
-    replicas.reach(first)
+    (first,) = replicas.serve("one", "two", "three")
     judge = replicas.servers["two"].repository._models[NAME].model
     original = judge.step
 
@@ -99,9 +85,7 @@ def test_one_replica_refuses_for_all(replicas: Replicas, monkeypatch: pytest.Mon
 
 
 def test_a_canary_runs_at_all_replicas(replicas: Replicas) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
+    (first,) = replicas.serve("one", "two")
     replicas.servers["one"].repository.canary(NAME, fraction=0.5)
     trial = replicas.put(replicas.world.change(first))
     replicas.until(lambda: all(canary_of(replicas, name) == trial.id for name in replicas.servers))
@@ -113,9 +97,7 @@ def test_a_canary_runs_at_all_replicas(replicas: Replicas) -> None:
 
 
 def test_a_replica_that_is_gone_is_not_waited_for(replicas: Replicas) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
+    (first,) = replicas.serve("one", "two")
     before = replicas.objects.replicas()
     replicas.stop("one")
     assert [each.id for each in replicas.objects.replicas()] == ["two"]
@@ -128,11 +110,7 @@ def test_a_replica_that_is_gone_is_not_waited_for(replicas: Replicas) -> None:
 
 
 def test_a_replica_without_the_snapshot_that_others_go_back_to_is_loaded_anew(replicas: Replicas) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
-    second = replicas.put(replicas.world.change(first))
-    replicas.reach(second)
+    _, second = replicas.serve("one", "two", deltas=1)
     third = replicas.put(replicas.world.publish(equals=second))
     replicas.reach(third)
     replicas.start("late")
@@ -148,9 +126,7 @@ def test_a_replica_without_the_snapshot_that_others_go_back_to_is_loaded_anew(re
 
 
 def test_a_pointer_that_was_lost_is_set_again(replicas: Replicas) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
+    (first,) = replicas.serve("one", "two")
     second = replicas.put(replicas.world.change(first))
     before = replicas.model.head()
     replicas.reach(second)

@@ -29,9 +29,7 @@ def canary_of(replicas: Replicas, name: str) -> str:
 
 
 def test_resume_has_the_replica_that_refused_judge_again(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
+    (first,) = replicas.serve("one", "two")
     model = replicas.servers["two"].repository._models[NAME].model
     original = model.step
     judged = 0
@@ -78,9 +76,7 @@ def member_of(replicas: Replicas, name: str) -> FleetMember:
 def test_an_order_that_comes_while_a_snapshot_waits_is_kept(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
+    (first,) = replicas.serve("one", "two")
     may_judge = hold_back(replicas, "two", monkeypatch)
     trial = replicas.put(replicas.world.change(first))
     replicas.until(lambda: any(each.staged == trial.id for each in replicas.objects.replicas()))
@@ -94,9 +90,7 @@ def test_an_order_that_comes_while_a_snapshot_waits_is_kept(
 def test_a_head_that_cannot_be_read_is_not_the_fault_of_what_is_staged(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
+    (first,) = replicas.serve("one", "two")
     may_judge = hold_back(replicas, "two", monkeypatch)
     second = replicas.put(replicas.world.change(first))
     replicas.until(lambda: any(each.staged == second.id for each in replicas.objects.replicas()))
@@ -115,11 +109,7 @@ def test_a_head_that_cannot_be_read_is_not_the_fault_of_what_is_staged(
 def test_an_order_switches_all_at_one_time_and_an_old_one_is_not_obeyed(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
-    second = replicas.put(replicas.world.change(first))
-    replicas.reach(second)
+    first, second = replicas.serve("one", "two", deltas=1)
     replicas.servers["one"].repository.rollback(NAME)
     replicas.reach(first)
     member = member_of(replicas, "one")
@@ -146,11 +136,7 @@ def test_an_order_switches_all_at_one_time_and_an_old_one_is_not_obeyed(
 def test_an_order_holds_although_one_replica_cannot_record_it(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
-    second = replicas.put(replicas.world.change(first))
-    replicas.reach(second)
+    first, _ = replicas.serve("one", "two", deltas=1)
 
     def fail(state: object) -> None:
         raise StoreError("no space left on device")
@@ -165,11 +151,7 @@ def test_an_order_holds_although_one_replica_cannot_record_it(
 
 
 def test_a_time_of_the_switch_that_was_damaged_stops_nobody(replicas: Replicas) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one")
-    replicas.reach(first)
-    second = replicas.put(replicas.world.change(first))
-    replicas.reach(second)
+    first, _ = replicas.serve("one", deltas=1)
     replicas.model.update(
         lambda head: head.model_copy(
             update={"served": head.served.changed(snapshot=first.id, paused=True, commit_at_unix_ms=2**60)}
@@ -214,9 +196,7 @@ def test_a_pause_leaves_the_other_versions_loaded(replicas: Replicas) -> None:
 def test_a_replica_that_cannot_bring_a_snapshot_says_so_and_is_left_behind(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one", "two")
-    replicas.reach(first)
+    (first,) = replicas.serve("one", "two")
     mirror = replicas.servers["two"].repository.mirror
     assert mirror is not None
 
@@ -234,19 +214,13 @@ def test_a_replica_that_cannot_bring_a_snapshot_says_so_and_is_left_behind(
 
 
 def test_two_servers_of_one_name_are_told(replicas: Replicas, caplog: pytest.LogCaptureFixture) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one")
-    replicas.reach(first)
+    replicas.serve("one")
     replicas.start("other", replica_id="one")
     replicas.until(lambda: "is the replica one too" in caplog.text)
 
 
 def test_a_replica_that_lacks_what_is_pinned_goes_back_without_a_load(replicas: Replicas) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one")
-    replicas.reach(first)
-    second = replicas.put(replicas.world.change(first))
-    replicas.reach(second)
+    first, second = replicas.serve("one", deltas=1)
     third = replicas.put(replicas.world.change(second, since=first))
     replicas.reach(third)
     replicas.start("late")
@@ -260,9 +234,7 @@ def test_a_replica_that_lacks_what_is_pinned_goes_back_without_a_load(replicas: 
 def test_a_replica_that_lacks_the_canary_ends_it_for_nobody(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = replicas.put(replicas.world.publish())
-    replicas.start("one")
-    replicas.reach(first)
+    (first,) = replicas.serve("one")
     replicas.servers["one"].repository.canary(NAME, fraction=0.5)
     trial = replicas.put(replicas.world.change(first))
     replicas.until(lambda: canary_of(replicas, "one") == trial.id)
