@@ -131,9 +131,7 @@ def replica_object(number: int) -> Replica:
         url=f"http://10.0.{number // 256}.{number % 256}:8000",
         wake="a" * 32,
         served="b" * 32,
-        served_name="3.17",
         staged="c" * 32,
-        staged_name="3.18",
         unix_ms=1_795_000_000_000,
     )
 

@@ -24,7 +24,6 @@ logger = logging.getLogger("emberline.serving")
 
 _RETRY_S = 3.0
 _LEAVE_S = 5.0
-_ANY = ("0.0.0.0", "::", "")
 
 
 class Fleet:

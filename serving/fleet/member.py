@@ -26,6 +26,7 @@ from serving.updates.live_model import LiveModel
 from serving.updates.state import ModelState
 from storage.errors import Conflict, EmberlineError, ObjectStoreError, StoreError, Unavailable, UnsafeArtifact
 from storage.objects.fleet import FleetObjects, Replica
+from storage.objects.follower import HURRIES_S, HURRY_S
 from storage.objects.head import Head, leads_to, line_to
 from storage.objects.requests import Stopped as Ended
 from storage.objects.served import Served
@@ -37,8 +38,8 @@ _GRACE_S = 0.5
 # What cannot be followed is loaded anew after this time, when no balancer sends requests here any more.
 _ANEW_S = 3.0
 _LOOK_S = 0.25
-# Seconds between tries to reach the others: at first, after a while, and when the object store does not answer.
-_QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.1, 30.0, 1.0
+# Seconds between tries to reach the others after a while, and when the object store does not answer.
+_SLOW_S = 1.0
 # Other writers that may be first, and seconds until this replica has to serve what all serve, before an order fails.
 _ORDERS, _ORDER_S = 20, 10.0
 
@@ -76,7 +77,7 @@ class FleetMember:
         self._changed = threading.Condition()
         self._head: Head | None = None
         self._switch_at = 0.0
-        self._staged = self._staged_name = self._showing = ""
+        self._staged = self._showing = ""
         self._obeyed: Served | None = None
         self._lost_at: float | None = None
         self._refusing = Refusing(model, objects, look, follow)
@@ -127,7 +128,7 @@ class FleetMember:
             return "it does not yet do what was ordered for all replicas"
         if current.id == head.served.snapshot or time.monotonic() < self._switch_at + _GRACE_S:
             return ""
-        name = head.find(head.served.snapshot).replace("/deltas/", ".") or head.served.snapshot
+        name = snapshot_names(head).get(head.served.snapshot, head.served.snapshot)
         return f"it serves {current.name}, and the other replicas serve {name}"
 
     @property
@@ -164,7 +165,7 @@ class FleetMember:
         name = snapshot.id
         shown = self._shown(name, own)
         if shown is None:
-            self._staged_name, self._staged = snapshot.name, name
+            self._staged = name
             self._waits_for = f"{snapshot.name} is staged, and served once the other replicas have it"
             try:
                 shown = self._wait_for_others(snapshot, own, after, check)
@@ -184,7 +185,7 @@ class FleetMember:
                 check()
                 now = time.monotonic()
                 if now >= try_at:
-                    try_at = now + (_QUICK_S if now - began < _QUICK_FOR_S else _SLOW_S)
+                    try_at = now + (HURRY_S if now - began < HURRIES_S else _SLOW_S)
                     try:
                         if not is_reported:
                             self._report()
@@ -196,7 +197,7 @@ class FleetMember:
                         logger.debug("%s: %s", self.model.name, error)
                         try_at = now + _SLOW_S
                 with self._changed:
-                    self._changed.wait(_QUICK_S)
+                    self._changed.wait(HURRY_S)
             return shown
         except BaseException:
             self._withdraw(is_reported)
@@ -447,7 +448,7 @@ class FleetMember:
                 why = self.why_not() or "it does not have the canary of the others yet"
                 raise Unavailable(f"model {self.model.name!r}: {why}; give the order to another replica")
             with self._changed:
-                self._changed.wait(_QUICK_S)
+                self._changed.wait(HURRY_S)
 
     def _has_all_of(self, served: Served) -> bool:
         with self.model.lock:
@@ -470,17 +471,12 @@ class FleetMember:
     def _report(self) -> None:
         """Writes what this replica says of itself, one thread after the other, so that the last one is true."""
         with self._reporting:
-            default = self.model.default
-            current = None if default is None else default.view.current
-            staged = self._staged
             said = Replica(
                 id=self._who().id,
                 url=self._who().url,
                 wake=self.wake_word,
-                served="" if current is None else current.id,
-                served_name="" if current is None else current.name,
-                staged=staged,
-                staged_name=self._staged_name if staged else "",
+                served=self._own(),
+                staged=self._staged,
                 trouble=self._trouble(),
                 unix_ms=time.time_ns() // 1_000_000,
             )

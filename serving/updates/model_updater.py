@@ -315,7 +315,8 @@ class ModelUpdater:
             raise NotFound(f"{model.folder} has no version: no folder with a number for a name; publish one")
         with model.lock:
             decision = decide(catalog, situation(model, catalog, config, model.default, self._is_refused))
-            if model.default is not None:  # other replicas have no say in the versions beside it
+            kept_back = any(not model.agreement.allows(each.snapshot) for each in catalog.versions.values())
+            if kept_back and model.default is not None:  # other replicas have no say in the versions beside it
                 alone = decide(catalog, situation(model, catalog, config, model.default, self._is_put_off))
                 decision = replace(decision, side=alone.side)
             self._note(decision)

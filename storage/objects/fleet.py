@@ -36,12 +36,10 @@ class Replica(Part):
     url: str = ""
     #: Whoever sends it this word makes it look at the object store; only readers of the store know it.
     wake: str = ""
-    #: The snapshot that it served when it wrote this, as an id and as a name such as 3.17.
+    #: The snapshot that it served when it wrote this.
     served: str = ""
-    served_name: str = ""
     #: The snapshot that is staged and waits for the others; "" for none.
     staged: str = ""
-    staged_name: str = ""
     #: Why it cannot take what the others take, such as a full disk; "" when it can.
     trouble: str = ""
     unix_ms: int = Field(default=0, ge=0)
