@@ -1,0 +1,158 @@
+"""The frame of a pass over newer rows: the run that it continues, opened where the pass begins, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from storage.errors import ConfigError, NotFound
+from storage.features import Column
+from storage.paths import local_path
+from trainer.checkpoint import CommitLog, UpdateState, load_checkpoint
+from trainer.config import PublishConfig, with_tracking
+from trainer.data import Data, DataRows
+from trainer.embedding import RowMemory
+from trainer.embedding.memory import MemoryFigures
+from trainer.ending import table_reports
+from trainer.label_ranges import metric_warnings
+from trainer.loop import TrainingLoop
+from trainer.models import build_model, build_tables
+from trainer.progress import Display
+from trainer.publication import delta_policy, publisher_of
+from trainer.publishing.target import check_repository
+from trainer.ranks import refuse_ranks
+from trainer.report import Metrics, TableReport, UpdateReport, first_figure
+from trainer.row_memory import row_memory, with_dram_bytes
+from trainer.row_sources import evaluation_rows
+from trainer.run import block_index, threads
+from trainer.trained import read_run, read_sample, save_sample, with_newer_rows
+from trainer.update_start import UpdateStart
+
+
+@dataclass
+class OpenPass:
+    """A pass whose run is open: its loop is at the state where the pass begins or continues."""
+
+    run: UpdateRun
+    loop: TrainingLoop
+    log: CommitLog
+    display: Display
+    start: UpdateStart
+    sample: dict[str, Column]
+    memory: RowMemory | None
+    metrics_after: Metrics = field(default_factory=dict)
+    tables_after: list[TableReport] = field(default_factory=list)
+    memory_after: MemoryFigures | None = None
+
+    def begin(self) -> UpdateState:
+        """Continues the log of commits here, and publishes from now on; returns the pass.
+
+        A snapshot that a crash left half published is written first.
+        """
+        run, loop = self.run, self.loop
+        self.log.go_on_from(self.start.commit)
+        publisher = publisher_of(run.config, loop.model, self.sample, run.repository, run.policy, self.start.lineage)
+        loop.publish_with(publisher, run.policy)
+        return self.start.update or self.start.begun(loop)
+
+    def renew_sample(self, newer: dict[str, Column]) -> None:
+        """Keeps newer rows for golden requests. They must have been trained on, so that they can be scored.
+
+        Ids expire, so an old sample would reach too few.
+        """
+        self.sample = with_newer_rows(self.sample, newer, self.run.config.spec)
+        save_sample(self.run.output, self.sample)
+
+    def end(self) -> None:
+        """Evaluates, and takes the figures that the report needs while the tables are open."""
+        after = self.loop.evaluate()
+        self.metrics_after = {} if after is None else after.metrics
+        self.loop.settle()
+        self.tables_after = table_reports(self.loop)
+        self.memory_after = None if self.memory is None else self.memory.figures()
+
+    def report(self, update: UpdateState) -> UpdateReport:
+        """Returns the figures of the pass, which has ended."""
+        loop, valid = self.loop, self.run.valid
+        assert loop.checkpoint is not None
+        return UpdateReport(
+            model_name=loop.config.model_name,
+            number=update.number,
+            steps=loop.position.step - update.start_step,
+            rows=loop.position.rows - update.start_rows,
+            seconds=loop.position.seconds - update.start_seconds,
+            valid_rows=0 if valid is None else valid.rows,
+            auc_before=update.auc_before,
+            auc_after=first_figure(self.metrics_after, "auc"),
+            log_loss_before=update.log_loss_before,
+            log_loss_after=first_figure(self.metrics_after, "log_loss"),
+            output=self.run.output,
+            checkpoint=loop.checkpoint,
+            published=loop.published,
+            tables=self.tables_after,
+            memory=self.memory_after,
+            profile=loop.profile(),
+            metrics_before=update.metrics_before,
+            metrics_after=self.metrics_after,
+            warnings=[*loop.warnings, *metric_warnings(self.metrics_after)],
+        )
+
+
+class UpdateRun:
+    """A finished run that a pass over newer rows continues. For the arguments see `trainer.update`.
+
+    what: the pass, as errors call it.
+    """
+
+    def __init__(
+        self,
+        output: Path | str,
+        repository: Path | str,
+        *,
+        what: str,
+        valid: Data | None,
+        publish: PublishConfig | None,
+        dram_bytes: int | None,
+        track: str | None,
+        progress: bool,
+    ) -> None:
+        refuse_ranks(what)
+        self.output = local_path(output, "output")
+        self.repository = check_repository(repository)
+        config = with_tracking(with_dram_bytes(read_run(self.output)[0], dram_bytes), track)
+        self.config = config if publish is None else config.model_copy(update={"publish": publish})
+        self.policy = delta_policy(self.config)
+        self.index = block_index(self.output)
+        self.valid = None if valid is None else evaluation_rows(self.config, valid, self.index)
+        if self.valid is not None and self.valid.rows == 0:
+            raise ConfigError("valid: there are no rows; give more data", field="valid")
+        self._progress = progress
+
+    @contextmanager
+    def opened(
+        self, rows: DataRows, *, resume: bool, from_snapshot: str | None, follows: str = ""
+    ) -> Iterator[OpenPass]:
+        """Opens the run at the state where a pass over `rows` begins, for the block. follows: the name of a stream."""
+        config = self.config
+        # The caller's random numbers are not ours to change.
+        with (
+            CommitLog(self.output, keep_snapshots=config.publish.keep_states) as log,
+            torch.random.fork_rng(devices=[]),
+            threads(config.training.threads),
+            Display(visible=self._progress) as display,
+            row_memory(config, self.output) as memory,
+        ):
+            if log.newest is None:
+                raise NotFound(f"{self.output}: holds no checkpoint; train first")
+            start = UpdateStart(
+                log, log.newest, config, rows.fingerprint, resume=resume, from_snapshot=from_snapshot, follows=follows
+            )
+            tables = build_tables(config, memory)
+            model = build_model(config, tables)
+            loop = TrainingLoop(config, model, tables, rows, self.valid, log, display, memory)
+            loop.restore(load_checkpoint(start.commit.folder, model, tables, loop.dense_optimizer))
+            yield OpenPass(self, loop, log, display, start, read_sample(self.output, config), memory)
