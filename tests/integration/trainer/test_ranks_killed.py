@@ -1,0 +1,116 @@
+"""Ranks that torchrun has started and that are killed: it starts them again, and they train to the same bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.integration.trainer.test_ranks import CONFIG
+from trainer.checkpoint import TrainingState, checkpoints, read_commit
+
+# Python imports it at the start of each rank. KILLS has entries ATTEMPT:RANK:EVENT:TIMES:TEXT: at the start of that
+# number the rank is killed where an audit event of that name comes for the time TIMES with TEXT in an argument.
+_KILLS = """
+import os, signal, sys
+
+def watch(event, times, text):
+    left = [times]
+    def seen(name, arguments):
+        if name == event and any(text in str(each) for each in arguments):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(seen)
+
+for entry in os.environ.get("KILLS", "").split():
+    attempt, rank, event, times, text = entry.split(":")
+    if (os.environ.get("TORCHELASTIC_RESTART_COUNT"), os.environ.get("RANK")) == (attempt, rank):
+        watch(event, int(times), text)
+"""
+# Each commit opens it once for writing, and rank 1 once to force its names to the disk, behind its own file.
+_OWN_FILE_WRITTEN = "0:1:open:4:tables/items"
+_BEFORE_RENAME = "1:0:os.rename:2:commit-"
+
+Torchrun = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def torchrun(clicks: Path, tmp_path_factory: pytest.TempPathFactory) -> Torchrun:
+    """Trains with two ranks of torchrun in an output folder of that name, and returns the folder.
+
+    kills: those of `_KILLS`. kill_at: rank 1 is killed from outside when there are so many commits.
+    """
+    place = tmp_path_factory.mktemp("torchrun")
+    (place / "sitecustomize.py").write_text(_KILLS)
+    config = CONFIG.replace("DROPOUT", "0.2").replace("checkpoint_every_steps: 50", "checkpoint_every_steps: 20")
+    (place / "clicks.yaml").write_text(config)
+
+    def train(name: str, *, kills: str = "", kill_at: int = 0) -> Path:
+        output = place / name
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command += ["--max-restarts", "3", "-m", "emberline", "train", str(place / "clicks.yaml"), "--data"]
+        command += [str(clicks), "--output", str(output), "--quiet"]
+        environment = {**os.environ, "KILLS": kills, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+        with (place / f"{name}.log").open("wb") as log:
+            running = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            if kill_at:
+                while len(checkpoints(output)) < kill_at:
+                    assert running.poll() is None
+                    time.sleep(0.005)
+                os.kill(_rank_of(running.pid, 1), signal.SIGKILL)
+            code = running.wait(300.0)
+        text = (place / f"{name}.log").read_text()
+        assert code == 0, text
+        assert text.count("exitcode: -9") == len(kills.split()) + bool(kill_at), text
+        return output
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def undisturbed(torchrun: Torchrun) -> Path:
+    """Trains without a kill."""
+    return torchrun("undisturbed")
+
+
+def _rank_of(parent: int, rank: int) -> int:
+    """Returns the process that is this rank, of those that a process has started."""
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and f"RANK={rank}" in (entry / "environ").read_text().split("\0"):
+                return int(entry.name)
+        except (OSError, IndexError):
+            continue
+    raise AssertionError(f"{parent} has no rank {rank}")
+
+
+def _last(output: Path) -> tuple[int, TrainingState, dict[str, str]]:
+    commit = read_commit(checkpoints(output)[-1])
+    state = replace(commit.state, position=replace(commit.state.position, seconds=0.0))
+    return commit.number, state, commit.files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(None, id="a step"),
+        pytest.param(f"{_OWN_FILE_WRITTEN} {_BEFORE_RENAME}", id="twice, in commits"),
+    ],
+)
+def test_killed_ranks_train_to_the_same_bytes(torchrun: Torchrun, undisturbed: Path, kills: str | None) -> None:
+    output = torchrun("killed", kill_at=3) if kills is None else torchrun("killed", kills=kills)
+    assert _last(output) == _last(undisturbed)
+    names = {entry.name for entry in (output / "checkpoints").iterdir()}
+    assert names == {entry.name for entry in (undisturbed / "checkpoints").iterdir()}
+    shutil.rmtree(output)
