@@ -28,6 +28,7 @@ from trainer.models import RankingModel
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
+from trainer.rank_times import RankTimes, short_line
 from trainer.ranks import Ranks
 from trainer.report import EpochReport, first_figure
 from trainer.row_memory import BatchIds
@@ -83,7 +84,8 @@ class TrainingLoop:
         self.stages = StepProfile({"features": config.training.feature_threads})
         time_lookups(model, self.stages)
         self._flow = BatchFlow(config, rows, self.stages, Split(self.ranks.rank, self.ranks.size))
-        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks)
+        self._times = RankTimes(self.ranks, lambda: self.stages.seconds("wait"), display.warn)
+        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self._times)
         self.dense_optimizer = self._learning.dense_optimizer
         self._snapshots = Snapshots(display)
         self._stop = threading.Event()
@@ -148,8 +150,9 @@ class TrainingLoop:
 
     @property
     def warnings(self) -> list[str]:
-        """Returns what the labels that were trained on leave unlearned, a sentence each."""
-        return label_warnings(self.position.labels, self.config.targets, self.config.data.negative_sampling)
+        """Returns what the labels that were trained on leave unlearned, and slow ranks, a sentence each."""
+        learned = label_warnings(self.position.labels, self.config.targets, self.config.data.negative_sampling)
+        return [*learned, *self._times.warnings]
 
     @property
     def verdict(self) -> Verdict:
@@ -272,8 +275,10 @@ class TrainingLoop:
         began = time.monotonic()
         with self._flow.ahead(stream, epoch, start.batch) as batches:
             step_began = time.perf_counter()
+            self._times.begin()
             for batch in self.with_rows(batches):
                 self.take(batch, start.seconds + time.monotonic() - began)
+                self._times.end()
                 if self._learning.stops or (not self.ranks.are_several and self._stop.is_set()):
                     self.save()
                     raise self._interrupt()
@@ -281,6 +286,7 @@ class TrainingLoop:
                 step_ended = time.perf_counter()
                 self.stages.step(step_ended - step_began)
                 step_began = step_ended
+                self._times.begin()
 
     def take(self, batch: Batch, seconds: float) -> None:
         """Trains one batch, and counts it. seconds: of training, with this batch."""
@@ -321,8 +327,14 @@ class TrainingLoop:
         return held_up if self.memory is None else f"{held_up}  {self.memory.figures().short()}"
 
     def profile(self) -> ProfileReport | None:
-        """Returns the work of the stages of the steps so far; None before the first one."""
-        return self.stages.report()
+        """Returns the work of the stages of the steps so far, and of the ranks; None before the first step.
+
+        Called by all ranks.
+        """
+        report = self.stages.report()
+        if report is None or not self.ranks.are_several:
+            return report
+        return replace(report, ranks=self._times.report())
 
     def _whole_rows(self, batch: Batch) -> int:
         """Returns the rows of the batch at all ranks."""
@@ -346,11 +358,14 @@ class TrainingLoop:
             figures = EpochReport(epoch, loss, first_figure(metrics, "auc"), first_figure(metrics, "log_loss"), metrics)
         self.history.append(figures)
         self._display.say(figures.text())
+        ranks = self._times.epoch() if self.ranks.are_several else []
+        if ranks:
+            self._display.say(short_line(ranks))
         self._join_labels()
         if epoch == 1:
             for text in self.warnings:
                 self._display.say(f"warning: {text}")
-        self.track.epoch(self.position.step, figures, self.stages, self.tables)
+        self.track.epoch(self.position.step, figures, self.stages, self.tables, ranks)
         self.position = replace(self.position, epoch=epoch, batch=0, loss_sum=0.0)
         self.save()
         if any(self.ranks.gather(self._stop.is_set())):

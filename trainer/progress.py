@@ -59,6 +59,10 @@ class Display:
         if self._visible:
             self._console.print(text, highlight=False, markup=False)
 
+    def warn(self, text: str) -> None:
+        """Prints a line to standard error, also where nothing else is shown."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def begin(self, description: str, total: int | None, done: int = 0) -> None:
         """Starts a new bar of `total` steps; None for as many as come."""
         for task in self._progress.task_ids:

@@ -6,6 +6,7 @@ Every method of `Ranks` but the properties is called by all ranks, in the same o
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,13 +28,18 @@ Bytes = NDArray[np.uint8]
 
 @dataclass
 class Traffic:
-    """Bytes that this rank has sent to others, by what they were."""
+    """Counts what this rank has exchanged with others."""
 
+    #: Bytes by kind: `ids`, `rows`, `gradients`, `dense`.
     sent: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+    #: Seconds in exchanges, of the bytes on their way and of waiting for other ranks.
+    seconds: float = 0.0
 
-    def add(self, what: str, count: int) -> None:
+    def add(self, kind: str, sent: int, received: int) -> None:
         """Counts bytes."""
-        self.sent[what] = self.sent.get(what, 0) + count
+        self.sent[kind] = self.sent.get(kind, 0) + sent
+        self.received[kind] = self.received.get(kind, 0) + received
 
 
 class Ranks:
@@ -60,10 +66,11 @@ class Ranks:
         """True when there are other ranks."""
         return self.size > 1
 
-    def exchange(self, parts: Sequence[Sequence[NDArray[Any]]], sizes: Sequence[int], what: str) -> list[Bytes]:
+    def exchange(self, parts: Sequence[Sequence[NDArray[Any]]], sizes: Sequence[int], kind: str) -> list[Bytes]:
         """Sends arrays to each rank and returns the bytes that came from each, by rank.
 
         parts: by rank, contiguous arrays that are sent one after the other. sizes: the bytes to come from each rank.
+        kind: what they are, for `traffic`.
         One message goes to each other rank; what a rank sends to itself is copied.
         """
         sending = [0 if to == self.rank else sum(part.nbytes for part in of) for to, of in enumerate(parts)]
@@ -75,9 +82,9 @@ class Ranks:
                 out[at : at + part.nbytes] = part.reshape(-1).view(np.uint8)
                 at += part.nbytes
         received = np.empty(sum(coming), np.uint8)
-        with _whole():
+        with self._exchanging():
             dist.all_to_all_single(torch.from_numpy(received), torch.from_numpy(out), coming, sending)
-        self.traffic.add(what, len(out))
+        self.traffic.add(kind, len(out), len(received))
         ends = np.cumsum([0, *coming])
         found = [received[ends[of] : ends[of + 1]] for of in range(self.size)]
         own = [part.reshape(-1).view(np.uint8) for part in parts[self.rank]]
@@ -87,16 +94,18 @@ class Ranks:
     def sum(self, values: Tensor) -> None:
         """Replaces float values by their sums over the ranks, the same bits at each."""
         if self.are_several:
-            with _whole():
+            with self._exchanging():
                 dist.all_reduce(values)
-            self.traffic.add("dense", 2 * values.nbytes * (self.size - 1) // self.size)
+            # Each rank passes on a part to the next one, twice around.
+            count = 2 * values.nbytes * (self.size - 1) // self.size
+            self.traffic.add("dense", count, count)
 
     def gather(self, value: _Value) -> list[_Value]:
         """Returns the values of all ranks, by rank. For what is small and seldom sent."""
         if not self.are_several:
             return [value]
         values: list[Any] = [None] * self.size
-        with _whole():
+        with self._exchanging():
             dist.all_gather_object(values, value)
         return values
 
@@ -109,21 +118,23 @@ class Ranks:
         if self.is_first:
             self.gather(None)
 
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Counts the time of an exchange, and says in one sentence that another rank has gone."""
+        began = time.perf_counter()
+        try:
+            yield
+        except RuntimeError as error:
+            raise Unavailable(
+                f"another rank of the training ended, or cannot be reached; what it said stands above or in its own "
+                f"log ({str(error).splitlines()[0][:200]})"
+            ) from error
+        finally:
+            self.traffic.seconds += time.perf_counter() - began
+
     def from_first(self, value: _Value) -> _Value:
         """Returns the value of the first rank."""
         return self.gather(value)[0]
-
-
-@contextmanager
-def _whole() -> Iterator[None]:
-    """Says in one sentence that another rank has gone."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise Unavailable(
-            f"another rank of the training ended, or cannot be reached; what it said stands above or in its own log "
-            f"({str(error).splitlines()[0][:200]})"
-        ) from error
 
 
 def is_first_rank() -> bool:

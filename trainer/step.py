@@ -17,6 +17,7 @@ from trainer.embedding import EmbeddingTable, clip_gradients
 from trainer.models import RankingModel
 from trainer.models.own_code import own_errors
 from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
+from trainer.rank_times import RankTimes
 from trainer.ranks import Ranks
 from trainer.step_profile import StepProfile
 
@@ -29,7 +30,8 @@ def step_random(seed: int, step: int, rank: int) -> int:
 class TrainingStep:
     """Takes the steps of a training, with its optimizers and their learning rates.
 
-    profile: gets the work of stages. ranks: those that take the steps together, each with its rows of a batch.
+    profile: gets the work of stages. ranks: those that take the steps together, each with its rows of a batch. times:
+    gets how long the last step took each of them.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class TrainingStep:
         tables: Mapping[str, EmbeddingTable],
         profile: StepProfile,
         ranks: Ranks | None = None,
+        times: RankTimes | None = None,
     ) -> None:
         self.dense_optimizer = dense_optimizer(config.optimizer.dense, model)
         self.sparse_optimizer = sparse_optimizer(config.optimizer.sparse, tables)
@@ -46,6 +49,7 @@ class TrainingStep:
         self.schedule = Schedule(config.optimizer.schedule, self.dense_optimizer, self.sparse_optimizer)
         self._config = config
         self._ranks = ranks or Ranks()
+        self._times = times or RankTimes(self._ranks, lambda: 0.0, print)
         #: True when a rank was asked to stop before the last step ended.
         self.stops = False
         self._model = model
@@ -92,11 +96,13 @@ class TrainingStep:
         has = [float(each.grad is not None) for each in weights]
         flat = [torch.zeros(each.numel()) if each.grad is None else each.grad.reshape(-1) for each in weights]
         # In float64, so that the loss loses nothing beside that of one rank.
-        facts = torch.tensor([loss * share, float(stop), *has], dtype=torch.float64)
+        facts = torch.tensor([loss * share, float(stop), *has, *self._times.facts()], dtype=torch.float64)
         self._ranks.sum(facts)
+        givens, told = torch.split(facts[2:], [len(has), len(facts) - 2 - len(has)])
+        self._times.receive(told.tolist())
         total = torch.cat(flat)
         self._ranks.sum(total)
-        for each, part, given in zip(weights, torch.split(total, [f.numel() for f in flat]), facts[2:], strict=True):
+        for each, part, given in zip(weights, torch.split(total, [f.numel() for f in flat]), givens, strict=True):
             each.grad = part.view_as(each) if given else None
         return float(facts[0]), bool(facts[1])
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from torch import nn
 
 from trainer.models.base import FeatureEmbeddings
+from trainer.rank_times import RankReport
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -48,6 +49,8 @@ class ProfileReport:
     waited_seconds: float
     #: The stage that holds the others up: `read`, `features`, or the longest one of the step.
     bound_by: str
+    #: The steps of each rank; empty in one process.
+    ranks: tuple[RankReport, ...] = ()
 
     def short(self) -> str:
         """Returns the stage that holds the others up, and its share of the time."""
@@ -108,6 +111,10 @@ class StepProfile:
                 return work(item)
 
         return measured
+
+    def seconds(self, stage: str) -> float:
+        """Returns the seconds of a stage so far, or those in which the step waited for data (`wait`)."""
+        return self._seconds[stage]
 
     @property
     def lookup_seconds(self) -> float:

@@ -210,6 +210,8 @@ def _print(report: TrainReport, repository: Path | str | None) -> None:
         )
     if report.profile is not None:
         click.echo(f"stages: {report.profile.line()}")
+        for rank in report.profile.ranks:
+            click.echo(rank.line())
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
     if report.published is None:
