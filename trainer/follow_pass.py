@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 
@@ -41,7 +40,7 @@ class FollowPass:
         loop.model.train()
         self._display.begin(f"update {update.number}", None, loop.position.batch)
         self._begin_at, self._seconds = time.monotonic(), loop.position.seconds
-        with noticed_interrupts(self._stop, (signal.SIGINT, signal.SIGTERM)):
+        with noticed_interrupts(self._stop):
             with self._flow.ahead() as items:
                 for item in loop.stages.timed("wait", items):
                     if isinstance(item, Taken):

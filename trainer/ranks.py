@@ -5,7 +5,6 @@ Every method of `Ranks` but the properties is called by all ranks, in the same o
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from storage.errors import ConfigError, Unavailable
+from storage.errors import Unavailable
+from trainer.rank_place import incomplete, rank_place
 
 _Value = TypeVar("_Value")
 Bytes = NDArray[np.uint8]
@@ -137,39 +137,36 @@ class Ranks:
         return self.gather(value)[0]
 
 
-def is_first_rank() -> bool:
-    """Returns whether this process is the first rank that torchrun has started, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def refuse_ranks(what: str) -> None:
-    """Raises ConfigError under torchrun with several ranks. what: what one process does."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError(f"{what} is not done by several ranks yet; run it without torchrun", field="WORLD_SIZE")
+#: The ranks that `join_ranks` is in, of which `train` within it is one.
+_joined: list[Ranks] = []
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
-    """Joins the ranks that torchrun has started; without it, there is this process alone."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size == "1" or dist.is_initialized():
+def join_ranks() -> Iterator[Ranks]:
+    """Joins the ranks that torchrun, or `emberline train --nproc`, has started; otherwise there is this process alone.
+
+    Within it, `train` and the other functions of this package take the same ranks. A process group that is there
+    already is not used: then there is this process alone. Raises ConfigError for an environment that is half that of a
+    rank.
+    """
+    place = rank_place()
+    if _joined:
+        yield _joined[-1]
+        return
+    if place.size == 1 or dist.is_initialized():
         yield Ranks()
         return
+    ranks = Ranks(place.rank, place.size, place.local_size, restarted=place.restarts > 0)
     try:
-        rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        ranks = Ranks(rank, int(size), local, restarted=restarts > 0)
         store, _, _ = next(rendezvous("env://"))
         # torchrun's store still has the addresses of ranks that ended, under the names that new ones would use.
-        own = PrefixStore(f"emberline-{restarts}", store)
-        dist.init_process_group("gloo", store=own, rank=rank, world_size=int(size))
+        own = PrefixStore(f"emberline-{place.restarts}", store)
+        dist.init_process_group("gloo", store=own, rank=place.rank, world_size=place.size)
     except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"WORLD_SIZE is {size!r}, but RANK, LOCAL_WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing or is no "
-            f"number ({error}); start ranks with torchrun, or unset WORLD_SIZE",
-            field="WORLD_SIZE",
-        ) from None
+        raise incomplete(error) from None
+    _joined.append(ranks)
     try:
         yield ranks
     finally:
+        _joined.pop()
         dist.destroy_process_group()

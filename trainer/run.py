@@ -26,7 +26,7 @@ from trainer.progress import Display
 from trainer.publication import lineage_of
 from trainer.publishing.target import check_repository
 from trainer.rank_limits import check_last_batch, check_ranks
-from trainer.ranks import Ranks, joined
+from trainer.ranks import Ranks, join_ranks
 from trainer.report import TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
@@ -87,7 +87,7 @@ def train(
     output = local_path(output, "output")
     if repository is not None:
         repository = check_repository(repository)
-    with joined() as ranks:
+    with join_ranks() as ranks:
         check_ranks(config, ranks, start_from=start_from, repository=repository)
         training = _Training(config, output, repository, valid, ranks, progress=progress, resume=resume)
         return training.run(data, limit, start_from)

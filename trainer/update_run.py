@@ -24,7 +24,7 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import delta_policy, publisher_of
 from trainer.publishing.target import check_repository
-from trainer.ranks import refuse_ranks
+from trainer.rank_place import refuse_ranks
 from trainer.report import Metrics, TableReport, UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows
