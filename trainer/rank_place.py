@@ -1,4 +1,4 @@
-"""What torchrun, or `emberline train --nproc`, says to each process that it starts: the environment of a rank."""
+"""The environment of a rank: torchrun, or `emberline train --nproc`, tells each process its place by it."""
 
 from __future__ import annotations
 

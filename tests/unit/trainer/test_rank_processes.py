@@ -1,4 +1,4 @@
-"""What starts the ranks of `--nproc`: which end of a rank ends all of them, and which one starts them again."""
+"""Ranks of `--nproc`: an error of one ends all of them, and a kill starts all of them again."""
 
 from __future__ import annotations
 
