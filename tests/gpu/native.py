@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -29,11 +30,13 @@ NATIVE = (
 
 def native_digest() -> str:
     """Returns a digest of all files that the native modules are built from."""
-    names = [ROOT / "CMakeLists.txt", ROOT / "pyproject.toml"]
+    names = [ROOT / "CMakeLists.txt"]
     suffixes = {".cpp", ".h", ".cuh", ".txt"}
     for folder in ("storage/native", "serving/native", "benchmarks/native", "cuda"):
         names += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
-    digest = hashlib.sha256()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    built_by = {"build-system": project["build-system"], "scikit-build": project["tool"]["scikit-build"]}
+    digest = hashlib.sha256(json.dumps(built_by, sort_keys=True).encode())
     for name in sorted(names):
         digest.update(name.relative_to(ROOT).as_posix().encode() + b"\0" + name.read_bytes() + b"\0")
     return digest.hexdigest()
