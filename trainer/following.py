@@ -15,6 +15,7 @@ from storage.errors import ConfigError
 from trainer.config import PublishConfig
 from trainer.data import BlockIndex, Data, DataRows
 from trainer.follow_flow import FollowFlow
+from trainer.follow_metrics import shown_metrics
 from trainer.follow_pass import FollowPass
 from trainer.report import UpdateReport
 from trainer.row_sources import learned_columns
@@ -40,6 +41,8 @@ def follow(
     from_snapshot: str | None = None,
     dram_bytes: int | None = None,
     track: str | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
 ) -> UpdateReport:
     """Trains on the rows of a stream as they come, from the newest commit of a run, and publishes deltas on the way.
 
@@ -51,7 +54,8 @@ def follow(
     crash. start: where a stream begins that this run has no position of. skip_lost: goes on without rows that are gone
     before they were read. credentials: user and password of the stream, where its URL has none. from_snapshot: id or
     VERSION.SEQUENCE; training goes back to its commit and position; with resume, only if it has not done so already.
-    Raises NotFound for a run or snapshot that is not there, ConfigError, InvalidInput.
+    metrics_port, metrics_host: where Prometheus finds the metrics of this training; 0 takes a free port. Raises
+    NotFound for a run or snapshot that is not there, ConfigError, InvalidInput.
     """
     run = UpdateRun(
         output,
@@ -88,7 +92,12 @@ def follow(
         update = opened.begin()
         flow = FollowFlow(config, stream, loop.stages, position)
         following = FollowPass(loop, flow, stream, opened.display, until_idle)
-        with tracked(config, run.output, loop.position.step, {"follow": stream.name}) as loop.track:
+        with (
+            shown_metrics(loop, stream, metrics_host, metrics_port) as port,
+            tracked(config, run.output, loop.position.step, {"follow": stream.name}) as loop.track,
+        ):
+            if port is not None:
+                opened.display.say(f"metrics: http://{metrics_host}:{port}/metrics")
             following.run(update)
         followed = following.report()
         newer = flow.recent(SAMPLE_ROWS // 2)

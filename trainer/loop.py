@@ -21,6 +21,8 @@ from trainer.config import TrainConfig
 from trainer.data import Batch, DataRows, RowStream, Split
 from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.evaluate import Evaluation, evaluate
+from trainer.event_times import TrainedTimes
+from trainer.freshness import Freshness
 from trainer.interrupts import noticed_interrupts
 from trainer.label_means import begin_at_means
 from trainer.label_ranges import joined_ranges, label_warnings, widened
@@ -70,6 +72,9 @@ class TrainingLoop:
         self.update: UpdateState | None = None
         #: Positions of streams: TrainingState.streams.
         self.streams: dict[str, dict[str, Any]] = {}
+        #: The times of the rows since the last publish.
+        self.times = TrainedTimes()
+        self.freshness = Freshness()
         self._rows = rows
         self._valid = valid
         self.ranks = ranks or Ranks()
@@ -110,6 +115,8 @@ class TrainingLoop:
             self.history, self.stopped = self.history[: self.position.epoch], False
         self.update = state.update
         self.streams = dict(state.streams)
+        # Those of all ranks are in it.
+        self.times = TrainedTimes.from_json_value(state.events if self.ranks.is_first else {})
         self._snapshots.carried = state.publishing
 
     def start_from(self, given: StartFrom) -> StartReport:
@@ -206,11 +213,14 @@ class TrainingLoop:
         self.track.flush()
         self._join_labels()
         state = self.state(snapshots)
+        if self.ranks.are_several:
+            state = replace(state, events=TrainedTimes.joined(self.ranks.gather(state.events)).to_json_value())
         base = self._log.base
         moved = base is None or base.state.position.step != self.position.step
         if moved:
             self._learning.check_weights(self.position.step, self.checkpoint)
         commit = self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None)
+        self.freshness.reached("committed")
         if state.publishing is None:
             # Nothing was published that erased ids could be removed from.
             for name, table in self.tables.items():
@@ -234,17 +244,20 @@ class TrainingLoop:
             best_epoch=self.verdict.best_epoch,
             stopped=self.stopped,
             streams=self.streams,
+            events=self.times.to_json_value(),
         )
 
     def publish(self, kind: WantedKind = "auto") -> Path:
         """Publishes the state as it is now and returns the folder of the version or delta."""
         rebase = "" if self.update is None else self.update.rebase
-        names = self._snapshots.prepare(kind, rebase or None)
+        names = self._snapshots.prepare(kind, rebase or None, self.times)
         self.position = replace(self.position, published_step=self.position.step, published_rows=self.position.rows)
         if self.update is not None:
             self.update = replace(self.update, rebase="")
         self.save(names)
-        return self._snapshots.write()
+        folder = self._snapshots.write()
+        self.freshness.reached("published")
+        return folder
 
     def settle(self) -> None:
         """Saves that nothing is pending, after the last publish of a run."""
@@ -301,6 +314,8 @@ class TrainingLoop:
             seconds=seconds,
             labels=widened(self.position.labels, batch.labels, self.config.targets.tasks),
         )
+        self.times.add(batch.times_ms)
+        self.freshness.add(batch.times_ms)
         self.track.step(self.position.step, whole, loss, self._learning.optimizers)
         self._snapshots.offer(batch.columns)
 

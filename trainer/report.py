@@ -126,11 +126,16 @@ class FollowReport:
     rows_per_second: float
     #: The age of the newest row that was trained on, by `training.time_column`, in seconds; None without one.
     age_seconds: float | None = None
+    #: By stage (trained, committed, published): how many events reached it since this call began, and p50 and p99 of
+    #: their ages in seconds then; empty without a time column.
+    freshness: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def text(self) -> str:
         """Returns the figures in one line."""
         age = "" if self.age_seconds is None else f", the newest row is {self.age_seconds:,.1f} s old"
-        return f"{self.rows_per_second:,.0f} rows/s, {self.waiting:,} {self.unit} waiting{age}"
+        published = self.freshness.get("published")
+        after = "" if published is None else ", published after {p50:,.1f} s (p99 {p99:,.1f} s)".format(**published)
+        return f"{self.rows_per_second:,.0f} rows/s, {self.waiting:,} {self.unit} waiting{age}{after}"
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ class Track:
         values = {"follow/rows_per_second": report.rows_per_second, "follow/waiting": float(report.waiting)}
         if report.age_seconds is not None:
             values["follow/age_seconds"] = report.age_seconds
+        for stage, found in report.freshness.items():
+            values |= {f"follow/{stage}_seconds_{name}": found[name] for name in ("p50", "p99")}
         self._tracker.log(step, values)
 
     def flush(self) -> None:
