@@ -206,7 +206,7 @@ class TrainingLoop:
         """Returns the scores of the validation rows as the model is now; None without such rows."""
         if self._valid is None:
             return None
-        return evaluate(self.model, self._valid, self._flow.maker, self._display)
+        return evaluate(self.model, self._valid, self._flow.maker, self._display, ranks=self.ranks)
 
     def save(self, snapshots: tuple[str, ...] = ()) -> Path:
         """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""

@@ -109,6 +109,15 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values
 
+    def gather_at_first(self, value: _Value) -> list[_Value] | None:
+        """Returns the values of all ranks, by rank, at the first one, and None at each other. Values may be large."""
+        if not self.are_several:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.is_first else None
+        with self._exchanging():
+            dist.gather_object(value, values)
+        return values
+
     @contextmanager
     def first_before_others(self) -> Iterator[None]:
         """Lets the first rank do the block before the others, which find what it left on the disk."""

@@ -27,6 +27,17 @@ def step_random(seed: int, step: int, rank: int) -> int:
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def seed_step(seed: int) -> None:
+    """Seeds torch's generators for a step.
+
+    torch.manual_seed does the same, and keeps a call with its stack for each kind of device that is not in use: 3 ms a
+    step, and memory that is never freed.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+
+
 class TrainingStep:
     """Takes the steps of a training, with its optimizers and their learning rates.
 
@@ -70,7 +81,7 @@ class TrainingStep:
         self.sparse_optimizer.zero_grad()
         if self._ranks.are_several:
             # Dropout draws other numbers at each rank, which a resumed run draws again.
-            torch.manual_seed(step_random(self._config.training.seed, number, self._ranks.rank))
+            seed_step(step_random(self._config.training.seed, number, self._ranks.rank))
         with own_errors(self._model, f"step {number + 1}"):
             loss, logits = self._model.learn(batch, self._config.targets)
             value = float(loss.detach())
