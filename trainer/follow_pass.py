@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -29,6 +30,7 @@ class FollowPass:
         self._display = display
         self._until_idle = until_idle
         self._stop = threading.Event()
+        self._newest: float | None = None
         self._line_at = self._came_at = time.monotonic()
         self._line_rows = loop.position.rows
 
@@ -39,7 +41,7 @@ class FollowPass:
         loop.model.train()
         self._display.begin(f"update {update.number}", None, loop.position.batch)
         self._begin_at, self._seconds = time.monotonic(), loop.position.seconds
-        with noticed_interrupts(self._stop):
+        with noticed_interrupts(self._stop, (signal.SIGINT, signal.SIGTERM)):
             with self._flow.ahead() as items:
                 for item in loop.stages.timed("wait", items):
                     if isinstance(item, Taken):
@@ -56,15 +58,9 @@ class FollowPass:
         """Returns how far the stream has been followed, with the speed since the line before."""
         waiting, unit = self._source.waiting()
         seconds = max(time.monotonic() - self._line_at, 1e-9)
-        newest_ms = self._loop.freshness.newest_unix_ms["trained"]
-        age = time.time() - newest_ms / 1000 if newest_ms else None
+        age = None if self._newest is None else time.time() - self._newest
         return FollowReport(
-            self._source.name,
-            waiting,
-            unit,
-            (self._loop.position.rows - self._line_rows) / seconds,
-            age,
-            self._loop.freshness.seconds(),
+            self._source.name, waiting, unit, (self._loop.position.rows - self._line_rows) / seconds, age
         )
 
     def _train(self, taken: Taken) -> None:
@@ -73,7 +69,8 @@ class FollowPass:
             began = time.perf_counter()
             loop.take(batch, self._seconds + time.monotonic() - self._begin_at)
             loop.streams = {**loop.streams, self._source.name: position}
-            loop.freshness.reached("trained")
+            if batch.seconds is not None:
+                self._newest = max(batch.seconds, self._newest or batch.seconds)
             loop.publish_or_save()
             loop.stages.step(time.perf_counter() - began)
             if self._stop.is_set():
