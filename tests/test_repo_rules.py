@@ -134,7 +134,7 @@ def test_only_the_edges_read_the_environment() -> None:
     what torchrun tells a rank, which it has no other way to say.
     """
     allowed = {"emberline", "loadtest"}
-    ranks = "trainer/ranks.py"
+    ranks = "trainer/rank_place.py"
     reads = re.compile(r"os\.environ|os\.getenv")
     found = [
         str(p.relative_to(ROOT))

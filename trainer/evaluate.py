@@ -5,10 +5,11 @@ N rows, C classes of a task, T tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigError
-from trainer.data import BatchMaker, DataRows, Prefetcher, RowStream, device_of, inputs_on, located
+from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, located
 from trainer.data.targets import group_numbers
 from trainer.evaluation.retrieval import retrieval_metric, retrieval_places
 from trainer.metrics import auc, log_loss, measure
 from trainer.models.own_code import own_errors
 from trainer.models.two_tower import TwoTower
 from trainer.progress import Display
+from trainer.ranks import Ranks
 from trainer.report import Metrics, finite_or_none
 from trainer.task_config import TOWERS, TaskConfig
 
@@ -63,6 +65,8 @@ class Evaluation:
     """Labels and scores of some rows, by task."""
 
     tasks: Mapping[str, TaskEvaluation]
+    #: The metrics of all rows, of which this process has a part; None where it has all.
+    shared: Metrics | None = None
 
     @property
     def first(self) -> TaskEvaluation:
@@ -98,6 +102,8 @@ class Evaluation:
     @property
     def metrics(self) -> Metrics:
         """All metrics, by task and name; None where these rows do not allow one."""
+        if self.shared is not None:
+            return self.shared
         return {
             name: {metric: finite_or_none(value) for metric, value in task.metrics.items()}
             for name, task in self.tasks.items()
@@ -116,12 +122,58 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """Labels and scores of consecutive rows. `towers`: as in TaskEvaluation, or nothing."""
+
+    #: (N, T)
+    labels: Array
+    scores: dict[str, Array]
+    #: The values of each column that makes groups, as pyarrow arrays.
+    groups: dict[str, list[Any]]
+    weights: Array | None
+    towers: tuple[Array, ...]
+
+
 def evaluate(
-    model: nn.Module, rows: DataRows, maker: BatchMaker, display: Display | None = None, *, what: str = "evaluating"
+    model: nn.Module,
+    rows: DataRows,
+    maker: BatchMaker,
+    display: Display | None = None,
+    *,
+    what: str = "evaluating",
+    ranks: Ranks | None = None,
 ) -> Evaluation:
-    """Returns the scores of all rows beside their labels."""
+    """Returns the scores of all rows beside their labels.
+
+    ranks: those that share the rows, and call this together. Metrics are those of all rows at each of them; labels and
+    scores are, too, at the first one, and those of its own rows at each other.
+    """
+    if ranks is None or not ranks.are_several:
+        return _evaluation([_scored(model, rows, maker, display, what)], maker)
+    bounds = [rows.rows * rank // ranks.size for rank in range(ranks.size + 1)]
+    own = rows.range(bounds[ranks.rank], bounds[ranks.rank + 1])
+    # The ranks bring each other rows, so each evaluates as many batches as the one with the most.
+    most = max(-(-(end - start) // EVALUATION_ROWS) for start, end in pairwise(bounds))
+    missing = most - -(-own.rows // EVALUATION_ROWS)
+    idle = [maker.batch(rows.range(0, 1).read())] * missing
+    found = _scored(model, own, maker, display, what, idle)
+    parts = ranks.gather_at_first(found)
+    whole = _evaluation(parts or [found], maker)
+    return replace(whole, shared=ranks.from_first(whole.metrics if ranks.is_first else {}))
+
+
+def _scored(
+    model: nn.Module,
+    rows: DataRows,
+    maker: BatchMaker,
+    display: Display | None,
+    what: str,
+    idle: Sequence[Batch] = (),
+) -> _Scored:
+    """Scores rows. idle: batches that are computed as well, and forgotten."""
     targets = maker.targets
-    stream, device = RowStream(rows, EVALUATION_ROWS), device_of(model)
+    stream = RowStream(rows, EVALUATION_ROWS)
     if display:
         display.begin(what, stream.batches)
     labels = [np.empty((0, len(targets.tasks)), np.float32)]
@@ -136,7 +188,7 @@ def evaluate(
             if batch.weights is not None:
                 weights.append(batch.weights.numpy().reshape(-1))
             with own_errors(model, "the evaluation"):
-                outputs = _on_host(model(inputs_on(device, batch.inputs)))
+                outputs = model(batch.inputs)
             for task in targets.tasks:
                 scores[task.name].append(_scores(task, outputs, batch.rows))
             if isinstance(model, TwoTower):
@@ -147,16 +199,32 @@ def evaluate(
                 groups[column] += values.chunks
             if display:
                 display.advance()
-    truth = np.concatenate(labels)
+        for batch in idle:
+            model(batch.inputs)
+    return _Scored(
+        np.concatenate(labels),
+        {name: np.concatenate(parts) for name, parts in scores.items()},
+        groups,
+        np.concatenate(weights) if weights else None,
+        tuple(np.concatenate(parts) for parts in towers if parts),
+    )
+
+
+def _evaluation(parts: Sequence[_Scored], maker: BatchMaker) -> Evaluation:
+    """Joins the scores of consecutive rows."""
+    targets = maker.targets
+    truth = np.concatenate([part.labels for part in parts])
+    weights = [part.weights for part in parts if part.weights is not None]
     factors = np.concatenate(weights) if weights else None
-    embedded = tuple(np.concatenate(parts) for parts in towers if parts)
-    numbers = {column: group_numbers(pa.chunked_array(chunks)) for column, chunks in groups.items() if chunks}
+    embedded = [np.concatenate(of) for of in zip(*(part.towers for part in parts if part.towers), strict=True)]
+    chunks = {column: [each for part in parts for each in part.groups[column]] for column in targets.groups}
+    numbers = {column: group_numbers(pa.chunked_array(each)) for column, each in chunks.items() if each}
     return Evaluation(
         {
             task.name: TaskEvaluation(
                 task,
                 truth[:, place],
-                np.concatenate(scores[task.name]),
+                np.concatenate([part.scores[task.name] for part in parts]),
                 numbers.get(task.group or ""),
                 (embedded[0], embedded[1], embedded[2]) if embedded else None,
                 factors,
@@ -170,19 +238,15 @@ def predict_rows(model: nn.Module, rows: DataRows, maker: BatchMaker) -> dict[st
     """Returns all outputs of the model by name, (N,) or (N, C) float32; no label is read."""
     found: dict[str, list[Array]] = {}
     stream = RowStream(rows, EVALUATION_ROWS)
-    batches, device = map(located(maker.inputs, stream, 0), enumerate(stream.epoch(0))), device_of(model)
+    batches = map(located(maker.inputs, stream, 0), enumerate(stream.epoch(0)))
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
         for inputs in prefetched:
             with own_errors(model, "scoring"):
-                outputs = _on_host(model(inputs_on(device, inputs)))
+                outputs = model(inputs)
             for name, values in outputs.items():
                 found.setdefault(name, []).append(values.numpy())
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
     return {name: values.reshape(-1) if values.shape[1:] == (1,) else values for name, values in joined.items()}
-
-
-def _on_host(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: values.cpu() if isinstance(values, Tensor) else values for name, values in outputs.items()}
 
 
 def _scores(task: TaskConfig, outputs: Mapping[str, Tensor], rows: int) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 
@@ -30,7 +29,6 @@ class FollowPass:
         self._display = display
         self._until_idle = until_idle
         self._stop = threading.Event()
-        self._newest: float | None = None
         self._line_at = self._came_at = time.monotonic()
         self._line_rows = loop.position.rows
 
@@ -41,7 +39,7 @@ class FollowPass:
         loop.model.train()
         self._display.begin(f"update {update.number}", None, loop.position.batch)
         self._begin_at, self._seconds = time.monotonic(), loop.position.seconds
-        with noticed_interrupts(self._stop, (signal.SIGINT, signal.SIGTERM)):
+        with noticed_interrupts(self._stop):
             with self._flow.ahead() as items:
                 for item in loop.stages.timed("wait", items):
                     if isinstance(item, Taken):
@@ -58,9 +56,15 @@ class FollowPass:
         """Returns how far the stream has been followed, with the speed since the line before."""
         waiting, unit = self._source.waiting()
         seconds = max(time.monotonic() - self._line_at, 1e-9)
-        age = None if self._newest is None else time.time() - self._newest
+        newest_ms = self._loop.freshness.newest_unix_ms["trained"]
+        age = time.time() - newest_ms / 1000 if newest_ms else None
         return FollowReport(
-            self._source.name, waiting, unit, (self._loop.position.rows - self._line_rows) / seconds, age
+            self._source.name,
+            waiting,
+            unit,
+            (self._loop.position.rows - self._line_rows) / seconds,
+            age,
+            self._loop.freshness.seconds(),
         )
 
     def _train(self, taken: Taken) -> None:
@@ -69,8 +73,7 @@ class FollowPass:
             began = time.perf_counter()
             loop.take(batch, self._seconds + time.monotonic() - self._begin_at)
             loop.streams = {**loop.streams, self._source.name: position}
-            if batch.seconds is not None:
-                self._newest = max(batch.seconds, self._newest or batch.seconds)
+            loop.freshness.reached("trained")
             loop.publish_or_save()
             loop.stages.step(time.perf_counter() - began)
             if self._stop.is_set():

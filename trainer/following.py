@@ -15,6 +15,7 @@ from storage.errors import ConfigError
 from trainer.config import PublishConfig
 from trainer.data import BlockIndex, Data, DataRows
 from trainer.follow_flow import FollowFlow
+from trainer.follow_metrics import shown_metrics
 from trainer.follow_pass import FollowPass
 from trainer.report import UpdateReport
 from trainer.row_sources import learned_columns
@@ -39,20 +40,22 @@ def follow(
     resume: bool = False,
     from_snapshot: str | None = None,
     dram_bytes: int | None = None,
-    device: str | None = None,
     track: str | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
 ) -> UpdateReport:
     """Trains on the rows of a stream as they come, from the newest commit of a run, and publishes deltas on the way.
 
     output: the folder that `train` wrote. source: a folder whose files are read in the order of their names, and which
-    is watched for new ones, or the URL of a stream (docs/streams.md). repository, valid, dram_bytes, device, track: as
-    for `update` and `train`. Deltas follow the policy of the configuration, or of `publish`; one comes at the end. The
-    end is Ctrl-C, SIGTERM, or `until_idle` seconds without a new row, after which the rows that make no whole batch are
+    is watched for new ones, or the URL of a stream (docs/streams.md). repository, valid, dram_bytes, track: as for
+    `update` and `train`. Deltas follow the policy of the configuration, or of `publish`; one comes at the end. The end
+    is Ctrl-C, SIGTERM, or `until_idle` seconds without a new row, after which the rows that make no whole batch are
     trained on too. Every commit has the position in the stream, and the same call continues behind it, also after a
     crash. start: where a stream begins that this run has no position of. skip_lost: goes on without rows that are gone
     before they were read. credentials: user and password of the stream, where its URL has none. from_snapshot: id or
     VERSION.SEQUENCE; training goes back to its commit and position; with resume, only if it has not done so already.
-    Raises NotFound for a run or snapshot that is not there, ConfigError, InvalidInput.
+    metrics_port, metrics_host: where Prometheus finds the metrics of this training; 0 takes a free port. Raises
+    NotFound for a run or snapshot that is not there, ConfigError, InvalidInput.
     """
     run = UpdateRun(
         output,
@@ -61,7 +64,6 @@ def follow(
         valid=valid,
         publish=publish,
         dram_bytes=dram_bytes,
-        device=device,
         track=track,
         progress=progress,
     )
@@ -88,9 +90,14 @@ def follow(
         position = {"at": at, "rows": 0 if known is None else known["rows"]}
         loop.streams = {**loop.streams, stream.name: position}
         update = opened.begin()
-        flow = FollowFlow(config, stream, loop.stages, position, loop.batches)
+        flow = FollowFlow(config, stream, loop.stages, position)
         following = FollowPass(loop, flow, stream, opened.display, until_idle)
-        with tracked(config, run.output, loop.position.step, {"follow": stream.name}) as loop.track:
+        with (
+            shown_metrics(loop, stream, metrics_host, metrics_port) as port,
+            tracked(config, run.output, loop.position.step, {"follow": stream.name}) as loop.track,
+        ):
+            if port is not None:
+                opened.display.say(f"metrics: http://{metrics_host}:{port}/metrics")
             following.run(update)
         followed = following.report()
         newer = flow.recent(SAMPLE_ROWS // 2)

@@ -14,16 +14,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from storage.errors import CheckpointError
 from trainer.batch_flow import BatchFlow
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState, load_checkpoint
 from trainer.config import TrainConfig
 from trainer.data import Batch, DataRows, RowStream, Split
-from trainer.devices import device_report, on_host, out_of_memory
 from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.evaluate import Evaluation, evaluate
+from trainer.event_times import TrainedTimes
+from trainer.freshness import Freshness
 from trainer.interrupts import noticed_interrupts
 from trainer.label_means import begin_at_means
 from trainer.label_ranges import joined_ranges, label_warnings, widened
@@ -31,6 +30,7 @@ from trainer.models import RankingModel
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
+from trainer.rank_times import RankTimes, short_line
 from trainer.ranks import Ranks
 from trainer.report import EpochReport, first_figure
 from trainer.row_memory import BatchIds
@@ -42,8 +42,6 @@ from trainer.stopping import Verdict, judge
 from trainer.tracking import Track
 from trainer.warm_start import StartFrom, StartReport, start_config
 
-_HOST = torch.device("cpu")
-
 
 class TrainingLoop:
     """Trains `model` over `rows`, from `position` on. The generator of torch must be seeded, or restored, before.
@@ -51,7 +49,6 @@ class TrainingLoop:
     log: writes the commits. memory: that of the tables, when it is bounded. publisher, policy: publish on the way, as
     the policy says; without them the loop carries on what an earlier run published and publishes nothing. ranks: those
     that train together; each has a loop, over its part of the tables, and they call every method in the same order.
-    device: where the dense part is computed; the weights are moved there.
     """
 
     def __init__(
@@ -65,11 +62,9 @@ class TrainingLoop:
         display: Display,
         memory: RowMemory | None = None,
         ranks: Ranks | None = None,
-        device: torch.device = _HOST,
     ) -> None:
         self.config = config
-        self.model = model.to(device)
-        self.device = device
+        self.model = model
         self.tables = tables
         self.position = Position()
         self.history: list[EpochReport] = []
@@ -77,6 +72,9 @@ class TrainingLoop:
         self.update: UpdateState | None = None
         #: Positions of streams: TrainingState.streams.
         self.streams: dict[str, dict[str, Any]] = {}
+        #: The times of the rows since the last publish.
+        self.times = TrainedTimes()
+        self.freshness = Freshness()
         self._rows = rows
         self._valid = valid
         self.ranks = ranks or Ranks()
@@ -90,10 +88,9 @@ class TrainingLoop:
         #: Gets the work of the stages.
         self.stages = StepProfile({"features": config.training.feature_threads})
         time_lookups(model, self.stages)
-        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, device)
-        #: Brings batches to the device ahead of their step.
-        self.batches = self._learning.batches
-        self._flow = BatchFlow(config, rows, self.stages, Split(self.ranks.rank, self.ranks.size), self.batches)
+        self._flow = BatchFlow(config, rows, self.stages, Split(self.ranks.rank, self.ranks.size))
+        self._times = RankTimes(self.ranks, lambda: self.stages.seconds("wait"), display.warn)
+        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self._times)
         self.dense_optimizer = self._learning.dense_optimizer
         self._snapshots = Snapshots(display)
         self._stop = threading.Event()
@@ -118,8 +115,8 @@ class TrainingLoop:
             self.history, self.stopped = self.history[: self.position.epoch], False
         self.update = state.update
         self.streams = dict(state.streams)
-        if self._learning.loss_scale is not None:
-            self._learning.loss_scale.restore(state.loss_scale)
+        # Those of all ranks are in it.
+        self.times = TrainedTimes.from_json_value(state.events if self.ranks.is_first else {})
         self._snapshots.carried = state.publishing
 
     def start_from(self, given: StartFrom) -> StartReport:
@@ -145,8 +142,7 @@ class TrainingLoop:
             epoch = 0 if self.update is not None else self.position.epoch
             for columns in self._flow.columns_before(self._stream(), epoch, self.position.batch, POOL_ROWS):
                 self._snapshots.offer(columns)
-        with on_host(self.model, self.device):
-            self._snapshots.write_pending()
+        self._snapshots.write_pending()
 
     def run(self) -> None:
         """Trains the remaining epochs. Raises KeyboardInterrupt after Ctrl-C, when the commit is written."""
@@ -161,8 +157,9 @@ class TrainingLoop:
 
     @property
     def warnings(self) -> list[str]:
-        """Returns what the labels that were trained on leave unlearned, a sentence each."""
-        return label_warnings(self.position.labels, self.config.targets, self.config.data.negative_sampling)
+        """Returns what the labels that were trained on leave unlearned, and slow ranks, a sentence each."""
+        learned = label_warnings(self.position.labels, self.config.targets, self.config.data.negative_sampling)
+        return [*learned, *self._times.warnings]
 
     @property
     def verdict(self) -> Verdict:
@@ -209,20 +206,21 @@ class TrainingLoop:
         """Returns the scores of the validation rows as the model is now; None without such rows."""
         if self._valid is None:
             return None
-        advice = "make the layers of `model` narrower, or train on a GPU with more memory"
-        with out_of_memory(self.device, "the evaluation", advice):
-            return evaluate(self.model, self._valid, self._flow.maker, self._display)
+        return evaluate(self.model, self._valid, self._flow.maker, self._display, ranks=self.ranks)
 
     def save(self, snapshots: tuple[str, ...] = ()) -> Path:
         """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""
         self.track.flush()
         self._join_labels()
         state = self.state(snapshots)
+        if self.ranks.are_several:
+            state = replace(state, events=TrainedTimes.joined(self.ranks.gather(state.events)).to_json_value())
         base = self._log.base
         moved = base is None or base.state.position.step != self.position.step
         if moved:
             self._learning.check_weights(self.position.step, self.checkpoint)
         commit = self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None)
+        self.freshness.reached("committed")
         if state.publishing is None:
             # Nothing was published that erased ids could be removed from.
             for name, table in self.tables.items():
@@ -246,19 +244,20 @@ class TrainingLoop:
             best_epoch=self.verdict.best_epoch,
             stopped=self.stopped,
             streams=self.streams,
-            loss_scale={} if self._learning.loss_scale is None else self._learning.loss_scale.to_json_value(),
+            events=self.times.to_json_value(),
         )
 
     def publish(self, kind: WantedKind = "auto") -> Path:
         """Publishes the state as it is now and returns the folder of the version or delta."""
         rebase = "" if self.update is None else self.update.rebase
-        with on_host(self.model, self.device):
-            names = self._snapshots.prepare(kind, rebase or None)
-            self.position = replace(self.position, published_step=self.position.step, published_rows=self.position.rows)
-            if self.update is not None:
-                self.update = replace(self.update, rebase="")
-            self.save(names)
-            return self._snapshots.write()
+        names = self._snapshots.prepare(kind, rebase or None, self.times)
+        self.position = replace(self.position, published_step=self.position.step, published_rows=self.position.rows)
+        if self.update is not None:
+            self.update = replace(self.update, rebase="")
+        self.save(names)
+        folder = self._snapshots.write()
+        self.freshness.reached("published")
+        return folder
 
     def settle(self) -> None:
         """Saves that nothing is pending, after the last publish of a run."""
@@ -289,8 +288,10 @@ class TrainingLoop:
         began = time.monotonic()
         with self._flow.ahead(stream, epoch, start.batch) as batches:
             step_began = time.perf_counter()
+            self._times.begin()
             for batch in self.with_rows(batches):
                 self.take(batch, start.seconds + time.monotonic() - began)
+                self._times.end()
                 if self._learning.stops or (not self.ranks.are_several and self._stop.is_set()):
                     self.save()
                     raise self._interrupt()
@@ -298,6 +299,7 @@ class TrainingLoop:
                 step_ended = time.perf_counter()
                 self.stages.step(step_ended - step_began)
                 step_began = step_ended
+                self._times.begin()
 
     def take(self, batch: Batch, seconds: float) -> None:
         """Trains one batch, and counts it. seconds: of training, with this batch."""
@@ -312,6 +314,8 @@ class TrainingLoop:
             seconds=seconds,
             labels=widened(self.position.labels, batch.labels, self.config.targets.tasks),
         )
+        self.times.add(batch.times_ms)
+        self.freshness.add(batch.times_ms)
         self.track.step(self.position.step, whole, loss, self._learning.optimizers)
         self._snapshots.offer(batch.columns)
 
@@ -335,13 +339,17 @@ class TrainingLoop:
         """Returns what the progress bar shows of the stages and of the memory."""
         report = self.stages.report()
         held_up = "" if report is None else f"  held up by {report.short()}"
-        on_gpu = device_report(self.device)
-        held_up += "" if on_gpu is None else f"  {on_gpu.short()}"
         return held_up if self.memory is None else f"{held_up}  {self.memory.figures().short()}"
 
     def profile(self) -> ProfileReport | None:
-        """Returns the work of the stages of the steps so far; None before the first one."""
-        return self.stages.report()
+        """Returns the work of the stages of the steps so far, and of the ranks; None before the first step.
+
+        Called by all ranks.
+        """
+        report = self.stages.report()
+        if report is None or not self.ranks.are_several:
+            return report
+        return replace(report, ranks=self._times.report())
 
     def _whole_rows(self, batch: Batch) -> int:
         """Returns the rows of the batch at all ranks."""
@@ -365,11 +373,14 @@ class TrainingLoop:
             figures = EpochReport(epoch, loss, first_figure(metrics, "auc"), first_figure(metrics, "log_loss"), metrics)
         self.history.append(figures)
         self._display.say(figures.text())
+        ranks = self._times.epoch() if self.ranks.are_several else []
+        if ranks:
+            self._display.say(short_line(ranks))
         self._join_labels()
         if epoch == 1:
             for text in self.warnings:
                 self._display.say(f"warning: {text}")
-        self.track.epoch(self.position.step, figures, self.stages, self.tables)
+        self.track.epoch(self.position.step, figures, self.stages, self.tables, ranks)
         self.position = replace(self.position, epoch=epoch, batch=0, loss_sum=0.0)
         self.save()
         if any(self.ranks.gather(self._stop.is_set())):

@@ -20,11 +20,8 @@ def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.opt
         "SGD": torch.optim.SGD,
         "Adagrad": torch.optim.Adagrad,
     }
-    weights = list(model.parameters())
-    # Not every torch that trains on GPUs has a fused Adagrad for them.
-    how = {"foreach": True} if config.type == "Adagrad" and weights[0].device.type == "cuda" else {"fused": True}
     optimizer: torch.optim.Optimizer = kinds[config.type](
-        weights, lr=config.lr, weight_decay=config.weight_decay, **how
+        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
     )
     return optimizer
 

@@ -5,8 +5,7 @@ Every method of `Ranks` but the properties is called by all ranks, in the same o
 
 from __future__ import annotations
 
-import os
-import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from storage.errors import ConfigError, Unavailable
+from storage.errors import Unavailable
+from trainer.rank_place import incomplete, rank_place
 
 _Value = TypeVar("_Value")
 Bytes = NDArray[np.uint8]
@@ -28,13 +28,18 @@ Bytes = NDArray[np.uint8]
 
 @dataclass
 class Traffic:
-    """Bytes that this rank has sent to others, by what they were."""
+    """Counts what this rank has exchanged with others."""
 
+    #: Bytes by kind: `ids`, `rows`, `gradients`, `dense`.
     sent: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+    #: Seconds in exchanges, of the bytes on their way and of waiting for other ranks.
+    seconds: float = 0.0
 
-    def add(self, what: str, count: int) -> None:
+    def add(self, kind: str, sent: int, received: int) -> None:
         """Counts bytes."""
-        self.sent[what] = self.sent.get(what, 0) + count
+        self.sent[kind] = self.sent.get(kind, 0) + sent
+        self.received[kind] = self.received.get(kind, 0) + received
 
 
 class Ranks:
@@ -44,7 +49,6 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1, local_size: int = 1, *, restarted: bool = False) -> None:
         self.rank = rank
-        self._of_gpus: Any = None
         self.size = size
         #: Ranks on this machine.
         self.local_size = local_size
@@ -62,24 +66,11 @@ class Ranks:
         """True when there are other ranks."""
         return self.size > 1
 
-    @property
-    def local_rank(self) -> int:
-        """The number of this rank among those on this machine."""
-        return int(os.environ.get("LOCAL_RANK", "0")) if self.are_several else 0
-
-    def use(self, device: torch.device) -> None:
-        """Has `sum` add up what is on GPUs there, by NCCL, where each rank has one of its own. Called by all ranks."""
-        if not self.are_several:
-            return
-        devices = self.gather((socket.gethostname(), str(device)))
-        own_each = len(set(devices)) == self.size and all(name.startswith("cuda") for _, name in devices)
-        if own_each and dist.is_nccl_available():
-            self._of_gpus = dist.new_group(backend="nccl")
-
-    def exchange(self, parts: Sequence[Sequence[NDArray[Any]]], sizes: Sequence[int], what: str) -> list[Bytes]:
+    def exchange(self, parts: Sequence[Sequence[NDArray[Any]]], sizes: Sequence[int], kind: str) -> list[Bytes]:
         """Sends arrays to each rank and returns the bytes that came from each, by rank.
 
         parts: by rank, contiguous arrays that are sent one after the other. sizes: the bytes to come from each rank.
+        kind: what they are, for `traffic`.
         One message goes to each other rank; what a rank sends to itself is copied.
         """
         sending = [0 if to == self.rank else sum(part.nbytes for part in of) for to, of in enumerate(parts)]
@@ -91,9 +82,9 @@ class Ranks:
                 out[at : at + part.nbytes] = part.reshape(-1).view(np.uint8)
                 at += part.nbytes
         received = np.empty(sum(coming), np.uint8)
-        with _whole():
+        with self._exchanging():
             dist.all_to_all_single(torch.from_numpy(received), torch.from_numpy(out), coming, sending)
-        self.traffic.add(what, len(out))
+        self.traffic.add(kind, len(out), len(received))
         ends = np.cumsum([0, *coming])
         found = [received[ends[of] : ends[of + 1]] for of in range(self.size)]
         own = [part.reshape(-1).view(np.uint8) for part in parts[self.rank]]
@@ -103,22 +94,28 @@ class Ranks:
     def sum(self, values: Tensor) -> None:
         """Replaces float values by their sums over the ranks, the same bits at each."""
         if self.are_several:
-            with _whole():
-                if values.device.type == "cpu" or self._of_gpus is not None:
-                    dist.all_reduce(values, group=self._of_gpus if values.device.type != "cpu" else None)
-                else:
-                    on_host = values.cpu()
-                    dist.all_reduce(on_host)
-                    values.copy_(on_host)
-            self.traffic.add("dense", 2 * values.nbytes * (self.size - 1) // self.size)
+            with self._exchanging():
+                dist.all_reduce(values)
+            # Each rank passes on a part to the next one, twice around.
+            count = 2 * values.nbytes * (self.size - 1) // self.size
+            self.traffic.add("dense", count, count)
 
     def gather(self, value: _Value) -> list[_Value]:
         """Returns the values of all ranks, by rank. For what is small and seldom sent."""
         if not self.are_several:
             return [value]
         values: list[Any] = [None] * self.size
-        with _whole():
+        with self._exchanging():
             dist.all_gather_object(values, value)
+        return values
+
+    def gather_at_first(self, value: _Value) -> list[_Value] | None:
+        """Returns the values of all ranks, by rank, at the first one, and None at each other. Values may be large."""
+        if not self.are_several:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.is_first else None
+        with self._exchanging():
+            dist.gather_object(value, values)
         return values
 
     @contextmanager
@@ -130,56 +127,55 @@ class Ranks:
         if self.is_first:
             self.gather(None)
 
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Counts the time of an exchange, and says in one sentence that another rank has gone."""
+        began = time.perf_counter()
+        try:
+            yield
+        except RuntimeError as error:
+            raise Unavailable(
+                f"another rank of the training ended, or cannot be reached; what it said stands above or in its own "
+                f"log ({str(error).splitlines()[0][:200]})"
+            ) from error
+        finally:
+            self.traffic.seconds += time.perf_counter() - began
+
     def from_first(self, value: _Value) -> _Value:
         """Returns the value of the first rank."""
         return self.gather(value)[0]
 
 
-@contextmanager
-def _whole() -> Iterator[None]:
-    """Says in one sentence that another rank has gone."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise Unavailable(
-            f"another rank of the training ended, or cannot be reached; what it said stands above or in its own log "
-            f"({str(error).splitlines()[0][:200]})"
-        ) from error
-
-
-def is_first_rank() -> bool:
-    """Returns whether this process is the first rank that torchrun has started, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def refuse_ranks(what: str) -> None:
-    """Raises ConfigError under torchrun with several ranks. what: what one process does."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError(f"{what} is not done by several ranks yet; run it without torchrun", field="WORLD_SIZE")
+#: The ranks that `join_ranks` is in, of which `train` within it is one.
+_joined: list[Ranks] = []
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
-    """Joins the ranks that torchrun has started; without it, there is this process alone."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size == "1" or dist.is_initialized():
+def join_ranks() -> Iterator[Ranks]:
+    """Joins the ranks that torchrun, or `emberline train --nproc`, has started; otherwise there is this process alone.
+
+    Within it, `train` and the other functions of this package take the same ranks. A process group that is there
+    already is not used: then there is this process alone. Raises ConfigError for an environment that is half that of a
+    rank.
+    """
+    place = rank_place()
+    if _joined:
+        yield _joined[-1]
+        return
+    if place.size == 1 or dist.is_initialized():
         yield Ranks()
         return
+    ranks = Ranks(place.rank, place.size, place.local_size, restarted=place.restarts > 0)
     try:
-        rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        ranks = Ranks(rank, int(size), local, restarted=restarts > 0)
         store, _, _ = next(rendezvous("env://"))
         # torchrun's store still has the addresses of ranks that ended, under the names that new ones would use.
-        own = PrefixStore(f"emberline-{restarts}", store)
-        dist.init_process_group("gloo", store=own, rank=rank, world_size=int(size))
+        own = PrefixStore(f"emberline-{place.restarts}", store)
+        dist.init_process_group("gloo", store=own, rank=place.rank, world_size=place.size)
     except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"WORLD_SIZE is {size!r}, but RANK, LOCAL_WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing or is no "
-            f"number ({error}); start ranks with torchrun, or unset WORLD_SIZE",
-            field="WORLD_SIZE",
-        ) from None
+        raise incomplete(error) from None
+    _joined.append(ranks)
     try:
         yield ranks
     finally:
+        _joined.pop()
         dist.destroy_process_group()

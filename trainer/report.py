@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from storage.data import SkippedFile
-    from trainer.devices import DeviceReport
     from trainer.embedding import MemoryFigures
     from trainer.start_report import StartReport
     from trainer.step_profile import ProfileReport
@@ -83,8 +82,6 @@ class TrainReport:
     tables: list[TableReport] = field(default_factory=list)
     #: Distribution of the rows over DRAM and SSD, when their DRAM is bounded.
     memory: MemoryFigures | None = None
-    #: The GPU that it was trained on; None on a processor.
-    device: DeviceReport | None = None
     #: What the run took over from another one, or from a version, before its first step.
     started: StartReport | None = None
     #: The work of the stages of the steps that this call trained; None when it trained none.
@@ -129,11 +126,16 @@ class FollowReport:
     rows_per_second: float
     #: The age of the newest row that was trained on, by `training.time_column`, in seconds; None without one.
     age_seconds: float | None = None
+    #: By stage (trained, committed, published): how many events reached it since this call began, and p50 and p99 of
+    #: their ages in seconds then; empty without a time column.
+    freshness: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def text(self) -> str:
         """Returns the figures in one line."""
         age = "" if self.age_seconds is None else f", the newest row is {self.age_seconds:,.1f} s old"
-        return f"{self.rows_per_second:,.0f} rows/s, {self.waiting:,} {self.unit} waiting{age}"
+        published = self.freshness.get("published")
+        after = "" if published is None else ", published after {p50:,.1f} s (p99 {p99:,.1f} s)".format(**published)
+        return f"{self.rows_per_second:,.0f} rows/s, {self.waiting:,} {self.unit} waiting{age}{after}"
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,6 @@ class UpdateReport:
     published: list[Path] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
     memory: MemoryFigures | None = None
-    #: The GPU that it was trained on; None on a processor.
-    device: DeviceReport | None = None
     profile: ProfileReport | None = None
     #: Damaged files that were left out, where `data.on_damaged` is `skip`.
     skipped: list[SkippedFile] = field(default_factory=list)

@@ -15,10 +15,9 @@ from storage.errors import ConfigError
 from storage.features import Column
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
-from trainer.config import TrainConfig, load_config, parse_content, with_device, with_tracking
+from trainer.config import TrainConfig, load_config, parse_content, with_tracking
 from trainer.config_source import named_file
 from trainer.data import BatchMaker, BlockIndex, Data, DataRows, SkippedFile
-from trainer.devices import choose_device, described_device, running_on
 from trainer.embedding import RowMemory
 from trainer.ending import RunEnd
 from trainer.loop import TrainingLoop
@@ -27,7 +26,7 @@ from trainer.progress import Display
 from trainer.publication import lineage_of
 from trainer.publishing.target import check_repository
 from trainer.rank_limits import check_last_batch, check_ranks
-from trainer.ranks import Ranks, joined
+from trainer.ranks import Ranks, join_ranks
 from trainer.report import TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows, rows_to_learn, training_rows
@@ -48,7 +47,6 @@ def train(
     progress: bool = True,
     resume: bool = False,
     dram_bytes: int | None = None,
-    device: str | None = None,
     start_from: StartFrom | Path | str | None = None,
     track: str | None = None,
 ) -> TrainReport:
@@ -63,11 +61,10 @@ def train(
     `data` to use at most. output: a folder for checkpoints, report and configuration. resume: continues from the newest
     checkpoint in `output`, to the bit as if nothing had happened; config and data must be those of the first run
     (epochs may grow). dram_bytes: DRAM of the tables, instead of training.dram_bytes in the configuration; rows beyond
-    it lie on SSD. device: cpu, cuda, cuda:N or auto, instead of training.device. start_from: a run, or a published
-    version, whose rows and weights a new run begins with, as far as they fit; the report says which. track:
-    "tensorboard" or "mlflow", instead of `tracking` in the configuration. Ctrl-C writes a checkpoint, says how to
-    resume and raises KeyboardInterrupt. Raises ConfigError, InvalidInput; with start_from also NotFound and
-    CheckpointError.
+    it lie on SSD. start_from: a run, or a published version, whose rows and weights a new run begins
+    with, as far as they fit; the report says which. track: "tensorboard" or "mlflow", instead of `tracking` in the
+    configuration. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError,
+    InvalidInput; with start_from also NotFound and CheckpointError.
     """
     if isinstance(config, str | Path):
         with named_file(config):
@@ -81,17 +78,16 @@ def train(
                 progress=progress,
                 resume=resume,
                 dram_bytes=dram_bytes,
-                device=device,
                 start_from=start_from,
                 track=track,
             )
     if isinstance(config, Mapping):
         config = parse_content(config)
-    config = with_device(with_tracking(with_dram_bytes(config, dram_bytes), track), device)
+    config = with_tracking(with_dram_bytes(config, dram_bytes), track)
     output = local_path(output, "output")
     if repository is not None:
         repository = check_repository(repository)
-    with joined() as ranks:
+    with join_ranks() as ranks:
         check_ranks(config, ranks, start_from=start_from, repository=repository)
         training = _Training(config, output, repository, valid, ranks, progress=progress, resume=resume)
         return training.run(data, limit, start_from)
@@ -115,8 +111,6 @@ class _Training:
         self._repository = repository
         self._valid = valid
         self._ranks = ranks
-        self._device = choose_device(config.training.device, ranks.local_rank, ranks.local_size)
-        ranks.use(self._device)
         self._progress = progress and ranks.is_first
         saved = checkpoints(output)
         ranks.gather(None)  # no rank writes before all have looked
@@ -146,20 +140,18 @@ class _Training:
             opened = _open_rows(self._config, data, self._valid, limit, index)
         self._config, self._rows, self._valid_rows = opened
         config, rows = self._config, self._rows
-        training = config.training
         check_last_batch(config, ranks, rows.rows)
         skipped = skipped_of(rows, self._valid_rows)
+        # The caller's random numbers are not ours to change.
         with (
             CommitLog(output, keep_snapshots=config.publish.keep_states, ranks=ranks) as log,
-            running_on(self._device, config.training.precision),
+            torch.random.fork_rng(devices=[]),
             threads(config.training.threads, ranks.local_size),
             Display(visible=self._progress) as display,
         ):
             torch.manual_seed(config.training.seed)
             with row_memory(config, output) as memory:
                 loop = self._new_loop(log, display, memory, ranks)
-                if text := described_device(self._device, training.precision, compiled=training.compile):
-                    display.say(text)
                 state: TrainingState | None = None
                 if log.newest is not None:
                     _check_same_run(log.newest, config, rows)
@@ -212,7 +204,7 @@ class _Training:
         config, output = self._config, self._output
         with (
             CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
-            running_on(self._device, config.training.precision),
+            torch.random.fork_rng(devices=[]),
             Display(visible=self._progress) as display,
         ):
             whole = self._new_loop(log, display, None, Ranks())
@@ -224,8 +216,7 @@ class _Training:
     def _new_loop(self, log: CommitLog, display: Display, memory: RowMemory | None, ranks: Ranks) -> TrainingLoop:
         tables = build_tables(self._config, memory, ranks)
         model = build_model(self._config, tables)
-        rows, valid, device = self._rows, self._valid_rows, self._device
-        return TrainingLoop(self._config, model, tables, rows, valid, log, display, memory, ranks, device)
+        return TrainingLoop(self._config, model, tables, self._rows, self._valid_rows, log, display, memory, ranks)
 
     def _check_nothing_is_pending(self, commit: Commit) -> None:
         # Training on without writing the pending snapshot would lose its state: a server would later get another one

@@ -11,6 +11,7 @@ import torch
 
 from storage.features import Column
 from trainer.checkpoint import Position
+from trainer.event_times import TrainedTimes
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
 
@@ -57,12 +58,14 @@ class Snapshots:
             seconds=time.monotonic() - self._published_at,
         )
 
-    def prepare(self, kind: WantedKind, from_snapshot: str | None) -> tuple[str, ...]:
-        """Prepares the state as it is now, and returns the ids of its snapshots; a commit has them before `write`."""
+    def prepare(self, kind: WantedKind, from_snapshot: str | None, times: TrainedTimes) -> tuple[str, ...]:
+        """Prepares the state as it is now, and returns the ids of its snapshots; a commit has them before `write`.
+
+        times: those of the rows that it was trained on; they begin anew.
+        """
         assert self._publisher is not None
         with torch.random.fork_rng(devices=[]):
-            pending = self._publisher.prepare(kind, from_snapshot=from_snapshot)
-        return tuple(name for name in (pending.snapshot, pending.compaction) if name)
+            return self._publisher.prepare(kind, from_snapshot=from_snapshot, times=times).snapshots
 
     def write(self) -> Path:
         """Writes what is prepared, and returns the folder of the version or delta."""

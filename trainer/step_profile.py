@@ -15,6 +15,7 @@ from typing import TypeVar
 from torch import nn
 
 from trainer.models.base import FeatureEmbeddings
+from trainer.rank_times import RankReport
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -48,6 +49,8 @@ class ProfileReport:
     waited_seconds: float
     #: The stage that holds the others up: `read`, `features`, or the longest one of the step.
     bound_by: str
+    #: The steps of each rank; empty in one process.
+    ranks: tuple[RankReport, ...] = ()
 
     def short(self) -> str:
         """Returns the stage that holds the others up, and its share of the time."""
@@ -109,6 +112,10 @@ class StepProfile:
 
         return measured
 
+    def seconds(self, stage: str) -> float:
+        """Returns the seconds of a stage so far, or those in which the step waited for data (`wait`)."""
+        return self._seconds[stage]
+
     @property
     def lookup_seconds(self) -> float:
         """Seconds of lookups so far; the step takes them out of those of its dense part."""
@@ -140,15 +147,15 @@ def time_lookups(model: nn.Module, profile: StepProfile) -> None:
     """Counts the lookups of a model's features, while it trains, as work of the stage `lookup`."""
     for module in model.modules():
         if isinstance(module, FeatureEmbeddings):
-            # Not hooks, which torch.compile would trace.
-            object.__setattr__(module, "forward", _timed(module, module.forward, profile))
+            began: list[float] = []
 
+            def before(module: nn.Module, _: object, began: list[float] = began) -> None:
+                if module.training:
+                    began[:] = [time.perf_counter()]
 
-def _timed(module: nn.Module, forward: Callable[..., _Result], profile: StepProfile) -> Callable[..., _Result]:
-    def timed(*inputs: object) -> _Result:
-        if not module.training:
-            return forward(*inputs)
-        with profile.stage("lookup"):
-            return forward(*inputs)
+            def after(module: nn.Module, _: object, result: object, began: list[float] = began) -> None:
+                if module.training and began:
+                    profile.add("lookup", time.perf_counter() - began.pop())
 
-    return timed
+            module.register_forward_pre_hook(before)
+            module.register_forward_hook(after)

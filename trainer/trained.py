@@ -24,6 +24,7 @@ from trainer.config import TrainConfig, load_config, with_row_types
 from trainer.data import BatchMaker, Data, DataRows, Wanted
 from trainer.embedding import EmbeddingTable
 from trainer.evaluate import Evaluation, evaluate, predict_rows
+from trainer.event_times import TrainedTimes
 from trainer.models import RankingModel, build_model, build_tables
 from trainer.publication import delta_policy, lineage_of, publisher_of
 from trainer.publishing import WantedKind
@@ -104,9 +105,9 @@ class Trained:
                 config, self.model, self.sample, repository, policy, lineage_of(state), progress=progress
             )
             # What a crash left pending is dropped here if it was never written: the new snapshot has its changes.
-            pending = publisher.prepare(kind, from_snapshot=from_snapshot, version=version)
-            snapshots = tuple(name for name in (pending.snapshot, pending.compaction) if name)
-            state = state.published(publisher.lineage.to_json_value(), snapshots)
+            times = TrainedTimes.from_json_value(state.events)
+            pending = publisher.prepare(kind, from_snapshot=from_snapshot, version=version, times=times)
+            state = state.published(publisher.lineage.to_json_value(), pending.snapshots, times.to_json_value())
             self.checkpoint = log.save(state, self.tables).folder
             folder = publisher.write()
             self.checkpoint = log.save(state.published(publisher.lineage.to_json_value()), self.tables).folder

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from storage.errors import ConfigError, NotFound
 from storage.features import Column
 from storage.paths import local_path
 from trainer.checkpoint import CommitLog, UpdateState, load_checkpoint
-from trainer.config import PublishConfig, with_device, with_tracking
+from trainer.config import PublishConfig, with_tracking
 from trainer.data import Data, DataRows
-from trainer.devices import choose_device, described_device, device_report, running_on
 from trainer.embedding import RowMemory
 from trainer.embedding.memory import MemoryFigures
 from trainer.ending import table_reports
@@ -23,7 +24,7 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import delta_policy, publisher_of
 from trainer.publishing.target import check_repository
-from trainer.ranks import refuse_ranks
+from trainer.rank_place import refuse_ranks
 from trainer.report import Metrics, TableReport, UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows
@@ -94,7 +95,6 @@ class OpenPass:
             published=loop.published,
             tables=self.tables_after,
             memory=self.memory_after,
-            device=device_report(loop.device),
             profile=loop.profile(),
             metrics_before=update.metrics_before,
             metrics_after=self.metrics_after,
@@ -117,7 +117,6 @@ class UpdateRun:
         valid: Data | None,
         publish: PublishConfig | None,
         dram_bytes: int | None,
-        device: str | None,
         track: str | None,
         progress: bool,
     ) -> None:
@@ -125,8 +124,6 @@ class UpdateRun:
         self.output = local_path(output, "output")
         self.repository = check_repository(repository)
         config = with_tracking(with_dram_bytes(read_run(self.output)[0], dram_bytes), track)
-        config = with_device(config, device)
-        self._device = choose_device(config.training.device)
         self.config = config if publish is None else config.model_copy(update={"publish": publish})
         self.policy = delta_policy(self.config)
         self.index = block_index(self.output)
@@ -141,9 +138,10 @@ class UpdateRun:
     ) -> Iterator[OpenPass]:
         """Opens the run at the state where a pass over `rows` begins, for the block. follows: the name of a stream."""
         config = self.config
+        # The caller's random numbers are not ours to change.
         with (
             CommitLog(self.output, keep_snapshots=config.publish.keep_states) as log,
-            running_on(self._device, config.training.precision),
+            torch.random.fork_rng(devices=[]),
             threads(config.training.threads),
             Display(visible=self._progress) as display,
             row_memory(config, self.output) as memory,
@@ -155,9 +153,6 @@ class UpdateRun:
             )
             tables = build_tables(config, memory)
             model = build_model(config, tables)
-            loop = TrainingLoop(config, model, tables, rows, self.valid, log, display, memory, device=self._device)
-            training = config.training
-            if text := described_device(self._device, training.precision, compiled=training.compile):
-                display.say(text)
+            loop = TrainingLoop(config, model, tables, rows, self.valid, log, display, memory)
             loop.restore(load_checkpoint(start.commit.folder, model, tables, loop.dense_optimizer))
             yield OpenPass(self, loop, log, display, start, read_sample(self.output, config), memory)

@@ -16,6 +16,8 @@ from storage.paths import local_path
 # a share of the similarity that difflib computes; below it suggestions have nothing to do with the typed word
 _NEAR = 0.7
 _MOST_NEAR = 3
+# Where a context keeps the whole command line.
+_ARGUMENTS = "emberline.arguments"
 
 
 class LocalPath(click.Path):
@@ -78,6 +80,18 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
 
+def arguments_without(ctx: click.Context, *options: str) -> list[str]:
+    """Returns the command line that is run, without these options, which have a value each."""
+    kept: list[str] = []
+    arguments = iter(ctx.meta[_ARGUMENTS])
+    for each in arguments:
+        if each in options:
+            next(arguments, None)
+        elif each.partition("=")[0] not in options:
+            kept.append(each)
+    return kept
+
+
 class Group(click.Group):
     """A group of such commands, with the same checks for its own options."""
 
@@ -85,6 +99,7 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments. Raises click.UsageError."""
+        ctx.meta.setdefault(_ARGUMENTS, list(args))
         _check_options(self, ctx, args)
         return super().parse_args(ctx, args)
 

@@ -16,6 +16,7 @@ from emberline.cli.command import Group
 from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
 from storage.errors import EmberlineError
+from trainer.rank_place import is_first_rank, speaker
 
 # Maps a subcommand to its module (or module:name where it holds several) and one line for `emberline --help`. Nothing
 # of torch is imported to print help.
@@ -105,7 +106,7 @@ def command(debug: bool) -> None:
 
 def fail(message: str, code: int) -> NoReturn:
     """Ends the process with one line on standard error."""
-    click.echo(f"emberline: {message}", err=True)
+    click.echo(f"emberline: {speaker()}{message}", err=True)
     sys.exit(code)
 
 
@@ -128,6 +129,8 @@ def run_command(what: click.Command, arguments: list[str], name: str) -> None:
     except (KeyboardInterrupt, click.Abort) as stop:
         # click replaces a KeyboardInterrupt, which says what was saved, by an Abort without a text.
         text = str(stop) or str(stop.__cause__ or "")
+        if not is_first_rank():
+            sys.exit(130)  # the first one says it
         fail(text or "interrupted", 130)
     except BrokenPipeError:
         # The reader of our output went away (`emberline inspect ... | head`): not an error.

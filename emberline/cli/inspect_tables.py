@@ -104,9 +104,13 @@ def show_run(console: Console, path: Path, verify: bool, quiet: bool) -> None:
     """Prints what a training run holds, without reading its tables."""
     from rich.table import Table
 
+    from trainer.rank_times import saved_ranks
+
     with _bars(quiet) as bars:
         origin = _open(path, verify, bars)
     console.print(origin.title, markup=False)
+    for each in saved_ranks(path / "report.json"):
+        console.print(each.line(), markup=False, highlight=False)
     shown = Table(title="tables", title_justify="left")
     for name in ("name", "dim", "optimizer", "values", "admit_after", "rows at most"):
         shown.add_column(name, justify="left" if name in ("name", "optimizer") else "right")

@@ -10,12 +10,16 @@ import click
 
 from emberline.cli.command import Command, DataArgument, LocalPath, Repository
 from emberline.cli.data_options import DATA, VALID
+from emberline.cli.ranks import rank_options, run_ranks, starts_ranks
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
 from emberline.cli.sizes import SOME_BYTES
 from storage.errors import ChangedConfig, ConfigError
 
 if TYPE_CHECKING:
     from trainer import StartFrom, TrainReport
+
+# Options that the command for a new run has otherwise.
+_NOT_REPEATED = ("resume", "output", "start_from", "max_restarts")
 
 
 @click.command(
@@ -27,6 +31,7 @@ Examples:
       --valid build/movielens/valid.parquet --output build/run --repository build/models
   emberline train model.yaml --data clicks/ --valid 0.1 --output run
   emberline train model.yaml --data clicks/ --valid 0.1 --output run --resume
+  emberline train model.yaml --data clicks/ --valid 0.1 --output run --nproc 2
   emberline train wider.yaml --data clicks/ --valid 0.1 --output run-2 --from run --dry-run""",
 )
 @click.argument("config", type=LocalPath(exists=True, dir_okay=False))
@@ -73,17 +78,12 @@ Examples:
     "--output.",
 )
 @click.option(
-    "--device",
-    metavar="DEVICE",
-    help="Where the dense part is computed: cpu, cuda (a GPU), cuda:N, or auto (a GPU if there is one), instead of "
-    "training.device.",
-)
-@click.option(
     "--track",
     type=click.Choice(["tensorboard", "mlflow"]),
     help="Write losses, rates, metrics and table sizes while training, as `tracking` in the configuration does: to "
     "OUTPUT/tensorboard, or to MLflow (MLFLOW_TRACKING_URI, or OUTPUT/mlflow.db).",
 )
+@rank_options
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     config: Path,
@@ -99,8 +99,9 @@ def command(
     partial: bool,
     dry_run: bool,
     dram_bytes: int | None,
-    device: str | None,
     track: str | None,
+    nproc: int | None,
+    max_restarts: int,
     quiet: bool,
 ) -> None:
     """Train the model that CONFIG describes, and publish it if --repository is given.
@@ -113,7 +114,9 @@ def command(
     from trainer import plan_start, train
     from trainer.config import load_config, with_row_types
     from trainer.config_source import named_file
-    from trainer.ranks import is_first_rank
+    from trainer.rank_limits import check_ranks
+    from trainer.rank_place import is_first_rank
+    from trainer.ranks import Ranks
 
     settings = load_config(config)
     asked = asked_row_types(row_types, settings.publish.row_types)
@@ -122,6 +125,11 @@ def command(
         with named_file(config):
             click.echo(plan_start(settings, started).text())
         return
+    if starts_ranks(nproc):
+        assert nproc is not None
+        with named_file(config):
+            check_ranks(settings, Ranks(0, nproc), start_from=started, repository=repository, dram_bytes=dram_bytes)
+        run_ranks(nproc, max_restarts)
     try:
         with named_file(config):
             report = train(
@@ -134,7 +142,6 @@ def command(
                 progress=not quiet,
                 resume=resume,
                 dram_bytes=dram_bytes,
-                device=device,
                 start_from=started,
                 track=track,
             )
@@ -172,7 +179,7 @@ def _command_from(output: Path, context: click.Context) -> str:
     words = ["emberline", "train", str(context.params["config"])]
     for option in context.command.params:
         value = context.params[option.name or ""]
-        if not isinstance(option, click.Option) or option.name in ("resume", "output", "start_from"):
+        if not isinstance(option, click.Option) or option.name in _NOT_REPEATED:
             continue
         if option.is_flag:
             words += [option.opts[0]] if value else []
@@ -218,10 +225,10 @@ def _print(report: TrainReport, repository: Path | str | None) -> None:
         )
     if report.profile is not None:
         click.echo(f"stages: {report.profile.line()}")
+        for rank in report.profile.ranks:
+            click.echo(rank.line())
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
-    if report.device is not None:
-        click.echo(f"device: {report.device.line()}")
     if report.published is None:
         click.echo(f"publish with: emberline publish {report.output} --repository DIR")
     else:

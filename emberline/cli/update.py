@@ -64,18 +64,18 @@ Examples:
 @click.option(
     "--skip-lost", is_flag=True, help="Go on with --follow without rows that were removed before they were read."
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Show Prometheus metrics of --follow on this port; 0 takes a free one.",
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that --metrics-port listens on.")
 @click.option("--resume", is_flag=True, help="Go on with the update that was interrupted; begin one if there is none.")
 @click.option("--at", metavar="SNAPSHOT", help="Go back to this published snapshot (VERSION.SEQUENCE or id) first.")
 @click.option(
     "--dram-bytes",
     type=SOME_BYTES,
     help="Memory of all tables together, such as 8GiB (training.dram_bytes); rows beyond it lie on SSD, under RUN.",
-)
-@click.option(
-    "--device",
-    metavar="DEVICE",
-    help="Where the dense part is computed: cpu, cuda (a GPU), cuda:N, or auto (a GPU if there is one), instead of "
-    "training.device.",
 )
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
@@ -90,10 +90,11 @@ def command(
     until_idle: float | None,
     start: Literal["earliest", "latest"] | None,
     skip_lost: bool,
+    metrics_port: int | None,
+    metrics_host: str,
     resume: bool,
     at: str | None,
     dram_bytes: int | None,
-    device: str | None,
     quiet: bool,
 ) -> None:
     """Go on training the finished RUN over newer rows, and publish what changes.
@@ -113,7 +114,12 @@ def command(
         raise click.BadParameter(f"{every_seconds} is no number of seconds", param_hint="--every-seconds")
     if (follow is None) == (not data):
         raise click.UsageError("give newer rows, either as --data or as --follow")
-    for option, given in (("--until-idle", until_idle), ("--start", start), ("--skip-lost", skip_lost or None)):
+    for option, given in (
+        ("--until-idle", until_idle),
+        ("--start", start),
+        ("--skip-lost", skip_lost or None),
+        ("--metrics-port", metrics_port),
+    ):
         if given is not None and follow is None:
             raise click.UsageError(f"{option} is for --follow, which is not given")
     from storage.data.streams import Credentials
@@ -138,7 +144,6 @@ def command(
         "resume": resume,
         "from_snapshot": at,
         "dram_bytes": dram_bytes,
-        "device": device,
     }
     if follow is None:
         report = update(run, list(data), **options)
@@ -149,6 +154,8 @@ def command(
             until_idle=until_idle,
             start=start or "earliest",
             skip_lost=skip_lost,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
             credentials=Credentials(
                 os.environ.get("EMBERLINE_STREAM_USER"), os.environ.get("EMBERLINE_STREAM_PASSWORD")
             ),
@@ -164,6 +171,8 @@ def _print(report: UpdateReport, repository: Path | str) -> None:
     click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
     if report.followed is not None:
         click.echo(f"followed {report.followed.stream}: {report.followed.waiting:,} {report.followed.unit} waiting")
+        for stage, found in report.followed.freshness.items():
+            click.echo(f"events {stage} after {found['p50']:.1f} s (p50), {found['p99']:.1f} s (p99)")
     if report.metrics_after:
         change = change_text(report.metrics_before, report.metrics_after)
         click.echo(f"validation: {change} on {report.valid_rows:,} rows")
@@ -173,7 +182,5 @@ def _print(report: UpdateReport, repository: Path | str) -> None:
         click.echo(f"left out as damaged: {file.reason}")
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
-    if report.device is not None:
-        click.echo(f"device: {report.device.line()}")
     for folder in report.published:
         click.echo(f"published {shown(repository, folder)}")

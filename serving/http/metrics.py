@@ -11,7 +11,7 @@ from serving.engine.model import LoadedModel
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
 from serving.http.fleet_metrics import fleets
-from serving.http.prometheus import Labels, encode, family, label_value
+from serving.http.prometheus import Labels, encode, event_ages, family, label_value
 from serving.http.server_metrics import disk, readiness, starts
 from serving.http.triton_metrics import MachineGauges, triton_metrics
 from serving.pipeline.snapshot import Snapshot
@@ -138,6 +138,8 @@ _OF_UPDATES: _Rows[UpdateCounters] = [
 ]
 
 
+_FRESHNESS = "From an event until the first snapshot that was trained on it was served"
+
 #: Returns, for each transport that is served natively, the requests answered and what went to the Python path.
 NativeCounts = Callable[[], dict[str, tuple[int, int]]]
 
@@ -261,6 +263,10 @@ def _updates(repository: ModelRepository) -> Iterator[Metric]:
         except (NotFound, Unsupported):  # removed since the names were read; or a model that has no updates
             continue
     yield from _each(_OF_UPDATES, known)
+    newest = ((of, counters.newest_event_unix_ms / 1000) for counters, of in known if counters.newest_event_unix_ms)
+    meaning = "Time of the newest event that the served snapshot was trained on"
+    yield _family("newest_event_unix_seconds", meaning, newest)
+    yield event_ages("emberline_freshness_seconds", _FRESHNESS, ((counters.event_ages, of) for counters, of in known))
     budgets = ((of, counters.dram_bytes) for counters, of in known if counters.dram_bytes is not None)
     yield _family("dram_budget_bytes", "What the rows may take in DRAM; not there without a budget", budgets)
     refused = (

@@ -6,10 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import Metric
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
+
+from storage.checkpoint.event_times import EventAges
 
 Labels = dict[str, str]
 
@@ -26,6 +29,15 @@ def family(name: str, kind: str, meaning: str, samples: Iterable[tuple[Labels, f
     """Builds a metric with its samples. meaning: a sentence without its full stop."""
     metric = Metric(name.removesuffix("_total") if kind == "counter" else name, f"{meaning}.", kind)
     metric.samples = [Sample(name, labels, value) for labels, value in samples]
+    return metric
+
+
+def event_ages(name: str, meaning: str, known: Iterable[tuple[EventAges, Labels]]) -> Metric:
+    """Builds a histogram of ages in seconds, in whole events. Their labels have the same names."""
+    several = list(known)
+    metric = HistogramMetricFamily(name, f"{meaning}.", labels=list(several[0][1]) if several else ())
+    for ages, of in several:
+        metric.add_metric(list(of.values()), ages.buckets(), ages.sum_s)
     return metric
 
 

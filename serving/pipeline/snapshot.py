@@ -23,6 +23,7 @@ from storage.errors import DeadlineExceeded, InvalidInput, Overloaded, Unavailab
 
 if TYPE_CHECKING:
     from storage.checkpoint import DenseGraph, PublishedVersion
+    from storage.checkpoint.event_times import EventTimes
 
 MAX_WAITING = 256
 # Number of refusals that are remembered; beyond it the oldest is forgotten, and a request for that snapshot waits until
@@ -51,6 +52,10 @@ class Snapshot:
     published_unix_ms: int
     #: The folder that it was published in.
     origin: Path
+    #: The times of the rows that it was trained on since an earlier snapshot, if they are known.
+    events: EventTimes | None = None
+    #: The id of that snapshot; "" where it is not known.
+    events_since: str = ""
 
     @classmethod
     def of_version(cls, published: PublishedVersion, graph: DenseGraph, mask: int = 0) -> Snapshot:
@@ -59,7 +64,8 @@ class Snapshot:
         mask: the overlay that holds its rows, where they are staged as one.
         """
         manifest = published.manifest
-        return cls(manifest.snapshot, manifest.version, 0, mask, graph, manifest.published_unix_ms, published.path)
+        published_ms, events = manifest.published_unix_ms, manifest.events
+        return cls(manifest.snapshot, manifest.version, 0, mask, graph, published_ms, published.path, events)
 
     @property
     def name(self) -> str:

@@ -117,6 +117,8 @@ def delta_entry(
         loaded.graph.with_weights(delta.weights()),
         manifest.created_unix_ms,
         origin,
+        manifest.events,
+        manifest.events_since,
     )
     stats = mount.store.overlay_stats()[overlay]
     rows = sum(table.rows for table in manifest.tables)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from serving.pipeline.snapshot import Snapshot
+from storage.checkpoint.event_times import EventAges
+
 
 @dataclass
 class UpdateCounters:
@@ -28,7 +31,31 @@ class UpdateCounters:
     #: True if a store is damaged, and another is filled to take its place.
     store_rebuilding: bool = False
     held: int = 0
+    #: How old events were when the first snapshot that was trained on them was served.
+    event_ages: EventAges = field(default_factory=EventAges)
+    #: Time of the newest event in the served snapshot, milliseconds since 1970; 0 while none is known.
+    newest_event_unix_ms: int = 0
     #: What is waited for; None for nothing.
     waiting: str | None = None
     #: The DRAM budget; None without one.
     dram_bytes: int | None = None
+    # The served snapshot whose events were counted last, and when the newest of them all was published.
+    _counted: str = ""
+    _counted_unix_ms: int = 0
+
+    def count_events(self, served: Snapshot, now_ms: float) -> None:
+        """Counts the events of a snapshot that is served from now on, each once.
+
+        What is served first after a start is not counted, and neither is what was served before. Where snapshots were
+        passed over, the events count that are newer than those that were served.
+        """
+        events, newest = served.events, self.newest_event_unix_ms
+        if served.id == self._counted:
+            return
+        if events is not None:
+            if self._counted and served.published_unix_ms > self._counted_unix_ms:
+                after_ms = -1 if served.events_since == self._counted else newest
+                self.event_ages = self.event_ages.with_events(events, now_ms, after_ms)
+            self.newest_event_unix_ms = events.newest_unix_ms
+        self._counted = served.id
+        self._counted_unix_ms = max(served.published_unix_ms, self._counted_unix_ms)

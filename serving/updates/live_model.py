@@ -380,6 +380,8 @@ class LiveModel:
             by_version.setdefault(canary[1].loaded.model.version, canary[1].loaded.model)
         self.routes = Routes(served_model, by_version, canary_route)
         self.on_routes(self.name, self.routes)
+        if self.default is not None:
+            self.counters.count_events(self.default.view.current.snapshot, time.time() * 1000.0)
         for mount, loaded in standing_by:
             # It stays for a rollback; requests that wait there for a newer snapshot are answered by the served version.
             successor, newest = mount.view.current.loaded.model, _newest(mount, loaded)

@@ -210,7 +210,12 @@ def _snapshot(
         return replace(Snapshot.of_version(version, graph, mask), origin=Path(saved.origin))
     own = graph.with_weights(delta.weights())
     origin = Path(saved.origin)
-    return Snapshot(saved.id, saved.version, saved.sequence, mask, own, saved.published_unix_ms, origin)
+    found = delta.manifest
+    return Snapshot(
+        *(saved.id, saved.version, saved.sequence, mask, own, saved.published_unix_ms, origin),
+        events=found.events,
+        events_since=found.events_since,
+    )
 
 
 def _judge(model: LiveModel, config: ModelConfig, entry: StagedSnapshot, versions: _Versions) -> None:

@@ -5,10 +5,11 @@ Its JSON schema is docs/delta-manifest.schema.json.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from storage.checkpoint.event_times import EventTimes
 from storage.checkpoint.manifest import (
     GOLDEN,
     MAX_DESCENT,
@@ -68,7 +69,15 @@ class DeltaManifest(SignedManifest):
     tables: tuple[DeltaTableEntry, ...]
     dense_fingerprint: Fingerprint
     golden: GoldenEntry
+    events: EventTimes | None = Field(
+        default=None, description="times of the rows trained on after `from_sequence`; without it, none is known"
+    )
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Without a column of times, a delta is written as before there were any.
+        return {key: value for key, value in handler(self).items() if key != "events" or value is not None}
 
     @model_validator(mode="after")
     def _consistent(self) -> DeltaManifest:
@@ -85,6 +94,11 @@ class DeltaManifest(SignedManifest):
         if self.from_sequence >= self.sequence:
             raise ValueError(f"from_sequence: {self.from_sequence} is not before the sequence {self.sequence}")
         return self
+
+    @property
+    def events_since(self) -> str:
+        """The snapshot whose events are not in `events`, and all later ones are."""
+        return self.base if self.cumulative else self.parent
 
     @property
     def cumulative(self) -> bool:

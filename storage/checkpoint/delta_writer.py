@@ -14,6 +14,7 @@ import numpy as np
 
 from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry
 from storage.checkpoint.deltas import DELTAS, sequence_name
+from storage.checkpoint.event_times import EventTimes
 from storage.checkpoint.fingerprint import agreed_fingerprint, table_fingerprint, weights_fingerprint
 from storage.checkpoint.finite import LEARNED, weight_fault
 from storage.checkpoint.folder import check_size, read_manifest
@@ -83,6 +84,7 @@ def write_delta(
     fingerprints: Mapping[str, int] | None = None,
     dense_fingerprint: int | None = None,
     metadata: Mapping[str, Any] | None = None,
+    events: EventTimes | None = None,
     created_unix_ms: int | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> Path:
@@ -93,7 +95,8 @@ def write_delta(
     after from_sequence, up to `sequence`. weights: exactly those of the version, by their names in its
     dense.safetensors; weight_dtypes: safetensors names where numpy's type does not say it. outputs: the graph's.
     fingerprints: by table, computed by the trainer from its own tables, and dense_fingerprint from its own module:
-    arrays given here that do not have them are refused; None computes them from the arrays. With created_unix_ms given
+    arrays given here that do not have them are refused; None computes them from the arrays. events: the times of the
+    rows that it was trained on. With created_unix_ms given
     the same parts make the same bytes. Raises CheckpointError when the sequence is taken or the parts do not fit the
     version, LineageError when `base` is not the version's snapshot, ParityError for another fingerprint than the
     trainer's. Nothing is left behind then.
@@ -153,6 +156,7 @@ def write_delta(
             tables=tuple(entries),
             dense_fingerprint=agreed_fingerprint("dense weights", weights_fingerprint(weights), dense_fingerprint),
             golden=golden.entry(),
+            events=events,
             metadata=dict(metadata or {}),
         )
         write_bytes(folder / MANIFEST, manifest.to_bytes())

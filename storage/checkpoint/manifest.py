@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from storage.checkpoint.event_times import EventTimes
 from storage.checkpoint.signed import (
     FINGERPRINT_PATTERN,
     MANIFEST,
@@ -214,7 +215,15 @@ class Manifest(SignedManifest):
         default="", description="of dense.safetensors' weights; empty in older versions"
     )
     golden: GoldenEntry
+    events: EventTimes | None = Field(
+        default=None, description="times of the rows trained on since the version before; without it, none is known"
+    )
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Without a column of times, a version is written as before there were any.
+        return {key: value for key, value in handler(self).items() if key != "events" or value is not None}
 
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage.checkpoint import manifest as layout
 from storage.checkpoint.archive import pack_graph
+from storage.checkpoint.event_times import EventTimes
 from storage.checkpoint.fingerprint import agreed_fingerprint, rows_fingerprint, weights_fingerprint
 from storage.checkpoint.folder import check_size
 from storage.checkpoint.golden import Golden, write_golden
@@ -55,6 +56,7 @@ def write_version(
     dense_fingerprint: int | None = None,
     max_batch_size: int = 1024,
     metadata: Mapping[str, Any] | None = None,
+    events: EventTimes | None = None,
     parent: str | None = None,
     equals: str | None = None,
     descends_from: Sequence[str] = (),
@@ -66,7 +68,7 @@ def write_version(
 
     version: its number; None takes the next free one, also while others publish. graph_inputs and graph_outputs: in
     the order of the program's own inputs and outputs. fingerprints, dense_fingerprint: as for `write_delta`. metadata:
-    JSON values, shown by inspection.
+    JSON values, shown by inspection. events: the times of the rows that it was trained on.
     Raises CheckpointError when the number is taken, ConfigError when the parts do not fit together, UnsafeArtifact
     when the graph uses what the loader would refuse, ParityError for another fingerprint than the trainer's. Nothing
     is left behind then.
@@ -130,6 +132,7 @@ def write_version(
                 "dense weights", weights_fingerprint(packed.weights), dense_fingerprint
             ),
             golden=golden.entry(),
+            events=events,
             metadata=dict(metadata or {}),
         )
         _load_once(folder, manifest)

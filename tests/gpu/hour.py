@@ -85,6 +85,7 @@ def run(series: Series, options: argparse.Namespace, out: Path) -> None:
         options.rehearse,
         options.host_gib,
         tuple((name, what) for name, what in plants if name != "missing"),
+        options.quick,
     )
     for step in PARTS[options.part](given):
         if not options.steps or step.name in options.steps:
@@ -133,6 +134,7 @@ def parse() -> argparse.Namespace:
     add("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "build" / "gpu"), help="where results go")
     add("--host-gib", type=float, help="memory of the host for tables (default: what the kernel calls available)")
     add("--steps", nargs="*", default=[], metavar="NAME", help="only these")
+    add("--quick", action="store_true", help="rough figures, for a machine that is lent for minutes")
     add("--rehearse", action="store_true", help="without a GPU: the simulated one, toy sizes")
     add(
         "--plant", action="append", default=[], metavar="STEP=FAILURE", help="a failure in a rehearsal; missing=PACKAGE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from native import CARRIED, HOST_KERNELS, KERNELS, native_digest
+from native import CARRIED, HOST_KERNELS, KERNELS, LIBRARIES, native_digest
 from wheels import ROOT
 
 _BUILD_S = 900.0
@@ -60,6 +61,10 @@ def native(python: str, folder: Path) -> str:
     if done.returncode != 0:
         return f"not made: {(done.stderr.strip() or 'no message').splitlines()[-1]}"
     (wheel,) = set(folder.glob("*.whl")) - before
+    unpacked = Path(os.environ.get("EMBERLINE_NGHTTP2", ""), "lib")
+    for library in unpacked.glob("*/libnghttp2.so.[0-9][0-9]"):  # the module looks for it beside itself, too
+        (folder / LIBRARIES).mkdir(exist_ok=True)
+        shutil.copyfile(library, folder / LIBRARIES / library.name)
     text = json.dumps({"wheel": wheel.name, "native": native_digest()})
     (folder / CARRIED).write_text(text + "\n", encoding="utf-8")
     return f"{wheel.name}, {wheel.stat().st_size / 2**20:.1f} MiB"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -16,16 +17,26 @@ from wheels import ROOT
 
 CARRIED = "carried.json"
 KERNELS, HOST_KERNELS = "kernels", "host_kernels"
-NATIVE = ("storage._table", "storage._features", "storage._pages", "benchmarks._limits")
+LIBRARIES = "libraries"
+NATIVE = (
+    "storage._table",
+    "storage._features",
+    "storage._pages",
+    "storage._dense",
+    "serving._front",
+    "benchmarks._limits",
+)
 
 
 def native_digest() -> str:
     """Returns a digest of all files that the native modules are built from."""
-    names = [ROOT / "CMakeLists.txt", ROOT / "pyproject.toml"]
+    names = [ROOT / "CMakeLists.txt"]
     suffixes = {".cpp", ".h", ".cuh", ".txt"}
-    for folder in ("storage/native", "benchmarks/native", "cuda"):
+    for folder in ("storage/native", "serving/native", "benchmarks/native", "cuda"):
         names += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
-    digest = hashlib.sha256()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    built_by = {"build-system": project["build-system"], "scikit-build": project["tool"]["scikit-build"]}
+    digest = hashlib.sha256(json.dumps(built_by, sort_keys=True).encode())
     for name in sorted(names):
         digest.update(name.relative_to(ROOT).as_posix().encode() + b"\0" + name.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -48,15 +59,22 @@ def place_native(folder: Path, site: Path, tag: str) -> str:
         return f"{wheel.name} was built from other sources"
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if name.startswith(("storage/_", "benchmarks/_")) and name.endswith(".so"):
-                target = ROOT / name
-                target.unlink(missing_ok=True)  # a process may have the old one open
-                target.write_bytes(archive.read(name))
+            if name.endswith(".so"):
+                _replace(ROOT / name, archive.read(name))
             elif ".dist-info/" in name:
                 (site / name).parent.mkdir(parents=True, exist_ok=True)
                 (site / name).write_bytes(archive.read(name))
+    for library in (folder / LIBRARIES).glob("*"):
+        _replace(ROOT / "serving" / library.name, library.read_bytes())
     (site / "emberline-here.pth").write_text(f"{ROOT}\n", encoding="utf-8")
     return ""
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Writes a new file: a process may have the old one open."""
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
 
 
 def place_kernels(folder: Path) -> tuple[int, int]:

@@ -23,7 +23,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 WHEELS = ROOT / "build" / "gpu-wheels"
 # Byte limits of the wheels, and of the wheels with the repository.
 MOST_BYTES, MOST_IN_ALL = 50 << 20, 64 << 20
-_NOT_CARRIED = "# not carried"
+_NOT_CARRIED, _NOT_NEEDED = "# not carried", "# not needed"
 # Platforms of the oldest C libraries that wheels are made for; later ones run them too.
 _PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 35)]
 _PLATFORMS += ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64"]
@@ -32,12 +32,18 @@ _DOWNLOAD_S = 600.0
 
 def requirements() -> dict[str, bool]:
     """Returns the names, and whether each is carried."""
-    found: dict[str, bool] = {}
-    for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines():
-        name = line.partition("#")[0].strip()
-        if name:
-            found[name] = _NOT_CARRIED not in line
-    return found
+    return {name: _NOT_CARRIED not in line for name, line in _listed().items() if _NOT_NEEDED not in line}
+
+
+def left_out() -> set[str]:
+    """Returns the names that a server needs elsewhere and nothing on such a machine does."""
+    return {name for name, line in _listed().items() if _NOT_NEEDED in line}
+
+
+def _listed() -> dict[str, str]:
+    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    named = ((line.partition("#")[0].strip(), line) for line in lines)
+    return {name: line for name, line in named if name}
 
 
 def plain(name: str) -> str:

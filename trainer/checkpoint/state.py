@@ -85,18 +85,23 @@ class TrainingState:
     stopped: bool = False
     #: The position behind the last row that was trained on, of each stream that was followed, by its name.
     streams: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: The scale of the loss (trainer.loss_scale); empty unless the precision is fp16.
-    loss_scale: dict[str, float] = field(default_factory=dict)
+    #: The times of the rows since the last snapshot and since the last version (trainer.event_times).
+    events: dict[str, Any] = field(default_factory=dict)
 
-    def published(self, publishing: dict[str, Any], snapshots: tuple[str, ...] = ()) -> TrainingState:
+    def published(
+        self, publishing: dict[str, Any], snapshots: tuple[str, ...] = (), events: dict[str, Any] | None = None
+    ) -> TrainingState:
         """Returns the same training state after `snapshots` were published from it; none: only what was pending is
-        written.
+        written. events: what they leave of the times of rows.
         """
         position, update = self.position, self.update
+        events = self.events if events is None else events
         if snapshots:
             position = replace(position, published_step=position.step, published_rows=position.rows)
             update = update and replace(update, rebase="")
-        return replace(self, position=position, update=update, publishing=publishing, snapshots=snapshots)
+        return replace(
+            self, position=position, update=update, publishing=publishing, snapshots=snapshots, events=events
+        )
 
     def to_json_value(self) -> dict[str, Any]:
         """The state as JSON values."""

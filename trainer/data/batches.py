@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
 from storage.features.arrow_rows import ArrowEngine, TableColumns
 from trainer.data.cuts import ColumnsOfRows, cut_inputs
 from trainer.data.targets import read_groups, read_labels, read_weights
-from trainer.data.times import newest_seconds
-from trainer.devices import Sent
+from trainer.data.times import newest_seconds, unix_ms
 from trainer.task_config import Targets
 
 #: Rows whose features are made in one call.
@@ -37,8 +37,8 @@ class Batch:
     weights: Tensor | None = None
     #: The columns that make groups, as pyarrow ChunkedArrays (B,).
     groups: Mapping[str, Any] = field(default_factory=dict)
-    #: What is on its way to the device that trains on it; None on a processor.
-    sent: Sent | None = None
+    #: The times of the rows, (B,) int64, in milliseconds since 1970, -1 where unknown; None without a time column.
+    times_ms: np.ndarray[Any, Any] | None = None
 
 
 class BatchMaker:
@@ -71,6 +71,7 @@ class BatchMaker:
         made, columns = self._engine.run(table), TableColumns(table, self._spec.inputs)
         labels, weights = read_labels(table, self.targets), read_weights(table, self.targets)
         groups = read_groups(table, self.targets)
+        times = unix_ms(table.column(self._time_column)) if self._has_times(table) else None
         found: list[Batch] = []
         for number, inputs in enumerate(cut_inputs(made, rows)):
             first, last = number * rows, min(made.batch, (number + 1) * rows)
@@ -83,12 +84,16 @@ class BatchMaker:
                     self._seconds(table, first, last),
                     None if weights is None else weights[first:last],
                     {name: values.slice(first, last - first) for name, values in groups.items()},
+                    None if times is None else times[first:last],
                 )
             )
         return found
 
+    def _has_times(self, table: Any) -> bool:
+        return self._time_column is not None and self._time_column in table.column_names
+
     def _seconds(self, table: Any, first: int, last: int) -> float | None:
-        if self._time_column is None or self._time_column not in table.column_names:
+        if not self._has_times(table):
             return None
         return newest_seconds(table.column(self._time_column).slice(first, last - first))
 

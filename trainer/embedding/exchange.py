@@ -69,7 +69,7 @@ class RowExchange:
         """
         asked, parts, counts = self._sorted(wanted)
         ranks, tables = self._ranks, len(self._tables)
-        told = ranks.exchange([[row] for row in counts], [8 * tables] * ranks.size, "counts")
+        told = ranks.exchange([[row] for row in counts], [8 * tables] * ranks.size, "ids")
         given_counts = np.stack([each.view(np.int64) for each in told])
         numbers = given_counts.sum(axis=1)
         messages = ranks.exchange(parts, [int(8 * n + 4 * (n + n % 2)) for n in numbers], "ids")
@@ -123,14 +123,14 @@ class RowExchange:
             parts.append([all_ids[first:last], often[first:last], np.zeros((last - first) % 2, np.uint32)])
         return asked, parts, counts.reshape(ranks, tables)
 
-    def _back(self, route: Route, values: Sequence[NDArray[Any]], what: str, widths: Sequence[int]) -> list[Any]:
+    def _back(self, route: Route, values: Sequence[NDArray[Any]], kind: str, widths: Sequence[int]) -> list[Any]:
         """Sends values of rows (N, W) to the ranks that asked for them; returns those that were asked for (U, W)."""
         ranks = self._ranks
         dtype = values[0].dtype
         ends = np.cumsum(np.vstack([np.zeros_like(route.given_counts[:1]), route.given_counts]), axis=0)
         parts = [[each[ends[r, t] : ends[r + 1, t]] for t, each in enumerate(values)] for r in range(ranks.size)]
         sizes = [dtype.itemsize * sum(len(p) * w for p, w in zip(of, widths, strict=True)) for of in route.asked]
-        messages = ranks.exchange(parts, sizes, what)
+        messages = ranks.exchange(parts, sizes, kind)
         made = [
             np.empty((sum(len(of[t]) for of in route.asked), *each.shape[1:]), dtype) for t, each in enumerate(values)
         ]

@@ -1,7 +1,5 @@
 """Embedding layers as ordinary torch modules. `train()` and `eval()` decide whether a lookup may change the table.
 
-Tables are in host memory, and ids are given there. `to(device)` decides where the results of a layer are.
-
 B bags, N ids, D dim, L length of a padded sequence.
 """
 
@@ -29,8 +27,6 @@ class EmbeddingBag(nn.Module):
     layer; None: those of the table. Several layers may share a table.
     """
 
-    place: Tensor
-
     def __init__(
         self,
         table: EmbeddingTable,
@@ -45,8 +41,6 @@ class EmbeddingBag(nn.Module):
         self.mode = mode
         self.absent = absent
         self._lookups = Lookups([self.lookup()])
-        # `to(device)` moves it with the module, which says where results are wanted.
-        self.register_buffer("place", torch.empty(0), persistent=False)
 
     def lookup(self) -> LayerLookup:
         """Returns how it looks up its table."""
@@ -65,8 +59,7 @@ class EmbeddingBag(nn.Module):
         return LayerIds(ids, bags)
 
     def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
-        ids = self.checked(values, offsets, weights)
-        return self._lookups([ids], train=self.training, device=self.place.device)[0]
+        return self._lookups([self.checked(values, offsets, weights)], train=self.training)[0]
 
     def extra_repr(self) -> str:
         return f"{self.table.name!r}, dim={self.table.dim}, mode={self.mode!r}"
@@ -80,8 +73,6 @@ class Embedding(nn.Module):
     a row reads as its absent row. absent: as for EmbeddingBag.
     """
 
-    place: Tensor
-
     def __init__(self, table: EmbeddingTable, length: int, *, absent: AbsentRows | None = None) -> None:
         super().__init__()
         if not 1 <= length <= MAX_LENGTH:
@@ -92,8 +83,6 @@ class Embedding(nn.Module):
         self.length = length
         self.absent = absent
         self._lookups = Lookups([self.lookup()])
-        # `to(device)` moves it with the module, which says where results are wanted.
-        self.register_buffer("place", torch.empty(0), persistent=False)
 
     def lookup(self) -> LayerLookup:
         """Returns how it looks up its table."""
@@ -106,11 +95,11 @@ class Embedding(nn.Module):
 
     def lengths(self, ids: LayerIds) -> Tensor:
         """Returns how many ids are used of each bag, (B,) int64."""
-        return torch.from_numpy(np.minimum(np.diff(ids.offsets), self.length)).to(self.place.device, non_blocking=True)
+        return torch.from_numpy(np.minimum(np.diff(ids.offsets), self.length))
 
     def forward(self, values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         ids = self.checked(values, offsets)
-        _, rows = self._lookups([ids], train=self.training, device=self.place.device)
+        _, rows = self._lookups([ids], train=self.training)
         return rows[0], self.lengths(ids)
 
     def extra_repr(self) -> str:
@@ -125,7 +114,7 @@ def _checked_weights(weights: Tensor | None, count: int, table: str) -> np.ndarr
             f"weights: expected float32 [{count}], one for each id, got {weights.dtype} {list(weights.shape)}",
             field="weights",
         )
-    each = _on_host(weights.detach()).numpy()
+    each = weights.detach().contiguous().numpy()
     if not np.isfinite(each).all():
         raise InvalidInput("weights: hold NaN or infinity", field="weights")
     return each
@@ -137,14 +126,10 @@ def _checked(values: Tensor, offsets: Tensor) -> tuple[Ids, Ids]:
             raise InvalidInput(
                 f"{name}: expected int64 of one dimension, got {tensor.dtype} {list(tensor.shape)}", field=name
             )
-    ids, bags = _on_host(values).numpy(), _on_host(offsets).numpy()
+    ids, bags = values.contiguous().numpy(), offsets.contiguous().numpy()
     if len(bags) == 0 or bags[0] != 0 or bags[-1] != len(ids):
         raise InvalidInput(
             f"offsets: expected one more than there are bags, from 0 to {len(ids)}, the number of values",
             field="offsets",
         )
     return ids, bags
-
-
-def _on_host(tensor: Tensor) -> Tensor:
-    return (tensor if tensor.device.type == "cpu" else tensor.cpu()).contiguous()

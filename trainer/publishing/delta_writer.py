@@ -12,6 +12,7 @@ from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.checkpoint.fingerprint import weights_fingerprint
 from storage.errors import CheckpointError
 from storage.features import Column
+from trainer.event_times import event_times
 from trainer.progress import Display
 from trainer.publishing.delta_content import changed_tables, changes_fingerprints, live_weights, weight_arrays
 from trainer.publishing.delta_golden import delta_requests
@@ -90,6 +91,7 @@ class DeltaWriter:
             fingerprints=changes_fingerprints(tables, pending.since, row_types),
             dense_fingerprint=weights_fingerprint(live_weights(prepared.half, self.graph)),
             created_unix_ms=pending.created_unix_ms,
+            events=event_times(pending.events),
             metadata={
                 **metadata,
                 **rounding_metadata(changed),

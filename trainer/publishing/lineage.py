@@ -63,6 +63,14 @@ class Pending:
     compaction: str = ""
     #: Time at which it was drawn; written again, it gets the same time.
     created_unix_ms: int = 0
+    #: The times of the rows that it was trained on, as JSON values; and those of the version behind it.
+    events: dict[str, Any] | None = None
+    compaction_events: dict[str, Any] | None = None
+
+    @property
+    def snapshots(self) -> tuple[str, ...]:
+        """Ids of what is written: of the snapshot, and of a version behind it."""
+        return tuple(name for name in (self.snapshot, self.compaction) if name)
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,27 @@ from pathlib import Path
 
 from storage.checkpoint import PublishedDelta, PublishedVersion, next_sequence
 from trainer.embedding import EmbeddingTable
+from trainer.event_times import TrainedTimes, as_json
 from trainer.publishing.lineage import Lineage, Pending, Published
 from trainer.publishing.policy import Due
 from trainer.publishing.repository import find_delta, find_version, row_bytes
 
 
 def drawn(
-    due: Due, lineage: Lineage, model_dir: Path, stamps: Mapping[str, int], version: int | None = None
+    due: Due,
+    lineage: Lineage,
+    model_dir: Path,
+    stamps: Mapping[str, int],
+    version: int | None = None,
+    times: TrainedTimes | None = None,
 ) -> Pending:
     """Draws a new snapshot at the end of the lineage.
 
-    stamps: the last stamps whose changes it holds. version: its number, if given.
+    stamps: the last stamps whose changes it holds. version: its number, if given. times: those of the rows that it was
+    trained on.
     """
-    parent = lineage.newest
+    parent, times = lineage.newest, times or TrainedTimes()
+    covers_version = due in ("version", "cumulative")
     pending = Pending(
         kind="delta" if due == "compaction" else due,
         snapshot=secrets.token_hex(16),
@@ -31,6 +39,7 @@ def drawn(
         parent="" if parent is None else parent.snapshot,
         stamps=stamps,
         created_unix_ms=time.time_ns() // 1_000_000,
+        events=as_json(times.since_version() if covers_version else times.since_snapshot()),
     )
     if due == "version" or parent is None:
         return pending
@@ -46,6 +55,7 @@ def drawn(
         from_sequence=0 if whole else parent.sequence,
         applies_to=tuple(entry.snapshot for entry in inside) if whole else (parent.snapshot,),
         compaction=secrets.token_hex(16) if due == "compaction" else "",
+        compaction_events=as_json(times.since_version()) if due == "compaction" else None,
     )
 
 

@@ -25,6 +25,7 @@ from storage.errors import CheckpointError, ConfigError, InvalidInput, NotFound,
 from storage.features import Column, FeatureSpec
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
+from trainer.event_times import TrainedTimes, event_times
 from trainer.progress import Display
 from trainer.publishing.delta_content import is_unchanged, live_weights
 from trainer.publishing.delta_golden import POOL_ROWS
@@ -124,11 +125,13 @@ class Publisher:
         *,
         from_snapshot: str | None = None,
         version: int | None = None,
+        times: TrainedTimes | None = None,
     ) -> Pending:
         """Erases expired rows, closes the changes so far and draws the next snapshot, which becomes `lineage.pending`.
 
         from_snapshot: the snapshot, by id or VERSION.SEQUENCE, that the new one continues; default: the newest.
-        version: the number of a version; default: the next free one. What was pending and never written is dropped: its
+        version: the number of a version; default: the next free one. times: those of the rows that were trained on, of
+        which the manifest has a summary; they begin anew. What was pending and never written is dropped: its
         changes are in the new snapshot. Raises NotFound for an unknown snapshot, Unsupported for a delta of
         nn.Embedding layers, CheckpointError when nothing can be written to the repository: then nothing is pending
         either.
@@ -153,9 +156,11 @@ class Publisher:
             oldest = lineage.published[0].stamps
             for name, table in tables.items():
                 table.forget_removed(oldest.get(name, 0))
-        pending = drawn(due, lineage, self._model_dir, stamps, version)
+        pending = drawn(due, lineage, self._model_dir, stamps, version, times)
         last = max(lineage.last_sequence, pending.sequence)
         self._lineage = replace(lineage, last_sequence=last, pending=pending)
+        if times is not None:
+            times.published(version=due in ("version", "compaction"))
         self._written, self._fresh = (), True
         return pending
 
@@ -365,6 +370,7 @@ class Publisher:
                 equals=equals,
                 descends_from=lineage.line()[::-1],
                 created_unix_ms=pending.created_unix_ms,
+                events=event_times(pending.compaction_events if pending.compaction else pending.events),
             )
             version = find_version(self._model_dir, snapshot)
             if version is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 from trainer.config import TrainConfig
 from trainer.config_paths import shown_leaves
 from trainer.embedding import EmbeddingTable
+from trainer.rank_times import RankReport
 from trainer.report import EpochReport, FollowReport, named_metrics
 from trainer.step_profile import StepProfile
 from trainer.tracking.base import Tracker
@@ -45,9 +46,14 @@ class Track:
         self._tracker.log(step, values)
 
     def epoch(
-        self, step: int, figures: EpochReport, profile: StepProfile, tables: Mapping[str, EmbeddingTable]
+        self,
+        step: int,
+        figures: EpochReport,
+        profile: StepProfile,
+        tables: Mapping[str, EmbeddingTable],
+        ranks: Sequence[RankReport] = (),
     ) -> None:
-        """Takes the figures of an epoch that ended with `step`."""
+        """Takes the figures of an epoch that ended with `step`. ranks: its steps by rank, where there are several."""
         if self._tracker is None:
             return
         values = {"epoch": float(figures.epoch), "epoch/loss": figures.loss}
@@ -56,6 +62,13 @@ class Track:
         for stage in () if report is None else report.stages:
             values[f"seconds/{stage.name}"] = stage.seconds - self._stages.get(stage.name, 0.0)
             self._stages[stage.name] = stage.seconds
+        for each in ranks:
+            values[f"ranks/{each.rank}/work_seconds"] = each.work_seconds
+            values[f"ranks/{each.rank}/waited_seconds"] = each.waited_seconds
+            for kind, count in each.sent.items():
+                values[f"ranks/{each.rank}/sent_bytes/{kind}"] = float(count)
+            for kind, count in each.received.items():
+                values[f"ranks/{each.rank}/received_bytes/{kind}"] = float(count)
         for name, table in tables.items():
             values[f"tables/{name}/rows"] = float(table.size())
             values[f"tables/{name}/waiting"] = float(table.waiting())
@@ -71,6 +84,8 @@ class Track:
         values = {"follow/rows_per_second": report.rows_per_second, "follow/waiting": float(report.waiting)}
         if report.age_seconds is not None:
             values["follow/age_seconds"] = report.age_seconds
+        for stage, found in report.freshness.items():
+            values |= {f"follow/{stage}_seconds_{name}": found[name] for name in ("p50", "p99")}
         self._tracker.log(step, values)
 
     def flush(self) -> None:

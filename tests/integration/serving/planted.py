@@ -23,6 +23,7 @@ import torch
 
 from storage import Golden, GraphInput, GraphOutput, TableData, write_version
 from storage.checkpoint.delta_writer import DeltaTable, write_delta
+from storage.checkpoint.event_times import EventTimes
 from storage.checkpoint.manifest import WEIGHTS, Manifest
 from storage.checkpoint.tensors import TensorFile
 from storage.features import Column, FeatureSpec, column_from_rows
@@ -202,6 +203,7 @@ class World:
         wrong_by: float = 0.0,
         wrong_row: bool = False,
         wrong_weight: bool = False,
+        events: EventTimes | None = None,
     ) -> Planted:
         """A delta on `parent`. since: an older snapshot of the line; the delta then holds all changes after it too.
 
@@ -268,6 +270,7 @@ class World:
             weight_dtypes={},
             golden=self.golden(own, golden_rows, wrong_by=wrong_by),
             outputs=OUTPUTS,
+            events=events,
         )
         return replace(own, path=path)
 

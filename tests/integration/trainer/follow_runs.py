@@ -16,8 +16,8 @@ from trainer.publishing import Publisher
 
 
 def followed(place: Path, source: Path | str, **options: object) -> UpdateReport:
-    given = {"until_idle": 0.0, **options}
-    return follow(place / "run", source, repository=place / "models", progress=False, **given)  # type: ignore[arg-type]
+    given = {"until_idle": 0.0, "progress": False, **options}
+    return follow(place / "run", source, repository=place / "models", **given)  # type: ignore[arg-type]
 
 
 def trained_state(config: TrainConfig, report: UpdateReport) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ CONTEXT.set_forkserver_preload([__name__, "torch.export", "storage.checkpoint.gr
 def train_with_ranks(ranks: int, config: str, data: Path, output: Path, **options: Any) -> list[int | None]:
     """Trains with so many ranks, and returns their exit codes.
 
-    options: those of `train`; `dies`, a rank and the step at which it is killed; `restarted`, as torchrun says it.
+    options: those of `train`; `dies`, a rank and the step at which it is killed; `restarted`, as torchrun says it;
+    `slow`, a rank and the seconds that it sleeps in each step; `errors`, a folder that gets what each prints on
+    standard error, by its number.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -46,6 +49,18 @@ def _train(place: Mapping[str, str], config: str, data: Path, output: Path, opti
     torch.set_num_threads(1)
     restarts = str(int(options.pop("restarted", False)))
     os.environ.update(place, MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo", TORCHELASTIC_RESTART_COUNT=restarts)
+    errors: Path | None = options.pop("errors", None)
+    if errors is not None:
+        os.dup2(os.open(errors / place["RANK"], os.O_WRONLY | os.O_CREAT), 2)
+    slow = options.pop("slow", None)
+    if slow is not None and slow[0] == int(place["RANK"]):
+        forward = TrainingLoop._step
+
+        def sleeping(self: TrainingLoop, batch: Batch) -> float:
+            time.sleep(slow[1])
+            return forward(self, batch)
+
+        TrainingLoop._step = sleeping  # type: ignore[method-assign]
     dies = options.pop("dies", None)
     if dies is not None and dies[0] == int(place["RANK"]):
         step = TrainingLoop._step

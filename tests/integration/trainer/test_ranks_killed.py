@@ -1,4 +1,4 @@
-"""Ranks that torchrun has started and that are killed: it starts them again, and they train to the same bytes."""
+"""Ranks that are killed or interrupted, as torchrun and `--nproc` start them: they train to the same bytes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from tests.integration.trainer.test_ranks import CONFIG
+from trainer import load_trained
 from trainer.checkpoint import TrainingState, checkpoints, read_commit
 
 # Python imports it at the start of each rank. KILLS has entries ATTEMPT:RANK:EVENT:TIMES:TEXT: at the start of that
@@ -92,6 +95,29 @@ def _rank_of(parent: int, rank: int) -> int:
         except (OSError, IndexError):
             continue
     raise AssertionError(f"{parent} has no rank {rank}")
+
+
+@pytest.mark.slow
+def test_nproc_ends_at_sigterm_with_a_commit_and_goes_on(clicks: Path, undisturbed: Path) -> None:
+    place = undisturbed.parent
+    command = [sys.executable, "-m", "emberline", "train", str(place / "clicks.yaml"), "--data", str(clicks)]
+    command += ["--output", str(place / "stopped"), "--quiet", "--nproc", "2"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not checkpoints(place / "stopped"):
+        assert running.poll() is None
+        time.sleep(0.005)
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=120.0)
+    assert running.returncode == 130, said
+    assert said.strip().startswith("emberline: rank 0: stopped after step"), said
+    assert "rank 1" not in said
+    subprocess.run([*command, "--resume", "--max-restarts", "0"], check=True)
+    a, b = load_trained(undisturbed), load_trained(place / "stopped")
+    for name, table in a.tables.items():
+        for one, other in zip(table.export_rows()[:4], b.tables[name].export_rows()[:4], strict=True):
+            np.testing.assert_array_equal(one, other)
+    weights = b.model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in a.model.state_dict().items())
 
 
 def _last(output: Path) -> tuple[int, TrainingState, dict[str, str]]:

@@ -80,7 +80,7 @@ def needed(name: str, extras: frozenset[str], found: set[str], wheels: ModuleTyp
 
 
 def test_all_that_the_server_needs_is_brought_along_and_torch_never(wheels: ModuleType) -> None:
-    brought = {wheels.plain(name) for name in wheels.requirements()}
+    brought = {wheels.plain(name) for name in {*wheels.requirements(), *wheels.left_out()}}
     found: set[str] = set()
     needed("emberline", frozenset(), found, wheels)
     assert found - brought == set(), "add them to tests/gpu/requirements.txt"
@@ -92,7 +92,7 @@ def test_every_version_is_pinned(wheels: ModuleType) -> None:
     pins = wheels.pins()
     for name, is_carried in wheels.requirements().items():
         assert wheels.plain(name) in pins
-        assert is_carried == (name not in ("pyarrow", "cmake", "obstore"))
+        assert is_carried == (name not in ("pyarrow", "cmake"))
 
 
 BEGUN = [["begin", "a"], ["outcome", ["a", "passed"]], ["end", "a"], ["begin", "b"]]
@@ -320,14 +320,21 @@ def test_native_modules_of_other_sources_or_another_python_are_not_taken(
     wheel = folder / "emberline-1-cp312-cp312-linux_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("storage/_table.cpython-312-x86_64-linux-gnu.so", b"new")
+        archive.writestr("serving/_front.cpython-312-x86_64-linux-gnu.so", b"new")
         archive.writestr("storage/hbm/kernels.py", b"not this")
         archive.writestr("emberline-1.dist-info/METADATA", b"Name: emberline")
     (folder / "carried.json").write_text(json.dumps({"wheel": wheel.name, "native": "other"}))
     assert "built from other sources" in native.place_native(folder, site, "cp312")
     assert "another Python than cp313" in native.place_native(folder, site, "cp313")
     (folder / "carried.json").write_text(json.dumps({"wheel": wheel.name, "native": "digest"}))
+    (folder / "libraries").mkdir()
+    (folder / "libraries" / "libnghttp2.so.14").write_bytes(b"library")
     assert native.place_native(folder, site, "cp312") == ""
     assert [path.name for path in (root / "storage").iterdir()] == ["_table.cpython-312-x86_64-linux-gnu.so"]
+    assert {path.name for path in (root / "serving").iterdir()} == {
+        "_front.cpython-312-x86_64-linux-gnu.so",
+        "libnghttp2.so.14",
+    }
     assert (site / "emberline-1.dist-info" / "METADATA").exists()
     assert (site / "emberline-here.pth").read_text() == f"{root}\n"
 

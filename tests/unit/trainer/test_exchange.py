@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from storage._table import BatchLookup, TrainingTable
 from trainer.embedding.exchange import owners
+from trainer.step import seed_step
 
 BATCH = 50
 
@@ -90,3 +92,13 @@ def test_ids_are_divided_evenly_whatever_they_are(ranks: int) -> None:
         counts = np.bincount(owners(ids, ranks), minlength=ranks)
         assert counts.min() > 0.95 * len(ids) / ranks
         assert counts.max() < 1.05 * len(ids) / ranks
+
+
+def test_a_step_draws_what_its_seed_says_and_keeps_nothing() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        wanted = torch.rand(5)
+        waiting = len(torch.cuda._queued_calls)
+        seed_step(7)
+        assert torch.equal(torch.rand(5), wanted)
+        assert len(torch.cuda._queued_calls) == waiting
