@@ -37,6 +37,7 @@ BENCHMARKS = {
     "replica": "a new replica over an object store: hit rate and p99 of its first requests, with hot ids and without",
     "fleet": "three replicas over an object store: publish to all, how closely they switch, older answers, requests",
     "scaling": "a fleet up to 1,000 replicas: requests, bytes and times beside what fleet_costs computes of them",
+    "freshness": "a stream of 5,000 events/s that is trained on, published and served: event written to score changed",
     "zoo": "AUC of every model on the bundled sets, beside a logistic regression and LightGBM on the same features",
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
