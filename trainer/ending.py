@@ -38,21 +38,24 @@ class RunEnd:
         self._valid = valid
         self._started = started
         self._policy = delta_policy(config)
-        self._publisher: Publisher | None = None
+        self._publishes = False
 
     def publish_from(self, loop: TrainingLoop, lineage: Lineage | None) -> None:
         """Publishes the states of this loop from now on."""
         if self._repository is not None:
-            self._publisher = publisher_of(
-                self._config, loop.model, self._sample, self._repository, self._policy, lineage
-            )
-            loop.publish_with(self._publisher, self._policy)
+            publisher: Publisher | None = None
+            if loop.ranks.is_first:
+                publisher = publisher_of(
+                    self._config, loop.model, self._sample, self._repository, self._policy, lineage
+                )
+            loop.publish_with(publisher, self._policy)
+            self._publishes = True
 
     def of(self, loop: TrainingLoop, profile: ProfileReport | None, skipped: list[SkippedFile]) -> TrainReport:
         """Publishes a loop that is done, and returns the report. profile, skipped: what it says of them."""
-        if self._publisher is None:
+        if not self._publishes:
             self.publish_from(loop, lineage_of(loop.state()))
-        published = None if self._publisher is None else self._published(loop, self._publisher)
+        published = self._published(loop) if self._publishes else None
         config, best = self._config, loop.verdict.best_epoch
         evaluated = [entry for entry in loop.history if entry.metrics]
         if loop.stopped:
@@ -80,12 +83,12 @@ class RunEnd:
             warnings=[*loop.warnings, *metric_warnings(evaluated[-1].metrics if evaluated else {})],
         )
 
-    def _published(self, loop: TrainingLoop, publisher: Publisher) -> Path:
+    def _published(self, loop: TrainingLoop) -> Path:
         # The snapshot that a crash left pending, or the policy's last publish, may be of this very state; and a run
         # that is resumed when it is done has published it before.
         path: Path | None = None
         if loop.position.step == loop.position.published_step:
-            path = loop.published[-1] if loop.published else publisher.published_path()
+            path = loop.published[-1] if loop.published else loop.published_path()
         if path is None:
             on_the_way = self._policy.publishes_deltas and self._config.training.early_stopping is None
             path = loop.publish("auto" if on_the_way else "version")

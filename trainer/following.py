@@ -17,6 +17,8 @@ from trainer.data import BlockIndex, Data, DataRows
 from trainer.follow_flow import FollowFlow
 from trainer.follow_metrics import shown_metrics
 from trainer.follow_pass import FollowPass
+from trainer.rank_place import refuse_ranks
+from trainer.ranks import Ranks
 from trainer.report import UpdateReport
 from trainer.row_sources import learned_columns
 from trainer.run import skipped_of
@@ -57,10 +59,11 @@ def follow(
     metrics_port, metrics_host: where Prometheus finds the metrics of this training; 0 takes a free port. Raises
     NotFound for a run or snapshot that is not there, ConfigError, InvalidInput.
     """
+    refuse_ranks("following a stream")
     run = UpdateRun(
         output,
         repository,
-        what="following a stream",
+        Ranks(),
         valid=valid,
         publish=publish,
         dram_bytes=dram_bytes,

@@ -92,7 +92,7 @@ class TrainingLoop:
         self._times = RankTimes(self.ranks, lambda: self.stages.seconds("wait"), display.warn)
         self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self._times)
         self.dense_optimizer = self._learning.dense_optimizer
-        self._snapshots = Snapshots(display)
+        self._snapshots = Snapshots(display, self.ranks, tables.values())
         self._stop = threading.Event()
 
     @property
@@ -133,11 +133,14 @@ class TrainingLoop:
         stream = BatchFlow(self.config, labels, self.stages).stream(in_order=False)
         begin_at_means(self.model, stream.epoch(0), targets)
 
-    def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
-        """Publishes from this call on. A snapshot that the publisher has pending is written first."""
+    def publish_with(self, publisher: Publisher | None, policy: DeltaPolicy) -> None:
+        """Publishes from this call on. A snapshot that the publisher has pending is written first.
+
+        publisher: None at the other ranks than the first.
+        """
         self._snapshots.publish_with(publisher, policy)
         base = self._log.base
-        if base is not None and base.state.data_fingerprint == self._rows.fingerprint:
+        if publisher is not None and base is not None and base.state.data_fingerprint == self._rows.fingerprint:
             # Golden requests are made of rows before the position, so they are offered as the stopped run did.
             epoch = 0 if self.update is not None else self.position.epoch
             for columns in self._flow.columns_before(self._stream(), epoch, self.position.batch, POOL_ROWS):
@@ -212,9 +215,8 @@ class TrainingLoop:
         """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""
         self.track.flush()
         self._join_labels()
+        self._give_times_to_first()
         state = self.state(snapshots)
-        if self.ranks.are_several:
-            state = replace(state, events=TrainedTimes.joined(self.ranks.gather(state.events)).to_json_value())
         base = self._log.base
         moved = base is None or base.state.position.step != self.position.step
         if moved:
@@ -226,6 +228,11 @@ class TrainingLoop:
             for name, table in self.tables.items():
                 table.forget_removed(commit.tables[name].stamp)
         return commit.folder
+
+    def _give_times_to_first(self) -> None:
+        if self.ranks.are_several:
+            of_all = self.ranks.gather(self.times.to_json_value())
+            self.times = TrainedTimes.joined(of_all if self.ranks.is_first else [])
 
     def _join_labels(self) -> None:
         self.position = replace(self.position, labels=joined_ranges(self.ranks.gather(self.position.labels)))
@@ -250,6 +257,7 @@ class TrainingLoop:
     def publish(self, kind: WantedKind = "auto") -> Path:
         """Publishes the state as it is now and returns the folder of the version or delta."""
         rebase = "" if self.update is None else self.update.rebase
+        self._give_times_to_first()
         names = self._snapshots.prepare(kind, rebase or None, self.times)
         self.position = replace(self.position, published_step=self.position.step, published_rows=self.position.rows)
         if self.update is not None:
@@ -258,6 +266,10 @@ class TrainingLoop:
         folder = self._snapshots.write()
         self.freshness.reached("published")
         return folder
+
+    def published_path(self) -> Path | None:
+        """Returns the folder of the newest snapshot; None where it has to be published anew."""
+        return self._snapshots.published_path()
 
     def settle(self) -> None:
         """Saves that nothing is pending, after the last publish of a run."""

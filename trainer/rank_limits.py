@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from storage.errors import ConfigError
 from trainer.config import TrainConfig
@@ -13,8 +12,8 @@ from trainer.row_tables import StaticTableConfig, TableConfig
 from trainer.task_config import RANKING_LOSSES, RETRIEVAL
 
 
-def check_ranks(config: TrainConfig, ranks: Ranks, **asked: Any) -> None:
-    """Raises ConfigError for what several ranks do not train. asked: arguments of `train`, None where not given."""
+def check_ranks(config: TrainConfig, ranks: Ranks) -> None:
+    """Raises ConfigError for what several ranks do not train."""
     if not ranks.are_several:
         return
     size = config.training.batch_size
@@ -24,7 +23,7 @@ def check_ranks(config: TrainConfig, ranks: Ranks, **asked: Any) -> None:
             "ranks trains on as many rows of a batch",
             field="training.batch_size",
         )
-    for field, value in (*_refused(config), *_refused_arguments(config, asked)):
+    for field, value in _refused(config):
         raise ConfigError(
             f"{field}: {value} is not trained by several ranks yet; leave it out, or train in one process (without "
             "torchrun)",
@@ -45,8 +44,6 @@ def check_last_batch(config: TrainConfig, ranks: Ranks, rows: int) -> None:
 
 def _refused(config: TrainConfig) -> Iterator[tuple[str, str]]:
     training = config.training
-    if training.early_stopping is not None:
-        yield "training.early_stopping", "early stopping"
     if training.dram_bytes is not None:
         yield "training.dram_bytes", "a table larger than memory"
     if isinstance(config.model, OwnModelConfig):
@@ -64,12 +61,3 @@ def _refused(config: TrainConfig) -> Iterator[tuple[str, str]]:
             yield f"tasks.{task.name}.loss", f"the loss {task.loss}, which compares rows of a batch,"
         if task.missing_label == "ignore":
             yield f"tasks.{task.name}.missing_label", "a task that leaves rows out"
-
-
-def _refused_arguments(config: TrainConfig, asked: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if asked.get("start_from") is not None:
-        yield "start_from", "a start from another run (--from)"
-    options = config.publish
-    on_the_way = options.delta_every_steps or options.delta_every_rows or options.delta_every_seconds
-    if asked.get("repository") is not None and on_the_way:
-        yield "publish.delta_every_*", "publishing on the way"

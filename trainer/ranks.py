@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,6 +56,10 @@ class Ranks:
         #: True when torchrun has started the ranks again, after one of them ended.
         self.restarted = restarted
         self.traffic = Traffic()
+        #: True at the first rank while the others wait for what it asks: `trainer.embedding.whole_table.at_first`.
+        self.works_alone = False
+        #: A folder for rows that do not stay in memory then; None: one of the system.
+        self.scratch: Path | None = None
 
     @property
     def is_first(self) -> bool:

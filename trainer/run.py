@@ -12,7 +12,6 @@ import torch
 
 from storage.data import described
 from storage.errors import ConfigError
-from storage.features import Column
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
 from trainer.config import TrainConfig, load_config, parse_content, with_tracking
@@ -88,7 +87,7 @@ def train(
     if repository is not None:
         repository = check_repository(repository)
     with join_ranks() as ranks:
-        check_ranks(config, ranks, start_from=start_from, repository=repository)
+        check_ranks(config, ranks)
         training = _Training(config, output, repository, valid, ranks, progress=progress, resume=resume)
         return training.run(data, limit, start_from)
 
@@ -166,8 +165,7 @@ class _Training:
                 if ranks.is_first:
                     save_config(output, config)
                     save_sample(output, sample)
-                repository = None if ranks.are_several else self._repository
-                end = RunEnd(config, sample, repository, output, self._valid_rows, started)
+                end = RunEnd(config, sample, self._repository, output, self._valid_rows, started)
                 if config.training.early_stopping is None:
                     end.publish_from(loop, lineage_of(state))
                 held_out = self._valid
@@ -187,31 +185,10 @@ class _Training:
                     best.go_back(last)
                     report = end.of(best, profile, skipped)
         assert report is not None
-        if ranks.are_several and ranks.is_first and self._repository is not None:
-            report = self._published_whole(report, sample, started)
         if ranks.is_first:
             report.write(output / "report.json")
             index.remove_copies()
         return report
-
-    def _published_whole(
-        self, report: TrainReport, sample: dict[str, Column], started: StartReport | None
-    ) -> TrainReport:
-        """Publishes what several ranks have committed, and returns the report with the version.
-
-        One process loads the whole tables, and publishes what it would publish if it had trained them.
-        """
-        config, output = self._config, self._output
-        with (
-            CommitLog(output, keep_snapshots=config.publish.keep_states) as log,
-            torch.random.fork_rng(devices=[]),
-            Display(visible=self._progress) as display,
-        ):
-            whole = self._new_loop(log, display, None, Ranks())
-            assert log.newest is not None
-            whole.restore(load_checkpoint(log.newest.folder, whole.model, whole.tables, whole.dense_optimizer))
-            end = RunEnd(config, sample, self._repository, output, self._valid_rows, started)
-            return end.of(whole, report.profile, report.skipped)
 
     def _new_loop(self, log: CommitLog, display: Display, memory: RowMemory | None, ranks: Ranks) -> TrainingLoop:
         tables = build_tables(self._config, memory, ranks)
@@ -224,12 +201,10 @@ class _Training:
         lineage = lineage_of(commit.state)
         if lineage is None or lineage.pending is None:
             return
-        goes_on = self._ranks.are_several and commit.state.position.epoch < self._config.training.epochs
-        if self._repository is None or goes_on:
+        if self._repository is None:
             raise ConfigError(
                 f"{commit.folder}: a snapshot was half published when the run stopped; give the same repository "
-                "(--repository)" + (" in one process, without torchrun" if goes_on else "") + ", so that it is "
-                "finished first",
+                "(--repository), so that it is finished first",
                 field="repository",
             )
 
@@ -277,7 +252,8 @@ def _started(
         report = loop.start_from(given if isinstance(given, StartFrom) else StartFrom(given))
     else:
         loop.begin_at_means()
-    save_start(output, report)
+    if loop.ranks.is_first:
+        save_start(output, report)
     return report
 
 

@@ -1,42 +1,54 @@
-"""The snapshots of a training: those that it publishes on its way, and what an earlier run published."""
+"""The snapshots of a training: those that it publishes on its way, and what an earlier run published.
+
+Of several ranks the first one publishes, with the rows of all of them.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from storage.features import Column
 from trainer.checkpoint import Position
+from trainer.embedding import EmbeddingTable
+from trainer.embedding.whole_table import at_first
 from trainer.event_times import TrainedTimes
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
+from trainer.ranks import Ranks
+
+_Result = TypeVar("_Result")
 
 
 class Snapshots:
-    """Publishes with a publisher when its policy says so; without one, only carries on what was published before."""
+    """Publishes with a publisher when its policy says so; without one, only carries on what was published before.
 
-    def __init__(self, display: Display) -> None:
+    ranks: those that train together, of which each has a part of the rows of `tables`.
+    """
+
+    def __init__(self, display: Display, ranks: Ranks, tables: Iterable[EmbeddingTable]) -> None:
         self.written: list[Path] = []
-        #: What an earlier run published, as JSON values, for as long as there is no publisher.
+        #: What was published so far, as JSON values, where this rank has no publisher.
         self.carried: dict[str, Any] | None = None
+        #: True from `publish_with` on, at all ranks.
+        self.are_published = False
         self._display = display
+        self._ranks = ranks
+        self._tables = tuple(tables)
         self._publisher: Publisher | None = None
         self._policy = DeltaPolicy()
         self._published_at = time.monotonic()
 
-    def publish_with(self, publisher: Publisher, policy: DeltaPolicy) -> None:
-        """Publishes from this call on."""
+    def publish_with(self, publisher: Publisher | None, policy: DeltaPolicy) -> None:
+        """Publishes from this call on. publisher: None at the other ranks than the first."""
         self._publisher = publisher
         self._policy = policy
-
-    @property
-    def are_published(self) -> bool:
-        """True if there is a publisher."""
-        return self._publisher is not None
+        self.are_published = True
+        self._tell_lineage()
 
     def offer(self, columns: Mapping[str, Column]) -> None:
         """Gives raw columns of rows that are trained on, of which golden requests are made."""
@@ -50,38 +62,51 @@ class Snapshots:
 
     def is_due(self, position: Position) -> bool:
         """Returns whether the policy asks for a delta of this position."""
-        if self._publisher is None or not self._policy.publishes_deltas:
+        if not self.are_published or not self._policy.publishes_deltas:
             return False
+        seconds = time.monotonic() - self._published_at
+        if self._ranks.are_several and self._policy.delta_every_seconds:
+            of_first = torch.tensor(seconds if self._ranks.is_first else 0.0, dtype=torch.float64)
+            self._ranks.sum(of_first)  # each rank has a clock of its own
+            seconds = float(of_first)
         return self._policy.delta_due(
             steps=position.step - position.published_step,
             rows=position.rows - position.published_rows,
-            seconds=time.monotonic() - self._published_at,
+            seconds=seconds,
         )
 
     def prepare(self, kind: WantedKind, from_snapshot: str | None, times: TrainedTimes) -> tuple[str, ...]:
         """Prepares the state as it is now, and returns the ids of its snapshots; a commit has them before `write`.
 
-        times: those of the rows that it was trained on; they begin anew.
+        times: those of the rows that it was trained on, all of them at the first rank; they begin anew.
         """
-        assert self._publisher is not None
-        with torch.random.fork_rng(devices=[]):
-            return self._publisher.prepare(kind, from_snapshot=from_snapshot, times=times).snapshots
+        names = self._at_first(lambda: self._own.prepare(kind, from_snapshot=from_snapshot, times=times).snapshots)
+        self._tell_lineage()
+        return names
 
     def write(self) -> Path:
         """Writes what is prepared, and returns the folder of the version or delta."""
-        assert self._publisher is not None
-        with torch.random.fork_rng(devices=[]):
-            folder = self._publisher.write()
+
+        def written() -> tuple[Path, tuple[Path, ...], list[str]]:
+            folder = self._own.write()
+            return folder, self._own.written, [self._own.shown(path) for path in self._own.written]
+
+        folder, folders, shown = self._at_first(written)
+        self._tell_lineage()
         self._published_at = time.monotonic()
-        self.written += self._publisher.written
-        for path in self._publisher.written:
-            self._display.say(f"published {self._publisher.shown(path)}")
+        self.written += folders
+        for each in shown:
+            self._display.say(f"published {each}")
         return folder
 
     def write_pending(self) -> None:
         """Writes what a run that stopped had prepared, if there is anything."""
-        if self._publisher is not None and self._publisher.lineage.pending is not None:
+        if self.are_published and self._is_pending(self.to_json_value()):
             self.write()
+
+    def published_path(self) -> Path | None:
+        """Returns the folder of the newest snapshot; None where it has to be published anew."""
+        return self._at_first(lambda: self._own.published_path())
 
     def to_json_value(self) -> dict[str, Any] | None:
         """Returns what was published, for a commit; None if nothing was, and there is no publisher."""
@@ -89,6 +114,21 @@ class Snapshots:
 
     def is_unsettled(self, committed: dict[str, Any] | None) -> bool:
         """Returns whether the newest commit still calls a snapshot pending. committed: what it holds of snapshots."""
-        if self._publisher is None or committed is None:
-            return False
-        return Lineage.from_json_value(committed).pending is not None
+        return self.are_published and self._is_pending(committed)
+
+    @staticmethod
+    def _is_pending(published: dict[str, Any] | None) -> bool:
+        return published is not None and Lineage.from_json_value(published).pending is not None
+
+    @property
+    def _own(self) -> Publisher:
+        assert self._publisher is not None
+        return self._publisher
+
+    def _at_first(self, work: Callable[[], _Result]) -> _Result:
+        scratch = None if self._publisher is None else self._publisher.folder
+        with torch.random.fork_rng(devices=[]):
+            return at_first(self._ranks, self._tables, work, scratch)
+
+    def _tell_lineage(self) -> None:
+        self.carried = self._ranks.from_first(self.to_json_value())

@@ -23,8 +23,10 @@ from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import delta_policy, publisher_of
+from trainer.publishing import Publisher
 from trainer.publishing.target import check_repository
-from trainer.rank_place import refuse_ranks
+from trainer.rank_limits import check_ranks
+from trainer.ranks import Ranks
 from trainer.report import Metrics, TableReport, UpdateReport, first_figure
 from trainer.row_memory import row_memory, with_dram_bytes
 from trainer.row_sources import evaluation_rows
@@ -55,9 +57,18 @@ class OpenPass:
         """
         run, loop = self.run, self.loop
         self.log.go_on_from(self.start.commit)
-        publisher = publisher_of(run.config, loop.model, self.sample, run.repository, run.policy, self.start.lineage)
+        publisher: Publisher | None = None
+        if loop.ranks.is_first:
+            lineage = self.start.lineage
+            publisher = publisher_of(run.config, loop.model, self.sample, run.repository, run.policy, lineage)
         loop.publish_with(publisher, run.policy)
-        return self.start.update or self.start.begun(loop)
+        if self.start.update is not None:
+            return self.start.update
+        update = self.start.begun(loop)
+        if loop.ranks.are_several:  # ranks that are started again find the pass that they have begun
+            loop.update = update
+            loop.save()
+        return update
 
     def renew_sample(self, newer: dict[str, Column]) -> None:
         """Keeps newer rows for golden requests. They must have been trained on, so that they can be scored.
@@ -65,7 +76,8 @@ class OpenPass:
         Ids expire, so an old sample would reach too few.
         """
         self.sample = with_newer_rows(self.sample, newer, self.run.config.spec)
-        save_sample(self.run.output, self.sample)
+        if self.loop.ranks.is_first:
+            save_sample(self.run.output, self.sample)
 
     def end(self) -> None:
         """Evaluates, and takes the figures that the report needs while the tables are open."""
@@ -105,44 +117,46 @@ class OpenPass:
 class UpdateRun:
     """A finished run that a pass over newer rows continues. For the arguments see `trainer.update`.
 
-    what: the pass, as errors call it.
+    ranks: those that train together, each with its part of the tables.
     """
 
     def __init__(
         self,
         output: Path | str,
         repository: Path | str,
+        ranks: Ranks,
         *,
-        what: str,
         valid: Data | None,
         publish: PublishConfig | None,
         dram_bytes: int | None,
         track: str | None,
         progress: bool,
     ) -> None:
-        refuse_ranks(what)
+        self.ranks = ranks
         self.output = local_path(output, "output")
         self.repository = check_repository(repository)
         config = with_tracking(with_dram_bytes(read_run(self.output)[0], dram_bytes), track)
         self.config = config if publish is None else config.model_copy(update={"publish": publish})
         self.policy = delta_policy(self.config)
+        check_ranks(self.config, ranks)
         self.index = block_index(self.output)
-        self.valid = None if valid is None else evaluation_rows(self.config, valid, self.index)
+        with ranks.first_before_others():
+            self.valid = None if valid is None else evaluation_rows(self.config, valid, self.index)
         if self.valid is not None and self.valid.rows == 0:
             raise ConfigError("valid: there are no rows; give more data", field="valid")
-        self._progress = progress
+        self._progress = progress and ranks.is_first
 
     @contextmanager
     def opened(
         self, rows: DataRows, *, resume: bool, from_snapshot: str | None, follows: str = ""
     ) -> Iterator[OpenPass]:
         """Opens the run at the state where a pass over `rows` begins, for the block. follows: the name of a stream."""
-        config = self.config
+        config, ranks = self.config, self.ranks
         # The caller's random numbers are not ours to change.
         with (
-            CommitLog(self.output, keep_snapshots=config.publish.keep_states) as log,
+            CommitLog(self.output, keep_snapshots=config.publish.keep_states, ranks=ranks) as log,
             torch.random.fork_rng(devices=[]),
-            threads(config.training.threads),
+            threads(config.training.threads, ranks.local_size),
             Display(visible=self._progress) as display,
             row_memory(config, self.output) as memory,
         ):
@@ -151,8 +165,8 @@ class UpdateRun:
             start = UpdateStart(
                 log, log.newest, config, rows.fingerprint, resume=resume, from_snapshot=from_snapshot, follows=follows
             )
-            tables = build_tables(config, memory)
+            tables = build_tables(config, memory, ranks)
             model = build_model(config, tables)
-            loop = TrainingLoop(config, model, tables, rows, self.valid, log, display, memory)
+            loop = TrainingLoop(config, model, tables, rows, self.valid, log, display, memory, ranks)
             loop.restore(load_checkpoint(start.commit.folder, model, tables, loop.dense_optimizer))
             yield OpenPass(self, loop, log, display, start, read_sample(self.output, config), memory)

@@ -8,6 +8,8 @@ from pathlib import Path
 from storage.errors import ConfigError
 from trainer.config import PublishConfig
 from trainer.data import BatchMaker, Data
+from trainer.rank_limits import check_last_batch
+from trainer.ranks import join_ranks
 from trainer.report import UpdateReport
 from trainer.row_sources import rows_to_learn, training_rows
 from trainer.run import skipped_of
@@ -39,21 +41,28 @@ def update(
     instead of training.dram_bytes in the configuration; rows beyond it lie on SSD. Raises NotFound for a run or
     snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
     """
-    run = UpdateRun(
-        output,
-        repository,
-        what="an update",
-        valid=valid,
-        publish=publish,
-        dram_bytes=dram_bytes,
-        track=None,
-        progress=progress,
-    )
-    config = run.config
-    rows = rows_to_learn(config, training_rows(config, data, run.index))
+    with join_ranks() as ranks:
+        run = UpdateRun(
+            output,
+            repository,
+            ranks,
+            valid=valid,
+            publish=publish,
+            dram_bytes=dram_bytes,
+            track=None,
+            progress=progress,
+        )
+        return _update(run, data, resume=resume, from_snapshot=from_snapshot)
+
+
+def _update(run: UpdateRun, data: Data, *, resume: bool, from_snapshot: str | None) -> UpdateReport:
+    config, ranks = run.config, run.ranks
+    with ranks.first_before_others():
+        rows = rows_to_learn(config, training_rows(config, data, run.index))
     if rows.rows == 0:
         raise ConfigError("data: there are no rows; give more data", field="data")
-    with run.opened(rows, resume=resume, from_snapshot=from_snapshot) as opened:
+    check_last_batch(config, ranks, rows.rows)
+    with run.opened(rows, resume=resume or ranks.restarted, from_snapshot=from_snapshot) as opened:
         loop = opened.loop
         pass_of = opened.begin()
         loop.run_update(pass_of)
@@ -61,6 +70,7 @@ def update(
             opened.renew_sample(sample_columns(rows, BatchMaker(config.spec, config.targets), SAMPLE_ROWS // 2))
         opened.end()
     report = replace(opened.report(pass_of), skipped=skipped_of(rows, run.valid))
-    report.write(run.output / "update.json")
-    run.index.remove_copies()
+    if ranks.is_first:
+        report.write(run.output / "update.json")
+        run.index.remove_copies()
     return report

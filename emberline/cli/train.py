@@ -117,6 +117,7 @@ def command(
     from trainer.rank_limits import check_ranks
     from trainer.rank_place import is_first_rank
     from trainer.ranks import Ranks
+    from trainer.row_memory import with_dram_bytes
 
     settings = load_config(config)
     asked = asked_row_types(row_types, settings.publish.row_types)
@@ -128,7 +129,7 @@ def command(
     if starts_ranks(nproc):
         assert nproc is not None
         with named_file(config):
-            check_ranks(settings, Ranks(0, nproc), start_from=started, repository=repository, dram_bytes=dram_bytes)
+            check_ranks(with_dram_bytes(settings, dram_bytes), Ranks(0, nproc))
         run_ranks(nproc, max_restarts)
     try:
         with named_file(config):

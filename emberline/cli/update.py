@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from emberline.cli.command import Command, DataArgument, LocalPath, Repository
+from emberline.cli.ranks import rank_options, run_ranks, starts_ranks
 from emberline.cli.sizes import SOME_BYTES
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ Examples:
   emberline update build/run --data build/movielens/newer.parquet --repository build/models
   emberline update run --data today/ --repository models --every-rows 100000 --every-seconds 10
   emberline update run --data today/ --repository models --resume
+  emberline update run --data today/ --repository models --nproc 2
   emberline update run --data mended.parquet --repository models --at 3.17
   emberline update run --follow clicks/ --repository models --every-seconds 10
   emberline update run --follow redis://localhost:6379/0?stream=clicks --repository models --every-seconds 10""",
@@ -77,6 +79,7 @@ Examples:
     type=SOME_BYTES,
     help="Memory of all tables together, such as 8GiB (training.dram_bytes); rows beyond it lie on SSD, under RUN.",
 )
+@rank_options
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
     run: Path,
@@ -95,6 +98,8 @@ def command(
     resume: bool,
     at: str | None,
     dram_bytes: int | None,
+    nproc: int | None,
+    max_restarts: int,
     quiet: bool,
 ) -> None:
     """Go on training the finished RUN over newer rows, and publish what changes.
@@ -122,9 +127,15 @@ def command(
     ):
         if given is not None and follow is None:
             raise click.UsageError(f"{option} is for --follow, which is not given")
+    if starts_ranks(nproc):
+        assert nproc is not None
+        if follow is not None:
+            raise click.UsageError("--follow is not done by several processes yet; leave --nproc out")
+        run_ranks(nproc, max_restarts)
     from storage.data.streams import Credentials
     from trainer import follow as follow_stream
     from trainer import update
+    from trainer.rank_place import is_first_rank
     from trainer.trained import read_config
 
     publish = None
@@ -161,7 +172,8 @@ def command(
             ),
             **options,
         )
-    _print(report, repository)
+    if is_first_rank():
+        _print(report, repository)
 
 
 def _print(report: UpdateReport, repository: Path | str) -> None:

@@ -19,7 +19,7 @@ from trainer.checkpoint.commits import DENSE, Commit, chain_of
 from trainer.checkpoint.state import TrainingState
 from trainer.checkpoint.tables import TABLE_FIELDS, table_paths
 from trainer.embedding import EmbeddingTable
-from trainer.embedding.exchange import owners
+from trainer.embedding.whole_table import owned
 
 _BYTES_AT_ONCE = 64 << 20
 
@@ -164,10 +164,8 @@ def _load_table(chain: Sequence[Commit], name: str, table: EmbeddingTable) -> No
 
 def _own(table: EmbeddingTable, ids: Array, *fields: Array) -> list[Array]:
     """Returns copies of ids and of what belongs to them, of the ids whose rows this rank has."""
-    if table.ranks.are_several:
-        mine = owners(np.ascontiguousarray(ids), table.ranks.size) == table.ranks.rank
-        return [ids[mine], *(field[mine] for field in fields)]
-    return [ids.copy(), *(field.copy() for field in fields)]
+    mine = owned(table, ids)
+    return [each[mine].copy() for each in (ids, *fields)]
 
 
 def _restore_filter(table: EmbeddingTable, arrays: Mapping[str, Array], folder: Path, stamp: int) -> None:

@@ -19,7 +19,8 @@ from storage.errors import ConfigError, InvalidInput
 from storage.initializers import AbsentRows
 from storage.specs import POOLINGS
 from trainer.embedding.exchange import Route, RowExchange
-from trainer.embedding.table import EmbeddingTable, Ids
+from trainer.embedding.table import Counts, EmbeddingTable, Ids
+from trainer.embedding.whole_table import whole
 
 Weights = NDArray[np.float32]
 
@@ -98,9 +99,22 @@ class Lookups:
             native.run(values, offsets, weights, batch, arrays[0], arrays[1:], train, threads)
             return _Run(native, None), results
         wanted = native.collect(values, offsets, weights, batch, threads)
+        if self._tables[0].ranks.works_alone:
+            return _Run(native, None), self._read_whole(native, wanted, results)
         rows, has_row, route = self._exchange.bring(wanted, train=train)
         native.pool(rows, has_row, arrays[0], arrays[1:], threads)
         return _Run(native, route), results
+
+    def _read_whole(
+        self, native: BatchLookup, wanted: Sequence[tuple[Ids, Counts]], results: list[Tensor]
+    ) -> list[Tensor]:
+        """Looks up rows of all ranks, which wait for it."""
+        found = [whole(table).read(ids) for table, (ids, _) in zip(self._tables, wanted, strict=True)]
+        pooled, *sequences = (result.numpy() for result in results)
+        native.pool(
+            [rows for rows, _ in found], [flags for _, flags in found], pooled, sequences, torch.get_num_threads()
+        )
+        return results
 
     def keep_gradients(self, run: _Run, gradients: Sequence[Tensor | None]) -> None:
         """Gives the tables the gradients of what `run` returned; None: there are none."""

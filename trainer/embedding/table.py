@@ -164,6 +164,11 @@ class EmbeddingTable:
         self.native.lookup(ids, out, train)
         return out
 
+    def read(self, ids: Ids) -> tuple[Rows, NDArray[np.uint8]]:
+        """Maps ids (N,) to rows (N, D), as `lookup` does without training, and to whether each has a row (N,)."""
+        rows = np.empty((len(ids), self.dim), np.float32)
+        return rows, self.native.lookup_counted(ids, np.ones(len(ids), np.uint32), rows, False)
+
     def row_ids(self, ids: Ids) -> Ids:
         """Maps ids (N,) as layers are given them to the ids (N,) of rows, as the server's feature engine does."""
         if not self.transforms or not len(ids):
@@ -291,6 +296,19 @@ class EmbeddingTable:
         """The fingerprint of what a delta holds of the table: rows that changed after a stamp, ids that went."""
         return (self.rows_fingerprint(row_type, since) + removed_fingerprint(self.removed_since(since))) & MASK
 
+    def has_changes(self, since: int) -> bool:
+        """Returns whether a row changed or an id was erased after a stamp."""
+        return len(self.changed_since(since)) > 0 or len(self.removed_since(since)) > 0
+
+    def published_rows(self, since: int = 0) -> tuple[Ids, Rows, Counts]:
+        """Returns ids (N,) ascending, rows (N, D) and counts (N,) of what changed after a stamp: all rows for 0."""
+        if since == 0:
+            ids, rows, _, counts, *_ = self.export_rows()
+            return ids, rows, counts
+        ids = self.changed_since(since)
+        rows, _, counts, *_ = self.export_ids(ids)
+        return ids, rows, counts
+
     def waiting_since(self, stamp: int) -> tuple[Ids, Counts]:
         """Returns ids (N,) without a row whose count changed after a stamp, and the counts; 0: not waiting.
 
@@ -301,6 +319,10 @@ class EmbeddingTable:
     def expired(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending of rows that changed last at that stamp or before."""
         return self.native.expired(stamp)
+
+    def erase_expired(self, stamp: int) -> int:
+        """Erases the rows that changed last at that stamp or before. Returns how many they were."""
+        return self.erase(self.expired(stamp))
 
     def erase(self, ids: Ids) -> int:
         """Forgets rows, optimizer values and counts; an id seen again is new. Returns how many had a row."""

@@ -38,10 +38,7 @@ def changes_fingerprints(
 
 def is_unchanged(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int]) -> bool:
     """Returns whether no row changed and no id was removed after the stamps of `since`."""
-    return not any(
-        len(table.changed_since(since.get(name, 0))) or len(table.removed_since(since.get(name, 0)))
-        for name, table in tables.items()
-    )
+    return not any(table.has_changes(since.get(name, 0)) for name, table in tables.items())
 
 
 def live_weights(half: DenseHalf, graph: DenseGraph) -> dict[str, Tensor]:
@@ -84,8 +81,7 @@ def weight_arrays(weights: Mapping[str, Tensor]) -> tuple[dict[str, np.ndarray],
 
 
 def _changed(name: str, table: EmbeddingTable, since: int, row_type: str) -> DeltaTable:
-    ids = table.changed_since(since)
-    rows, _, counts, *_ = table.export_ids(ids)
+    ids, rows, counts = table.published_rows(since)
     return DeltaTable(
         name, table.dim, ids, rows, frequency_byte(counts), table.removed_since(since), row_type, table.absent
     )

@@ -17,6 +17,7 @@ from storage.errors import ConfigError, Unsupported
 from storage.initializers import ABSENT_ZEROS, AbsentRows
 from storage.rows import RowCodec
 from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
+from trainer.embedding.whole_table import whole
 
 EmbeddingLayer = Embedding | EmbeddingBag | nn.Embedding | nn.EmbeddingBag
 LAYER_TYPES = (Embedding, EmbeddingBag, nn.Embedding, nn.EmbeddingBag)
@@ -66,7 +67,7 @@ class TableSource:
     def data(self, row_type: str = "fp32") -> TableData:
         """Returns all rows, to be published as `row_type`. A plain layer's ids are its row numbers."""
         if self.trained is not None:
-            ids, rows, _, counts, *_ = self.trained.export_rows()
+            ids, rows, counts = self.trained.published_rows()
             rest = row_type, self.absent, self.trained.kind
             return TableData(self.name, self.dim, ids, rows, frequency_byte(counts), *rest)
         assert self.weight is not None
@@ -205,7 +206,7 @@ class TableNames:
         if name in taken:
             raise ConfigError(f"layer {path!r}: another table is called {name!r} already; rename one", field="tables")
         if isinstance(layer, Embedding | EmbeddingBag):
-            return TableSource(name, layer.table.dim, trained=layer.table)
+            return TableSource(name, layer.table.dim, trained=whole(layer.table))
         return TableSource(name, layer.embedding_dim, weight=layer.weight)
 
     def _with_hidden(self, key: object, source: TableSource) -> TableSource:

@@ -17,7 +17,6 @@ from storage.features import FeatureBatch, Jagged
 from storage.initializers import AbsentRows
 from storage.rows import RowCodec
 from trainer.embedding import EmbeddingTable
-from trainer.embedding.lookups import LayerIds, LayerLookup, Lookups
 from trainer.publishing.cut_plan import CutPlan
 
 TableRows = TableData | EmbeddingTable
@@ -72,9 +71,10 @@ def _as_layers_read(table: EmbeddingTable, ids: np.ndarray, absent: AbsentRows |
     """Reads rows (N, D) out of a trained table, as a layer with these absent rows does."""
     if absent is None:
         return table.lookup(ids, train=False)
-    single = LayerIds(ids, np.arange(len(ids) + 1, dtype=np.int64))
-    _, (_, rows) = Lookups([LayerLookup(table, "none", 1, absent)]).run([single], train=False)
-    return np.ascontiguousarray(rows.numpy()[:, 0])
+    rows, has_row = table.read(ids)
+    without = has_row == 0
+    rows[without] = absent.rows(ids[without], table.dim)
+    return rows
 
 
 def rounded(codec: RowCodec, rows: np.ndarray) -> np.ndarray:

@@ -65,7 +65,7 @@ def expire(lineage: Lineage, tables: Mapping[str, EmbeddingTable], after: Mappin
         # A compaction has the stamps of its delta and is no publish of its own.
         stamps = sorted({entry.stamps.get(name, 0) for entry in lineage.published})
         if name in tables and len(stamps) >= publishes > 0:
-            tables[name].erase(tables[name].expired(stamps[-publishes]))
+            tables[name].erase_expired(stamps[-publishes])
 
 
 def settled(lineage: Lineage, model_dir: Path) -> Lineage:

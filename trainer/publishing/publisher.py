@@ -97,6 +97,11 @@ class Publisher:
         return self._lineage
 
     @property
+    def folder(self) -> Path:
+        """The folder that snapshots are written into."""
+        return self._model_dir
+
+    @property
     def written(self) -> tuple[Path, ...]:
         """Folders of the snapshot that was written last, a delta before the version of its content."""
         return self._written

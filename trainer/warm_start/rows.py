@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.embedding import EmbeddingTable, SparseRule
+from trainer.embedding.whole_table import owned
 from trainer.warm_start.source import Piece, SourceTable
 
 Rows = NDArray[np.float32]
@@ -37,7 +38,7 @@ def take_rows(source: SourceTable, table: EmbeddingTable, slots_for: SlotsFor) -
     """Puts every row of the source into an empty table and returns their number.
 
     Of a row of another dim the leading values are kept, and values that are new are those that the id's first row has.
-    Counts are kept, and optimizer values if the rule is the same.
+    Counts are kept, and optimizer values if the rule is the same. One of several ranks takes the rows of its own ids.
     """
     total = 0
     for piece in source.pieces():
@@ -45,13 +46,15 @@ def take_rows(source: SourceTable, table: EmbeddingTable, slots_for: SlotsFor) -
         slots = slots_for(table, rows)
         if piece.slots is not None and source.optimizer == table.optimizer:
             _keep_slots(piece.slots, source.dim, slots, table)
-        number = len(piece.ids)
+        total += len(piece.ids)
+        mine = owned(table, piece.ids)
+        number = len(piece.ids[mine])
         stamps, ticks = (np.full(number, value, np.uint32) for value in (table.stamp, table.tick))
-        table.restore(piece.ids, rows, slots, piece.counts, stamps, ticks)
-        total += number
+        table.restore(piece.ids[mine], rows[mine], slots[mine], piece.counts[mine], stamps, ticks)
     if table.admit_after > 1:
         for ids, counts in source.counts():
-            table.restore_counts(ids, counts)
+            mine = owned(table, ids)
+            table.restore_counts(ids[mine], counts[mine])
     if source.optimizer == table.optimizer:
         table.set_steps(source.steps)
     return total

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,11 @@ def train_with_ranks(ranks: int, config: str, data: Path, output: Path, **option
     `slow`, a rank and the seconds that it sleeps in each step; `errors`, a folder that gets what each prints on
     standard error, by its number.
     """
+    return run_ranks(ranks, _train, config, data, output, options)
+
+
+def run_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> list[int | None]:
+    """Calls `work`, of a module, with the environment and these arguments at each rank, and returns the exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -37,7 +42,7 @@ def train_with_ranks(ranks: int, config: str, data: Path, output: Path, **option
         {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": str(port)}
         for rank in range(ranks)
     ]
-    children = [CONTEXT.Process(target=_train, args=(place, config, data, output, options)) for place in places]
+    children = [CONTEXT.Process(target=_placed, args=(place, work, arguments)) for place in places]
     for child in children:
         child.start()
     for child in children:
@@ -45,10 +50,15 @@ def train_with_ranks(ranks: int, config: str, data: Path, output: Path, **option
     return [child.exitcode for child in children]
 
 
-def _train(place: Mapping[str, str], config: str, data: Path, output: Path, options: dict[str, Any]) -> None:
+def _placed(place: Mapping[str, str], work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    restarts = str(int(options.pop("restarted", False)))
-    os.environ.update(place, MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo", TORCHELASTIC_RESTART_COUNT=restarts)
+    os.environ.update(place, MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    work(*arguments)
+
+
+def _train(config: str, data: Path, output: Path, options: dict[str, Any]) -> None:
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(int(options.pop("restarted", False)))
+    place = os.environ
     errors: Path | None = options.pop("errors", None)
     if errors is not None:
         os.dup2(os.open(errors / place["RANK"], os.O_WRONLY | os.O_CREAT), 2)

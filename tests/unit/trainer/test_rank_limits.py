@@ -19,7 +19,6 @@ BLOOM = {"type": "bloom", "expected_ids": 1000, "false_rate": 0.01}
     ("section", "change", "field"),
     [
         ("training", {"batch_size": 255}, "training.batch_size"),
-        ("training", {"early_stopping": {"patience": 2}}, "training.early_stopping"),
         ("training", {"dram_bytes": 10**9}, "training.dram_bytes"),
         ("tables", {"admit_after": 2, "admission": BLOOM}, "tables.items.admission"),
         ("tables", {"eviction": {"after_steps": 100}}, "tables.items.eviction"),
@@ -48,18 +47,6 @@ def test_losses_that_compare_rows_of_a_batch(config_of: Callable[..., TrainConfi
     content["tasks"] = [{"name": "score", "label": "clicked", "loss": loss, "group": "user"}]
     with pytest.raises(ConfigError, match=r"tasks\.score\.loss"):
         check_ranks(parse_content(content), TWO)
-
-
-def test_a_start_and_deltas_are_refused_and_a_last_version_is_not(config_of: Callable[..., TrainConfig]) -> None:
-    config = config_of()
-    check_ranks(config, TWO, repository="models", start_from=None)
-    with pytest.raises(ConfigError, match="start_from"):
-        check_ranks(config, TWO, start_from="runs/other")
-    content = config.model_dump(mode="json", exclude_unset=True)
-    content["publish"] = {"delta_every_rows": 1000}
-    with pytest.raises(ConfigError, match=r"publish\.delta_every"):
-        check_ranks(parse_content(content), TWO, repository="models")
-    check_ranks(parse_content(content), TWO, repository=None)
 
 
 def test_a_last_batch_without_a_row_for_each_rank_is_refused(config_of: Callable[..., TrainConfig]) -> None:
