@@ -5,25 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, count, islice
+from typing import Any
 
 from storage.features import Column
 from trainer.config import TrainConfig
-from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, DataRows, Prefetcher, RowStream, Split, located, mapped
+from trainer.data import (
+    TOGETHER_ROWS,
+    Batch,
+    BatchMaker,
+    DataRows,
+    DeviceBatches,
+    Prefetcher,
+    RowStream,
+    Split,
+    located,
+    mapped,
+)
 from trainer.step_profile import StepProfile
 
 
 class BatchFlow:
     """Makes the batches of a run. profile: gets the work of the stages that run ahead, and what the step waits.
 
-    split: the rows of each batch that this process trains on.
+    split: the rows of each batch that this process trains on. device: where they are sent ahead of their step.
     """
 
-    def __init__(self, config: TrainConfig, rows: DataRows, profile: StepProfile, split: Split | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        rows: DataRows,
+        profile: StepProfile,
+        split: Split | None = None,
+        device: DeviceBatches | None = None,
+    ) -> None:
         self.maker = BatchMaker(config.spec, config.targets, config.training.time_column)
         self._training = config.training
         self._rows = rows
         self._profile = profile
         self._split = split
+        self._device = device
 
     def stream(self, *, in_order: bool) -> RowStream:
         """Returns the rows in the order in which a training sees them, or an update, which keeps theirs."""
@@ -45,7 +65,7 @@ class BatchFlow:
         windows = stream.windows(epoch, skip_batches=first_batch)
         together = max(1, TOGETHER_ROWS // size)
         numbers = count(first_batch, together)
-        make = located(profile.working("features", lambda table: self.maker.batches(table, size)), stream, epoch)
+        make = located(profile.working("features", lambda table: self._made(table, size)), stream, epoch)
         with (
             Prefetcher(profile.timed("read", windows), depth=1) as read,
             Prefetcher(
@@ -54,6 +74,10 @@ class BatchFlow:
             ) as made,
         ):
             yield profile.timed("wait", chain.from_iterable(made))
+
+    def _made(self, table: Any, size: int) -> list[Batch]:
+        batches = self.maker.batches(table, size)
+        return batches if self._device is None else [self._device.sent(batch) for batch in batches]
 
     def columns_before(self, stream: RowStream, epoch: int, batch: int, wanted: int) -> Iterator[dict[str, Column]]:
         """Yields the raw columns of at least `wanted` rows before a batch, if there are so many, oldest first."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from storage.data import DataOptions
 from storage.errors import ConfigError
@@ -23,6 +23,7 @@ from storage.specs import RowType, check_model_name
 from trainer.config_errors import parse_config
 from trainer.config_templates import expand
 from trainer.config_yaml import parse_yaml, read_yaml
+from trainer.devices import device_option
 from trainer.label_config import Label
 from trainer.lowering import CombinedFeature, Lowered, lower
 from trainer.model_config import ModelConfig
@@ -86,6 +87,18 @@ class TrainingConfig(StrictModel):
     dram_bytes: int | None = Field(default=None, ge=1)
     #: None trains all epochs and keeps the last model.
     early_stopping: EarlyStoppingConfig | None = None
+    #: Where the dense part is computed: cpu, cuda (with several ranks, the GPU of each), cuda:N, or auto, a GPU if
+    #: there is one. Tables are in host memory.
+    device: str = "cpu"
+    #: Of the products of the dense part; bf16 and fp16 as torch's autocast has it. Weights and rows are float32.
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    #: Whether torch compiles the dense part.
+    compile: bool = False
+
+    @field_validator("device")
+    @classmethod
+    def _names_a_device(cls, given: str) -> str:
+        return device_option(given)
 
     @model_validator(mode="after")
     def _is_evaluated(self) -> TrainingConfig:
@@ -288,4 +301,13 @@ def with_tracking(config: TrainConfig, tracker: str | None) -> TrainConfig:
         return config
     content = config.model_dump(mode="json")
     content["tracking"] = {"type": tracker}
+    return parse_config(TrainConfig, content)
+
+
+def with_device(config: TrainConfig, device: str | None) -> TrainConfig:
+    """Returns the configuration with another device; None keeps its own. Raises ConfigError for no device."""
+    if device is None:
+        return config
+    content = config.model_dump(mode="json")
+    content["training"]["device"] = device
     return parse_config(TrainConfig, content)

@@ -10,6 +10,7 @@ from storage.data import SkippedFile
 from storage.features import Column
 from trainer.config import TrainConfig
 from trainer.data import DataRows
+from trainer.devices import device_report
 from trainer.label_ranges import metric_warnings
 from trainer.loop import TrainingLoop
 from trainer.publication import delta_policy, lineage_of, publisher_of
@@ -75,6 +76,7 @@ class RunEnd:
             epochs=loop.history,
             tables=table_reports(loop),
             memory=None if loop.memory is None else loop.memory.figures(),
+            device=device_report(loop.device),
             started=self._started,
             profile=profile,
             skipped=skipped,

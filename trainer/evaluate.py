@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigError
-from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, located
+from trainer.data import Batch, BatchMaker, DataRows, Prefetcher, RowStream, device_of, inputs_on, located
 from trainer.data.targets import group_numbers
 from trainer.evaluation.retrieval import retrieval_metric, retrieval_places
 from trainer.metrics import auc, log_loss, measure
@@ -173,7 +173,7 @@ def _scored(
 ) -> _Scored:
     """Scores rows. idle: batches that are computed as well, and forgotten."""
     targets = maker.targets
-    stream = RowStream(rows, EVALUATION_ROWS)
+    stream, device = RowStream(rows, EVALUATION_ROWS), device_of(model)
     if display:
         display.begin(what, stream.batches)
     labels = [np.empty((0, len(targets.tasks)), np.float32)]
@@ -188,7 +188,7 @@ def _scored(
             if batch.weights is not None:
                 weights.append(batch.weights.numpy().reshape(-1))
             with own_errors(model, "the evaluation"):
-                outputs = model(batch.inputs)
+                outputs = _on_host(model(inputs_on(device, batch.inputs)))
             for task in targets.tasks:
                 scores[task.name].append(_scores(task, outputs, batch.rows))
             if isinstance(model, TwoTower):
@@ -200,7 +200,7 @@ def _scored(
             if display:
                 display.advance()
         for batch in idle:
-            model(batch.inputs)
+            model(inputs_on(device, batch.inputs))
     return _Scored(
         np.concatenate(labels),
         {name: np.concatenate(parts) for name, parts in scores.items()},
@@ -238,15 +238,19 @@ def predict_rows(model: nn.Module, rows: DataRows, maker: BatchMaker) -> dict[st
     """Returns all outputs of the model by name, (N,) or (N, C) float32; no label is read."""
     found: dict[str, list[Array]] = {}
     stream = RowStream(rows, EVALUATION_ROWS)
-    batches = map(located(maker.inputs, stream, 0), enumerate(stream.epoch(0)))
+    batches, device = map(located(maker.inputs, stream, 0), enumerate(stream.epoch(0))), device_of(model)
     with evaluation_mode(model), torch.inference_mode(), Prefetcher(batches) as prefetched:
         for inputs in prefetched:
             with own_errors(model, "scoring"):
-                outputs = model(inputs)
+                outputs = _on_host(model(inputs_on(device, inputs)))
             for name, values in outputs.items():
                 found.setdefault(name, []).append(values.numpy())
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
     return {name: values.reshape(-1) if values.shape[1:] == (1,) else values for name, values in joined.items()}
+
+
+def _on_host(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: values.cpu() if isinstance(values, Tensor) else values for name, values in outputs.items()}
 
 
 def _scores(task: TaskConfig, outputs: Mapping[str, Tensor], rows: int) -> Array:

@@ -21,7 +21,16 @@ from storage.errors import InvalidInput
 from storage.features import Column
 from storage.features.times import is_time
 from trainer.config import TrainConfig
-from trainer.data import TOGETHER_ROWS, Batch, BatchMaker, Prefetcher, check_time_column, first_at_fault, mapped
+from trainer.data import (
+    TOGETHER_ROWS,
+    Batch,
+    BatchMaker,
+    DeviceBatches,
+    Prefetcher,
+    check_time_column,
+    first_at_fault,
+    mapped,
+)
 from trainer.data.negative_sampling import kept_of_table
 from trainer.step_profile import StepProfile
 
@@ -57,13 +66,23 @@ class _Chunk:
 
 
 class FollowFlow:
-    """Makes the batches of a stream. position: where it continues, as an earlier batch had it."""
+    """Makes the batches of a stream. position: where it continues, as an earlier batch had it. device: where they are
+    sent ahead of their step.
+    """
 
-    def __init__(self, config: TrainConfig, source: StreamSource, profile: StepProfile, position: Position) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        source: StreamSource,
+        profile: StepProfile,
+        position: Position,
+        device: DeviceBatches | None = None,
+    ) -> None:
         self.maker = BatchMaker(config.spec, config.targets, config.training.time_column)
         self._config = config
         self._source = source
         self._profile = profile
+        self._device = device
         self._read_rows = int(position["rows"])
         self._held: deque[Piece] = deque()
         self._held_rows = 0
@@ -100,7 +119,7 @@ class FollowFlow:
             return item
         size = self._config.training.batch_size
         try:
-            made = Taken(self.maker.batches(item.table, size), item.positions)
+            made = Taken(self._batches(item.table, size), item.positions)
         except InvalidInput as error:
             row, alone = first_at_fault(lambda table: self.maker.batches(table, size), item.table)
             if row is None:
@@ -108,6 +127,10 @@ class FollowFlow:
             raise InvalidInput(f"{_place_of(item, row)}: {alone or error}", field=error.field) from error
         self._recent.append(item.table)
         return made
+
+    def _batches(self, table: Any, size: int) -> list[Batch]:
+        batches = self.maker.batches(table, size)
+        return batches if self._device is None else [self._device.sent(batch) for batch in batches]
 
     def _chunks(self) -> Iterator[_Chunk | Idle]:
         size = self._config.training.batch_size

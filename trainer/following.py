@@ -42,6 +42,7 @@ def follow(
     resume: bool = False,
     from_snapshot: str | None = None,
     dram_bytes: int | None = None,
+    device: str | None = None,
     track: str | None = None,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
@@ -49,9 +50,9 @@ def follow(
     """Trains on the rows of a stream as they come, from the newest commit of a run, and publishes deltas on the way.
 
     output: the folder that `train` wrote. source: a folder whose files are read in the order of their names, and which
-    is watched for new ones, or the URL of a stream (docs/streams.md). repository, valid, dram_bytes, track: as for
-    `update` and `train`. Deltas follow the policy of the configuration, or of `publish`; one comes at the end. The end
-    is Ctrl-C, SIGTERM, or `until_idle` seconds without a new row, after which the rows that make no whole batch are
+    is watched for new ones, or the URL of a stream (docs/streams.md). repository, valid, dram_bytes, device, track: as
+    for `update` and `train`. Deltas follow the policy of the configuration, or of `publish`; one comes at the end. The
+    end is Ctrl-C, SIGTERM, or `until_idle` seconds without a new row, after which the rows that make no whole batch are
     trained on too. Every commit has the position in the stream, and the same call continues behind it, also after a
     crash. start: where a stream begins that this run has no position of. skip_lost: goes on without rows that are gone
     before they were read. credentials: user and password of the stream, where its URL has none. from_snapshot: id or
@@ -67,6 +68,7 @@ def follow(
         valid=valid,
         publish=publish,
         dram_bytes=dram_bytes,
+        device=device,
         track=track,
         progress=progress,
     )
@@ -93,7 +95,7 @@ def follow(
         position = {"at": at, "rows": 0 if known is None else known["rows"]}
         loop.streams = {**loop.streams, stream.name: position}
         update = opened.begin()
-        flow = FollowFlow(config, stream, loop.stages, position)
+        flow = FollowFlow(config, stream, loop.stages, position, loop.batches)
         following = FollowPass(loop, flow, stream, opened.display, until_idle)
         with (
             shown_metrics(loop, stream, metrics_host, metrics_port) as port,

@@ -50,4 +50,4 @@ def begin_at_means(model: RankingModel, batches: Iterable[Any], targets: Targets
     )
     with torch.no_grad():
         for bias, values in zip(biases, torch.split(wanted, [len(bias) for bias in biases]), strict=True):
-            bias.copy_(torch.where(values.isnan(), bias, values.to(bias.dtype)))
+            bias.copy_(torch.where(values.isnan().to(bias.device), bias, values.to(bias)))

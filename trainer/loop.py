@@ -14,11 +14,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from storage.errors import CheckpointError
 from trainer.batch_flow import BatchFlow
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState, load_checkpoint
 from trainer.config import TrainConfig
 from trainer.data import Batch, DataRows, RowStream, Split
+from trainer.devices import device_report, on_host, out_of_memory
 from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.evaluate import Evaluation, evaluate
 from trainer.event_times import TrainedTimes
@@ -42,6 +45,8 @@ from trainer.stopping import Verdict, judge
 from trainer.tracking import Track
 from trainer.warm_start import StartFrom, StartReport, start_config
 
+_HOST = torch.device("cpu")
+
 
 class TrainingLoop:
     """Trains `model` over `rows`, from `position` on. The generator of torch must be seeded, or restored, before.
@@ -49,6 +54,7 @@ class TrainingLoop:
     log: writes the commits. memory: that of the tables, when it is bounded. publisher, policy: publish on the way, as
     the policy says; without them the loop carries on what an earlier run published and publishes nothing. ranks: those
     that train together; each has a loop, over its part of the tables, and they call every method in the same order.
+    device: where the dense part is computed; the weights are moved there.
     """
 
     def __init__(
@@ -62,9 +68,11 @@ class TrainingLoop:
         display: Display,
         memory: RowMemory | None = None,
         ranks: Ranks | None = None,
+        device: torch.device = _HOST,
     ) -> None:
         self.config = config
-        self.model = model
+        self.model = model.to(device)
+        self.device = device
         self.tables = tables
         self.position = Position()
         self.history: list[EpochReport] = []
@@ -88,9 +96,11 @@ class TrainingLoop:
         #: Gets the work of the stages.
         self.stages = StepProfile({"features": config.training.feature_threads})
         time_lookups(model, self.stages)
-        self._flow = BatchFlow(config, rows, self.stages, Split(self.ranks.rank, self.ranks.size))
         self._times = RankTimes(self.ranks, lambda: self.stages.seconds("wait"), display.warn)
-        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self._times)
+        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self._times, device)
+        #: Brings batches to the device ahead of their step.
+        self.batches = self._learning.batches
+        self._flow = BatchFlow(config, rows, self.stages, Split(self.ranks.rank, self.ranks.size), self.batches)
         self.dense_optimizer = self._learning.dense_optimizer
         self._snapshots = Snapshots(display, self.ranks, tables.values())
         self._stop = threading.Event()
@@ -117,6 +127,8 @@ class TrainingLoop:
         self.streams = dict(state.streams)
         # Those of all ranks are in it.
         self.times = TrainedTimes.from_json_value(state.events if self.ranks.is_first else {})
+        if self._learning.loss_scale is not None:
+            self._learning.loss_scale.restore(state.loss_scale)
         self._snapshots.carried = state.publishing
 
     def start_from(self, given: StartFrom) -> StartReport:
@@ -145,7 +157,8 @@ class TrainingLoop:
             epoch = 0 if self.update is not None else self.position.epoch
             for columns in self._flow.columns_before(self._stream(), epoch, self.position.batch, POOL_ROWS):
                 self._snapshots.offer(columns)
-        self._snapshots.write_pending()
+        with on_host(self.model, self.device):
+            self._snapshots.write_pending()
 
     def run(self) -> None:
         """Trains the remaining epochs. Raises KeyboardInterrupt after Ctrl-C, when the commit is written."""
@@ -209,7 +222,9 @@ class TrainingLoop:
         """Returns the scores of the validation rows as the model is now; None without such rows."""
         if self._valid is None:
             return None
-        return evaluate(self.model, self._valid, self._flow.maker, self._display, ranks=self.ranks)
+        advice = "make the layers of `model` narrower, or train on a GPU with more memory"
+        with out_of_memory(self.device, "the evaluation", advice):
+            return evaluate(self.model, self._valid, self._flow.maker, self._display, ranks=self.ranks)
 
     def save(self, snapshots: tuple[str, ...] = ()) -> Path:
         """Writes a commit. snapshots: ids of the snapshots that are published from this very state."""
@@ -252,18 +267,20 @@ class TrainingLoop:
             stopped=self.stopped,
             streams=self.streams,
             events=self.times.to_json_value(),
+            loss_scale={} if self._learning.loss_scale is None else self._learning.loss_scale.to_json_value(),
         )
 
     def publish(self, kind: WantedKind = "auto") -> Path:
         """Publishes the state as it is now and returns the folder of the version or delta."""
         rebase = "" if self.update is None else self.update.rebase
         self._give_times_to_first()
-        names = self._snapshots.prepare(kind, rebase or None, self.times)
-        self.position = replace(self.position, published_step=self.position.step, published_rows=self.position.rows)
-        if self.update is not None:
-            self.update = replace(self.update, rebase="")
-        self.save(names)
-        folder = self._snapshots.write()
+        with on_host(self.model, self.device):
+            names = self._snapshots.prepare(kind, rebase or None, self.times)
+            self.position = replace(self.position, published_step=self.position.step, published_rows=self.position.rows)
+            if self.update is not None:
+                self.update = replace(self.update, rebase="")
+            self.save(names)
+            folder = self._snapshots.write()
         self.freshness.reached("published")
         return folder
 
@@ -351,6 +368,8 @@ class TrainingLoop:
         """Returns what the progress bar shows of the stages and of the memory."""
         report = self.stages.report()
         held_up = "" if report is None else f"  held up by {report.short()}"
+        on_gpu = device_report(self.device)
+        held_up += "" if on_gpu is None else f"  {on_gpu.short()}"
         return held_up if self.memory is None else f"{held_up}  {self.memory.figures().short()}"
 
     def profile(self) -> ProfileReport | None:

@@ -60,7 +60,7 @@ def batch_loss(logits: Tensor, batch: Batch, targets: Targets) -> Tensor:
         if task.missing_label == "ignore" and not (present := ~labels.isnan().squeeze(1)).all():
             head, labels = head[present], labels[present]
             weights = None if weights is None else weights[present]
-            numbers = None if numbers is None else numbers[present.numpy()]
+            numbers = None if numbers is None else numbers[present.cpu().numpy()]
         loss = _task_loss(task, head, labels, weights, numbers) if len(labels) else (head * 0.0).sum()
         if task.weight != 1.0:
             loss = task.weight * loss
@@ -93,10 +93,10 @@ def pairwise_loss(scores: Tensor, labels: Tensor, groups: Array, weights: Tensor
     scores, labels, weights: (B,). groups: (B,) int64. Zero without a pair. Source: Rendle et al., "BPR: Bayesian
     Personalized Ranking from Implicit Feedback", 2009.
     """
-    high, low = _pairs(labels.numpy(), groups)
+    high, low = _pairs(labels.cpu().numpy(), groups)
     if len(high) == 0:
         return (scores * 0.0).sum()
-    first, second = torch.from_numpy(high), torch.from_numpy(low)
+    first, second = (torch.from_numpy(each).to(scores.device) for each in (high, low))
     losses = functional.softplus(scores[second] - scores[first])
     return losses.mean() if weights is None else (losses * weights[first]).mean()
 
@@ -108,7 +108,7 @@ def listwise_loss(scores: Tensor, labels: Tensor, groups: Array, weights: Tensor
     Source: Cao et al., "Learning to Rank: From Pairwise Approach to Listwise Approach", 2007 (the top-one ListNet).
     """
     names, numbers = np.unique(groups, return_inverse=True)
-    place = torch.from_numpy(numbers)
+    place = torch.from_numpy(numbers).to(scores.device)
     totals = labels.new_zeros(len(names)).index_add(0, place, labels)
     used = int((totals > 0).sum())
     if used == 0:

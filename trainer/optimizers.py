@@ -20,8 +20,11 @@ def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.opt
         "SGD": torch.optim.SGD,
         "Adagrad": torch.optim.Adagrad,
     }
+    weights = list(model.parameters())
+    # Not every torch that trains on GPUs has a fused Adagrad for them.
+    how = {"foreach": True} if config.type == "Adagrad" and weights[0].device.type == "cuda" else {"fused": True}
     optimizer: torch.optim.Optimizer = kinds[config.type](
-        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+        weights, lr=config.lr, weight_decay=config.weight_decay, **how
     )
     return optimizer
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
@@ -34,7 +35,7 @@ class Display:
             console=self._console,
             disable=not visible,
         )
-        self._recent: deque[tuple[np.ndarray, np.ndarray]] = deque()
+        self._recent: deque[tuple[Tensor, Tensor]] = deque()
         self._recent_rows = 0
         self._loss = float("nan")
         self._rows = 0
@@ -77,7 +78,7 @@ class Display:
         if not self._visible:
             return
         self._loss = loss if self._loss != self._loss else 0.98 * self._loss + 0.02 * loss
-        self._recent.append((labels.numpy(), logits.detach().numpy()))
+        self._recent.append((labels, logits.detach()))
         self._rows += len(labels)
         self._recent_rows += len(labels)
         while self._recent_rows > _WINDOW_ROWS and len(self._recent) > 1:
@@ -85,7 +86,7 @@ class Display:
         now = time.monotonic()
         if now - self._shown >= _REFRESH_S:
             self._shown = now
-            recent = self._recent_text(*(np.concatenate(parts) for parts in zip(*self._recent, strict=True)))
+            recent = self._recent_text(*(torch.cat(parts).cpu().numpy() for parts in zip(*self._recent, strict=True)))
             speed = self._rows / (now - self._since)
             self._figures = f"{speed:,.0f} rows/s  loss {self._loss:.4f}{recent}{self.note()}"
         for task in self._progress.task_ids:

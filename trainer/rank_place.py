@@ -19,6 +19,8 @@ class RankPlace:
     local_size: int = 1
     #: How often all ranks were started again, because one ended.
     restarts: int = 0
+    #: The number among those on this machine.
+    local_rank: int = 0
 
 
 def rank_place() -> RankPlace:
@@ -35,6 +37,7 @@ def rank_place() -> RankPlace:
             int(size),
             int(os.environ["LOCAL_WORLD_SIZE"]),
             int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            int(os.environ.get("LOCAL_RANK", "0")),
         )
     except (KeyError, ValueError) as error:
         raise incomplete(error) from None

@@ -5,6 +5,7 @@ Every method of `Ranks` but the properties is called by all ranks, in the same o
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1, local_size: int = 1, *, restarted: bool = False) -> None:
         self.rank = rank
+        self._of_gpus: Any = None
         self.size = size
         #: Ranks on this machine.
         self.local_size = local_size
@@ -70,6 +72,20 @@ class Ranks:
     def are_several(self) -> bool:
         """True when there are other ranks."""
         return self.size > 1
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this rank among those on this machine."""
+        return rank_place().local_rank if self.are_several else 0
+
+    def use(self, device: torch.device) -> None:
+        """Has `sum` add up what is on GPUs there, by NCCL, where each rank has one of its own. Called by all ranks."""
+        if not self.are_several:
+            return
+        devices = self.gather((socket.gethostname(), str(device)))
+        own_each = len(set(devices)) == self.size and all(name.startswith("cuda") for _, name in devices)
+        if own_each and dist.is_nccl_available():
+            self._of_gpus = dist.new_group(backend="nccl")
 
     def exchange(self, parts: Sequence[Sequence[NDArray[Any]]], sizes: Sequence[int], kind: str) -> list[Bytes]:
         """Sends arrays to each rank and returns the bytes that came from each, by rank.
@@ -100,7 +116,12 @@ class Ranks:
         """Replaces float values by their sums over the ranks, the same bits at each."""
         if self.are_several:
             with self._exchanging():
-                dist.all_reduce(values)
+                if values.device.type == "cpu" or self._of_gpus is not None:
+                    dist.all_reduce(values, group=None if values.device.type == "cpu" else self._of_gpus)
+                else:
+                    on_host = values.cpu()
+                    dist.all_reduce(on_host)
+                    values.copy_(on_host)
             # Each rank passes on a part to the next one, twice around.
             count = 2 * values.nbytes * (self.size - 1) // self.size
             self.traffic.add("dense", count, count)

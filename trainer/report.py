@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from storage.data import SkippedFile
+    from trainer.devices import DeviceReport
     from trainer.embedding import MemoryFigures
     from trainer.start_report import StartReport
     from trainer.step_profile import ProfileReport
@@ -82,6 +83,8 @@ class TrainReport:
     tables: list[TableReport] = field(default_factory=list)
     #: Distribution of the rows over DRAM and SSD, when their DRAM is bounded.
     memory: MemoryFigures | None = None
+    #: The GPU that it was trained on; None on a processor.
+    device: DeviceReport | None = None
     #: What the run took over from another one, or from a version, before its first step.
     started: StartReport | None = None
     #: The work of the stages of the steps that this call trained; None when it trained none.
@@ -162,6 +165,8 @@ class UpdateReport:
     published: list[Path] = field(default_factory=list)
     tables: list[TableReport] = field(default_factory=list)
     memory: MemoryFigures | None = None
+    #: The GPU that it was trained on; None on a processor.
+    device: DeviceReport | None = None
     profile: ProfileReport | None = None
     #: Damaged files that were left out, where `data.on_damaged` is `skip`.
     skipped: list[SkippedFile] = field(default_factory=list)

@@ -14,9 +14,10 @@ from storage.data import described
 from storage.errors import ConfigError
 from storage.paths import local_path
 from trainer.checkpoint import Commit, CommitLog, TrainingState, checkpoints, load_checkpoint, read_commit
-from trainer.config import TrainConfig, load_config, parse_content, with_tracking
+from trainer.config import TrainConfig, load_config, parse_content, with_device, with_tracking
 from trainer.config_source import named_file
 from trainer.data import BatchMaker, BlockIndex, Data, DataRows, SkippedFile
+from trainer.devices import choose_device, described_device, running_on
 from trainer.embedding import RowMemory
 from trainer.ending import RunEnd
 from trainer.loop import TrainingLoop
@@ -46,6 +47,7 @@ def train(
     progress: bool = True,
     resume: bool = False,
     dram_bytes: int | None = None,
+    device: str | None = None,
     start_from: StartFrom | Path | str | None = None,
     track: str | None = None,
 ) -> TrainReport:
@@ -60,10 +62,11 @@ def train(
     `data` to use at most. output: a folder for checkpoints, report and configuration. resume: continues from the newest
     checkpoint in `output`, to the bit as if nothing had happened; config and data must be those of the first run
     (epochs may grow). dram_bytes: DRAM of the tables, instead of training.dram_bytes in the configuration; rows beyond
-    it lie on SSD. start_from: a run, or a published version, whose rows and weights a new run begins
-    with, as far as they fit; the report says which. track: "tensorboard" or "mlflow", instead of `tracking` in the
-    configuration. Ctrl-C writes a checkpoint, says how to resume and raises KeyboardInterrupt. Raises ConfigError,
-    InvalidInput; with start_from also NotFound and CheckpointError.
+    it lie on SSD. device: cpu, cuda, cuda:N or auto, instead of training.device. start_from: a run, or a published
+    version, whose rows and weights a new run begins with, as far as they fit; the report says which. track:
+    "tensorboard" or "mlflow", instead of `tracking` in the configuration. Ctrl-C writes a checkpoint, says how to
+    resume and raises KeyboardInterrupt. Raises ConfigError, InvalidInput; with start_from also NotFound and
+    CheckpointError.
     """
     if isinstance(config, str | Path):
         with named_file(config):
@@ -77,12 +80,13 @@ def train(
                 progress=progress,
                 resume=resume,
                 dram_bytes=dram_bytes,
+                device=device,
                 start_from=start_from,
                 track=track,
             )
     if isinstance(config, Mapping):
         config = parse_content(config)
-    config = with_tracking(with_dram_bytes(config, dram_bytes), track)
+    config = with_device(with_tracking(with_dram_bytes(config, dram_bytes), track), device)
     output = local_path(output, "output")
     if repository is not None:
         repository = check_repository(repository)
@@ -110,6 +114,8 @@ class _Training:
         self._repository = repository
         self._valid = valid
         self._ranks = ranks
+        self._device = choose_device(config.training.device, ranks.local_rank, ranks.local_size)
+        ranks.use(self._device)
         self._progress = progress and ranks.is_first
         saved = checkpoints(output)
         ranks.gather(None)  # no rank writes before all have looked
@@ -139,18 +145,20 @@ class _Training:
             opened = _open_rows(self._config, data, self._valid, limit, index)
         self._config, self._rows, self._valid_rows = opened
         config, rows = self._config, self._rows
+        training = config.training
         check_last_batch(config, ranks, rows.rows)
         skipped = skipped_of(rows, self._valid_rows)
-        # The caller's random numbers are not ours to change.
         with (
             CommitLog(output, keep_snapshots=config.publish.keep_states, ranks=ranks) as log,
-            torch.random.fork_rng(devices=[]),
+            running_on(self._device, config.training.precision),
             threads(config.training.threads, ranks.local_size),
             Display(visible=self._progress) as display,
         ):
             torch.manual_seed(config.training.seed)
             with row_memory(config, output) as memory:
                 loop = self._new_loop(log, display, memory, ranks)
+                if text := described_device(self._device, training.precision, compiled=training.compile):
+                    display.say(text)
                 state: TrainingState | None = None
                 if log.newest is not None:
                     _check_same_run(log.newest, config, rows)
@@ -193,7 +201,8 @@ class _Training:
     def _new_loop(self, log: CommitLog, display: Display, memory: RowMemory | None, ranks: Ranks) -> TrainingLoop:
         tables = build_tables(self._config, memory, ranks)
         model = build_model(self._config, tables)
-        return TrainingLoop(self._config, model, tables, self._rows, self._valid_rows, log, display, memory, ranks)
+        rows, valid, device = self._rows, self._valid_rows, self._device
+        return TrainingLoop(self._config, model, tables, rows, valid, log, display, memory, ranks, device)
 
     def _check_nothing_is_pending(self, commit: Commit) -> None:
         # Training on without writing the pending snapshot would lose its state: a server would later get another one

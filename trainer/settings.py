@@ -16,7 +16,16 @@ from storage.features.feature import Feature
 from trainer.config import TrainConfig
 
 # Settings that a resumed training may change; `publish`, `tracking` and the model's name are no settings at all.
-_FREE_ON_RESUME = ("epochs", "eval_every", "checkpoint_every_steps", "dram_bytes", "feature_threads")
+_FREE_ON_RESUME = (
+    "epochs",
+    "eval_every",
+    "checkpoint_every_steps",
+    "dram_bytes",
+    "feature_threads",
+    "device",
+    "precision",
+    "compile",
+)
 # Settings of a table that say which rows it has, and what their values mean.
 _OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")
 # Of `data`: another file that is left out makes other data, which is compared itself.

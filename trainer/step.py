@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,19 @@ import torch
 
 from storage.errors import ConfigError, InvalidInput
 from trainer.config import TrainConfig
-from trainer.data import Batch
+from trainer.data import Batch, DeviceBatches
+from trainer.dense_part import DensePart
+from trainer.devices import out_of_memory, transfers_of
 from trainer.embedding import EmbeddingTable, clip_gradients
+from trainer.loss_scale import LossScale
 from trainer.models import RankingModel
 from trainer.models.own_code import own_errors
 from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
 from trainer.rank_times import RankTimes
 from trainer.ranks import Ranks
 from trainer.step_profile import StepProfile
+
+_HOST = torch.device("cpu")
 
 
 def step_random(seed: int, step: int, rank: int) -> int:
@@ -42,7 +48,9 @@ class TrainingStep:
     """Takes the steps of a training, with its optimizers and their learning rates.
 
     profile: gets the work of stages. ranks: those that take the steps together, each with its rows of a batch. times:
-    gets how long the last step took each of them.
+    gets how long the last step took each of them. device: that of the model's weights. On a GPU a step asks for its
+    forward and backward pass at once, and the host waits for the loss, and then for the gradients of rows alone: the
+    dense weights are stepped while the host updates rows.
     """
 
     def __init__(
@@ -53,6 +61,7 @@ class TrainingStep:
         profile: StepProfile,
         ranks: Ranks | None = None,
         times: RankTimes | None = None,
+        device: torch.device = _HOST,
     ) -> None:
         self.dense_optimizer = dense_optimizer(config.optimizer.dense, model)
         self.sparse_optimizer = sparse_optimizer(config.optimizer.sparse, tables)
@@ -65,6 +74,13 @@ class TrainingStep:
         self.stops = False
         self._model = model
         self._profile = profile
+        self._device = device
+        self._by = transfers_of(device)
+        #: Brings batches to the device ahead of their step.
+        self.batches = DeviceBatches(device)
+        self._dense = DensePart(model, config.training, device)
+        #: Under fp16.
+        self.loss_scale = LossScale(device) if config.training.precision == "fp16" else None
 
     def take(
         self, batch: Batch, number: int, last_good: Path | None, *, whole_rows: int, stop: bool = False
@@ -79,22 +95,36 @@ class TrainingStep:
         began, looked_up = time.perf_counter(), profile.lookup_seconds
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
-        if self._ranks.are_several:
-            # Dropout draws other numbers at each rank, which a resumed run draws again.
+        if self._ranks.are_several or self._device.type != "cpu":
+            # Dropout draws other numbers at each rank, which a resumed run draws again; so it does those of a GPU.
             seed_step(step_random(self._config.training.seed, number, self._ranks.rank))
-        with own_errors(self._model, f"step {number + 1}"):
-            loss, logits = self._model.learn(batch, self._config.targets)
-            value = float(loss.detach())
+        share = batch.rows / whole_rows
+        with self._explained(number):
+            with self._dense.used():
+                loss, logits = self._model.learn(self.batches.placed(batch), self._config.targets)
+            arriving = None if self._by is None else self._by.to_host([loss.detach()])
+            wanted = loss * share if self._ranks.are_several else loss
+            wanted = wanted if self.loss_scale is None else self.loss_scale.scaled(wanted)
+            wanted.backward()  # type: ignore[no-untyped-call]
+            value = float(loss.detach() if arriving is None else arriving.wait()[0])
             if not math.isfinite(value):
                 raise self._not_finite(batch, logits, value, number, last_good)
-            share = batch.rows / whole_rows
-            (loss * share if self._ranks.are_several else loss).backward()  # type: ignore[no-untyped-call]
         value, self.stops = self._summed(value, share, stop)
         looked_up = profile.lookup_seconds - looked_up
         profile.add("dense", time.perf_counter() - began - looked_up)
-        with profile.stage("update"):
-            self._update(batch, number)
+        self._update(batch, number)
         return value, logits
+
+    @contextmanager
+    def _explained(self, number: int) -> Iterator[None]:
+        """Says whose error it is that the block raises: of the model's code, of torch's compiler, of a full GPU."""
+        advice = (
+            f"lower training.batch_size (it is {self._config.training.batch_size:,}), choose training.precision bf16, "
+            "or make the layers of `model` narrower"
+        )
+        step = f"step {number + 1}"
+        with own_errors(self._model, step), out_of_memory(self._device, step, advice), self._dense.explained():
+            yield
 
     def _summed(self, loss: float, share: float, stop: bool) -> tuple[float, bool]:
         """Adds up the dense gradients of the ranks; returns the loss of their rows, and whether one was asked to stop.
@@ -105,7 +135,7 @@ class TrainingStep:
             return loss, stop
         weights = list(self._model.parameters())
         has = [float(each.grad is not None) for each in weights]
-        flat = [torch.zeros(each.numel()) if each.grad is None else each.grad.reshape(-1) for each in weights]
+        flat = [each.new_zeros(each.numel()) if each.grad is None else each.grad.reshape(-1) for each in weights]
         # In float64, so that the loss loses nothing beside that of one rank.
         facts = torch.tensor([loss * share, float(stop), *has, *self._times.facts()], dtype=torch.float64)
         self._ranks.sum(facts)
@@ -119,14 +149,35 @@ class TrainingStep:
 
     def _update(self, batch: Batch, number: int) -> None:
         self.schedule.set(number)
-        clip_norm = self._config.optimizer.clip_norm
-        scale = 1.0
-        if clip_norm:
-            squares = torch.tensor(self.sparse_optimizer.squared_norm(), dtype=torch.float64)
-            self._ranks.sum(squares)
-            scale = clip_gradients(clip_norm, self._model.parameters(), float(squares))
-        self.dense_optimizer.step()
-        self.sparse_optimizer.step(scale=scale, seconds=self._seconds(batch, number))
+        profile, clip_norm, loss_scale = self._profile, self._config.optimizer.clip_norm, self.loss_scale
+        scale = 1.0 if loss_scale is None else loss_scale.inverse
+        if clip_norm or loss_scale is not None:
+            with profile.stage("dense"):
+                self.sparse_optimizer.wait()
+        with profile.stage("update"):
+            squares = self._rows_squares() if clip_norm or loss_scale is not None else 0.0
+            if loss_scale is not None:
+                loss_scale.unscale(self.dense_optimizer, self._model.parameters(), squares)
+            if clip_norm:
+                scale *= clip_gradients(clip_norm, self._model.parameters(), squares * scale * scale)
+            steps = True
+            if loss_scale is None:
+                self.dense_optimizer.step()
+            else:
+                steps = loss_scale.step(self.dense_optimizer)
+        with profile.stage("dense"):
+            self.sparse_optimizer.wait()  # a GPU may still work on the step
+        with profile.stage("update"):
+            if steps:
+                self.sparse_optimizer.step(scale=scale, seconds=self._seconds(batch, number))
+            else:
+                self.sparse_optimizer.zero_grad()
+
+    def _rows_squares(self) -> float:
+        """Returns the sum of squares of the gradients of rows, those of all ranks."""
+        squares = torch.tensor(self.sparse_optimizer.squared_norm(), dtype=torch.float64)
+        self._ranks.sum(squares)
+        return float(squares)
 
     def _seconds(self, batch: Batch, number: int) -> float | None:
         """Returns the time of a batch for eviction; None: the wall clock."""

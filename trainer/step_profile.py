@@ -147,15 +147,15 @@ def time_lookups(model: nn.Module, profile: StepProfile) -> None:
     """Counts the lookups of a model's features, while it trains, as work of the stage `lookup`."""
     for module in model.modules():
         if isinstance(module, FeatureEmbeddings):
-            began: list[float] = []
+            # Not hooks, which torch.compile would trace.
+            object.__setattr__(module, "forward", _timed(module, module.forward, profile))
 
-            def before(module: nn.Module, _: object, began: list[float] = began) -> None:
-                if module.training:
-                    began[:] = [time.perf_counter()]
 
-            def after(module: nn.Module, _: object, result: object, began: list[float] = began) -> None:
-                if module.training and began:
-                    profile.add("lookup", time.perf_counter() - began.pop())
+def _timed(module: nn.Module, forward: Callable[..., _Result], profile: StepProfile) -> Callable[..., _Result]:
+    def timed(*inputs: object) -> _Result:
+        if not module.training:
+            return forward(*inputs)
+        with profile.stage("lookup"):
+            return forward(*inputs)
 
-            module.register_forward_pre_hook(before)
-            module.register_forward_hook(after)
+    return timed

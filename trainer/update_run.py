@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from storage.errors import ConfigError, NotFound
 from storage.features import Column
 from storage.paths import local_path
 from trainer.checkpoint import CommitLog, UpdateState, load_checkpoint
-from trainer.config import PublishConfig, with_tracking
+from trainer.config import PublishConfig, with_device, with_tracking
 from trainer.data import Data, DataRows
+from trainer.devices import choose_device, described_device, device_report, running_on
 from trainer.embedding import RowMemory
 from trainer.embedding.memory import MemoryFigures
 from trainer.ending import table_reports
@@ -107,6 +106,7 @@ class OpenPass:
             published=loop.published,
             tables=self.tables_after,
             memory=self.memory_after,
+            device=device_report(loop.device),
             profile=loop.profile(),
             metrics_before=update.metrics_before,
             metrics_after=self.metrics_after,
@@ -129,6 +129,7 @@ class UpdateRun:
         valid: Data | None,
         publish: PublishConfig | None,
         dram_bytes: int | None,
+        device: str | None,
         track: str | None,
         progress: bool,
     ) -> None:
@@ -136,6 +137,9 @@ class UpdateRun:
         self.output = local_path(output, "output")
         self.repository = check_repository(repository)
         config = with_tracking(with_dram_bytes(read_run(self.output)[0], dram_bytes), track)
+        config = with_device(config, device)
+        self._device = choose_device(config.training.device, ranks.local_rank, ranks.local_size)
+        ranks.use(self._device)
         self.config = config if publish is None else config.model_copy(update={"publish": publish})
         self.policy = delta_policy(self.config)
         check_ranks(self.config, ranks)
@@ -152,10 +156,9 @@ class UpdateRun:
     ) -> Iterator[OpenPass]:
         """Opens the run at the state where a pass over `rows` begins, for the block. follows: the name of a stream."""
         config, ranks = self.config, self.ranks
-        # The caller's random numbers are not ours to change.
         with (
             CommitLog(self.output, keep_snapshots=config.publish.keep_states, ranks=ranks) as log,
-            torch.random.fork_rng(devices=[]),
+            running_on(self._device, config.training.precision),
             threads(config.training.threads, ranks.local_size),
             Display(visible=self._progress) as display,
             row_memory(config, self.output) as memory,
@@ -167,6 +170,9 @@ class UpdateRun:
             )
             tables = build_tables(config, memory, ranks)
             model = build_model(config, tables)
-            loop = TrainingLoop(config, model, tables, rows, self.valid, log, display, memory, ranks)
+            loop = TrainingLoop(config, model, tables, rows, self.valid, log, display, memory, ranks, self._device)
+            training = config.training
+            if text := described_device(self._device, training.precision, compiled=training.compile):
+                display.say(text)
             loop.restore(load_checkpoint(start.commit.folder, model, tables, loop.dense_optimizer))
             yield OpenPass(self, loop, log, display, start, read_sample(self.output, config), memory)

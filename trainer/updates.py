@@ -28,6 +28,7 @@ def update(
     resume: bool = False,
     from_snapshot: str | None = None,
     dram_bytes: int | None = None,
+    device: str | None = None,
 ) -> UpdateReport:
     """Trains one pass over newer rows, from the newest commit of a run, and publishes deltas of what changed.
 
@@ -38,8 +39,9 @@ def update(
     that the same call can be repeated until it returns. A snapshot that the crash left half published is published
     first. from_snapshot: id or VERSION.SEQUENCE; training goes back to the commit that it was made from, and the next
     delta continues it. What came after that snapshot is no part of the model any more. dram_bytes: DRAM of the tables,
-    instead of training.dram_bytes in the configuration; rows beyond it lie on SSD. Raises NotFound for a run or
-    snapshot that is not there, ConfigError for an update that cannot begin, InvalidInput.
+    instead of training.dram_bytes in the configuration; rows beyond it lie on SSD. device: instead of training.device,
+    that of the training by default. Raises NotFound for a run or snapshot that is not there, ConfigError for an update
+    that cannot begin, InvalidInput.
     """
     with join_ranks() as ranks:
         run = UpdateRun(
@@ -49,6 +51,7 @@ def update(
             valid=valid,
             publish=publish,
             dram_bytes=dram_bytes,
+            device=device,
             track=None,
             progress=progress,
         )

@@ -78,6 +78,12 @@ Examples:
     "--output.",
 )
 @click.option(
+    "--device",
+    metavar="DEVICE",
+    help="Where the dense part is computed: cpu, cuda (a GPU), cuda:N, or auto (a GPU if there is one), instead of "
+    "training.device.",
+)
+@click.option(
     "--track",
     type=click.Choice(["tensorboard", "mlflow"]),
     help="Write losses, rates, metrics and table sizes while training, as `tracking` in the configuration does: to "
@@ -99,6 +105,7 @@ def command(
     partial: bool,
     dry_run: bool,
     dram_bytes: int | None,
+    device: str | None,
     track: str | None,
     nproc: int | None,
     max_restarts: int,
@@ -143,6 +150,7 @@ def command(
                 progress=not quiet,
                 resume=resume,
                 dram_bytes=dram_bytes,
+                device=device,
                 start_from=started,
                 track=track,
             )
@@ -230,6 +238,8 @@ def _print(report: TrainReport, repository: Path | str | None) -> None:
             click.echo(rank.line())
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
+    if report.device is not None:
+        click.echo(f"device: {report.device.line()}")
     if report.published is None:
         click.echo(f"publish with: emberline publish {report.output} --repository DIR")
     else:

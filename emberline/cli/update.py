@@ -79,6 +79,12 @@ Examples:
     type=SOME_BYTES,
     help="Memory of all tables together, such as 8GiB (training.dram_bytes); rows beyond it lie on SSD, under RUN.",
 )
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    help="Where the dense part is computed: cpu, cuda (a GPU), cuda:N, or auto (a GPU if there is one), instead of "
+    "training.device.",
+)
 @rank_options
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def command(
@@ -98,6 +104,7 @@ def command(
     resume: bool,
     at: str | None,
     dram_bytes: int | None,
+    device: str | None,
     nproc: int | None,
     max_restarts: int,
     quiet: bool,
@@ -155,6 +162,7 @@ def command(
         "resume": resume,
         "from_snapshot": at,
         "dram_bytes": dram_bytes,
+        "device": device,
     }
     if follow is None:
         report = update(run, list(data), **options)
@@ -194,5 +202,7 @@ def _print(report: UpdateReport, repository: Path | str) -> None:
         click.echo(f"left out as damaged: {file.reason}")
     if report.memory is not None:
         click.echo(f"memory: {report.memory.line()}")
+    if report.device is not None:
+        click.echo(f"device: {report.device.line()}")
     for folder in report.published:
         click.echo(f"published {shown(repository, folder)}")

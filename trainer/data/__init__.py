@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storage.data import BlockIndex, Data, DataPath, DataRows, SkippedFile, Wanted
 from trainer.data.batches import TOGETHER_ROWS, Batch, BatchMaker, to_inputs
+from trainer.data.device_batches import DeviceBatches, device_of, inputs_on
 from trainer.data.located import first_at_fault, located
 from trainer.data.prefetch import Prefetcher, mapped
 from trainer.data.shares import Share
@@ -19,6 +20,7 @@ __all__ = [
     "Data",
     "DataPath",
     "DataRows",
+    "DeviceBatches",
     "Prefetcher",
     "RowStream",
     "Share",
@@ -26,7 +28,9 @@ __all__ = [
     "Split",
     "Wanted",
     "check_time_column",
+    "device_of",
     "first_at_fault",
+    "inputs_on",
     "located",
     "mapped",
     "to_inputs",

@@ -6,7 +6,6 @@ B bags, N ids of a feature, D dim, L length, W the dims of all pooled features t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ class Embedded:
         self.dims = dims
         #: Rows (B, L, D) and lengths (B,) by feature.
         self.sequences = sequences
+        self._split: dict[str, Tensor] | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self.sequences:
@@ -39,7 +39,7 @@ class Embedded:
         if name not in self.dims:
             known = (*self.dims, *self.sequences)
             raise InvalidInput(f"there is no feature {name!r} here{did_you_mean(name, known)}", field="features")
-        return self._parts[name]
+        return self._parts()[name]
 
     @property
     def pooled(self) -> Tensor:
@@ -48,15 +48,16 @@ class Embedded:
 
     def parts(self) -> list[Tensor]:
         """Returns the pooled features, (B, D) each."""
-        return list(self._parts.values())
+        return list(self._parts().values())
 
-    @cached_property
     def _parts(self) -> dict[str, Tensor]:
         # Split once: each further split would be a node of its own in the graph, with a gradient of (B, W).
-        pooled = self._pooled
-        if isinstance(pooled, Tensor):
-            pooled = torch.split(pooled, list(self.dims.values()), dim=1)
-        return dict(zip(self.dims, pooled, strict=True))
+        if self._split is None:
+            pooled = self._pooled
+            if isinstance(pooled, Tensor):
+                pooled = torch.split(pooled, list(self.dims.values()), dim=1)
+            self._split = dict(zip(self.dims, pooled, strict=True))
+        return self._split
 
     def stacked(self) -> Tensor:
         """Returns the pooled features, which have one dim, as (B, features, D)."""
@@ -74,6 +75,8 @@ class EmbeddingCollection(nn.Module):
     InvalidInput naming what is missing.
     """
 
+    place: Tensor
+
     def __init__(self, layers: Mapping[str, Layer]) -> None:
         super().__init__()
         if not layers:
@@ -82,6 +85,7 @@ class EmbeddingCollection(nn.Module):
         self.layers = nn.ModuleList(layers.values())
         self.dims = {name: layer.table.dim for name, layer in layers.items() if isinstance(layer, EmbeddingBag)}
         self._lookups = Lookups([layer.lookup() for layer in layers.values()])
+        self.register_buffer("place", torch.empty(0), persistent=False)  # as that of a layer
 
     def forward(self, inputs: Mapping[str, Tensor] | Any) -> Embedded:
         given = [_of_feature(inputs, name) for name in self.names]
@@ -105,7 +109,7 @@ class EmbeddingCollection(nn.Module):
                     ids.append(layer.checked(values, offsets))
             except InvalidInput as error:
                 raise InvalidInput(f"feature {name!r}: {error}", field=name) from None
-        pooled, rows = self._lookups(ids, train=self.training)
+        pooled, rows = self._lookups(ids, train=self.training, device=self.place.device)
         named = [(name, layer, own) for name, layer, own in zip(self.names, self.layers, ids, strict=True)]
         long = [(name, layer.lengths(own)) for name, layer, own in named if isinstance(layer, Embedding)]
         return Embedded(pooled, self.dims, {name: (part, each) for (name, each), part in zip(long, rows, strict=True)})

@@ -18,11 +18,13 @@ from storage._table import BatchLookup
 from storage.errors import ConfigError, InvalidInput
 from storage.initializers import AbsentRows
 from storage.specs import POOLINGS
+from trainer.devices import Arriving, Transfers, transfers_of
 from trainer.embedding.exchange import Route, RowExchange
 from trainer.embedding.table import Counts, EmbeddingTable, Ids
 from trainer.embedding.whole_table import whole
 
 Weights = NDArray[np.float32]
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,11 @@ class _Run:
 
 
 class Lookups:
-    """Looks up several layers at once: their tables read an id once a batch, on all threads that torch uses."""
+    """Looks up several layers at once: their tables read an id once a batch, on all threads that torch uses.
+
+    Rows are in host memory. For a GPU, results are written to pinned memory and copied; the copies of their gradients
+    begin in backward, and the optimizer's step waits for them.
+    """
 
     def __init__(self, layers: Sequence[LayerLookup]) -> None:
         self._layers = tuple(layers)
@@ -74,23 +80,29 @@ class Lookups:
         # does.
         self._anchor = torch.zeros((), requires_grad=True)
 
-    def __call__(self, ids: Sequence[LayerIds], *, train: bool) -> tuple[Tensor, list[Tensor]]:
+    def __call__(
+        self, ids: Sequence[LayerIds], *, train: bool, device: torch.device = _HOST
+    ) -> tuple[Tensor, list[Tensor]]:
         """Returns the pooled layers side by side, (B, W) float32, and the rows (B, L, D) of each with pooling none.
 
-        ids: those of each layer. train: counts the ids and creates the rows that are due.
+        ids: those of each layer. train: counts the ids and creates the rows that are due. device: where results are.
         """
-        pooled, *sequences = _Lookup.apply(self._anchor, self, ids, train)  # type: ignore[no-untyped-call]
+        by = transfers_of(device)
+        pooled, *sequences = _Lookup.apply(self._anchor, self, ids, train, by)  # type: ignore[no-untyped-call]
         return pooled, sequences
 
-    def run(self, ids: Sequence[LayerIds], train: bool) -> tuple[_Run, list[Tensor]]:
-        """Looks up without autograd; returns what `keep_gradients` needs, and the results as `__call__` does."""
+    def run(self, ids: Sequence[LayerIds], train: bool, by: Transfers | None = None) -> tuple[_Run, list[Tensor]]:
+        """Looks up without autograd, into host memory from which `by` copies; returns what `keep_gradients` needs, and
+        the results as `__call__` does.
+        """
         batch = len(ids[0].offsets) - 1
         for each in ids:
             if len(each.offsets) - 1 != batch:
                 raise InvalidInput(
                     f"offsets: one feature has {batch} bags and another {len(each.offsets) - 1}", field="offsets"
                 )
-        results = [torch.empty((batch, self._width)), *(torch.empty((batch, *shape)) for shape in self._sequences)]
+        made = torch.empty if by is None else by.host_tensor
+        results = [made((batch, self._width)), *(made((batch, *shape)) for shape in self._sequences)]
         arrays = [result.numpy() for result in results]
         native = BatchLookup(self._native, self._features, self._absent)
         values, offsets, weights = ([getattr(each, of) for each in ids] for of in ("values", "offsets", "weights"))
@@ -115,6 +127,13 @@ class Lookups:
             [rows for rows, _ in found], [flags for _, flags in found], pooled, sequences, torch.get_num_threads()
         )
         return results
+
+    def expect_gradients(self, run: _Run, gradients: Sequence[Tensor | None], by: Transfers) -> None:
+        """Begins to bring gradients from a GPU; `keep_gradients` gets them when the tables are asked for theirs."""
+        arriving = by.to_host([each.to(torch.float32) for each in gradients if each is not None])
+        expected = _Expected(self, run, [each is not None for each in gradients], arriving)
+        for table in self._tables:
+            table.expect_gradients(expected.keep)
 
     def keep_gradients(self, run: _Run, gradients: Sequence[Tensor | None]) -> None:
         """Gives the tables the gradients of what `run` returned; None: there are none."""
@@ -142,21 +161,44 @@ class Lookups:
         return list(zip(counts, self._tables, strict=True))
 
 
+class _Expected:
+    """Gradients of one lookup that are on their way to the host. Each table of the lookup asks for them."""
+
+    def __init__(self, lookups: Lookups, run: _Run, given: Sequence[bool], arriving: Arriving) -> None:
+        self._lookups = lookups
+        self._run: _Run | None = run
+        self._given = given
+        self._arriving = arriving
+
+    def keep(self) -> None:
+        """Waits for them and gives them to the tables, once."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        arrived = iter(self._arriving.wait())
+        self._lookups.keep_gradients(run, [next(arrived) if given else None for given in self._given])
+
+
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, lookups: Lookups, ids: Sequence[LayerIds], train: bool) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, anchor: Tensor, lookups: Lookups, ids: Sequence[LayerIds], train: bool, by: Transfers | None
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        run, results = lookups.run(ids, train)
-        ctx.lookups, ctx.run, ctx.ids = lookups, run, ids
-        return tuple(results)
+        run, results = lookups.run(ids, train, by)
+        ctx.lookups, ctx.run, ctx.ids, ctx.by = lookups, run, ids, by
+        return tuple(results if by is None else by.to_device(results))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
         run, ctx.run = ctx.run, None
         if run is None:  # backward ran before, and the tables may still hold what it left in the lookup
             run, _ = ctx.lookups.run(ctx.ids, False)
-        ctx.lookups.keep_gradients(run, gradients)
-        return None, None, None, None
+        if ctx.by is None:
+            ctx.lookups.keep_gradients(run, gradients)
+        else:
+            ctx.lookups.expect_gradients(run, gradients, ctx.by)
+        return None, None, None, None, None
 
 
 def _native(absent: AbsentRows) -> tuple[str, float, int]:

@@ -1,5 +1,7 @@
 """Embedding layers as ordinary torch modules. `train()` and `eval()` decide whether a lookup may change the table.
 
+Tables are in host memory, and ids are given there. `to(device)` decides where the results of a layer are.
+
 B bags, N ids, D dim, L length of a padded sequence.
 """
 
@@ -27,6 +29,8 @@ class EmbeddingBag(nn.Module):
     layer; None: those of the table. Several layers may share a table.
     """
 
+    place: Tensor
+
     def __init__(
         self,
         table: EmbeddingTable,
@@ -41,6 +45,8 @@ class EmbeddingBag(nn.Module):
         self.mode = mode
         self.absent = absent
         self._lookups = Lookups([self.lookup()])
+        # `to(device)` moves it with the module, which says where results are wanted.
+        self.register_buffer("place", torch.empty(0), persistent=False)
 
     def lookup(self) -> LayerLookup:
         """Returns how it looks up its table."""
@@ -59,7 +65,8 @@ class EmbeddingBag(nn.Module):
         return LayerIds(ids, bags)
 
     def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
-        return self._lookups([self.checked(values, offsets, weights)], train=self.training)[0]
+        ids = self.checked(values, offsets, weights)
+        return self._lookups([ids], train=self.training, device=self.place.device)[0]
 
     def extra_repr(self) -> str:
         return f"{self.table.name!r}, dim={self.table.dim}, mode={self.mode!r}"
@@ -73,6 +80,8 @@ class Embedding(nn.Module):
     a row reads as its absent row. absent: as for EmbeddingBag.
     """
 
+    place: Tensor
+
     def __init__(self, table: EmbeddingTable, length: int, *, absent: AbsentRows | None = None) -> None:
         super().__init__()
         if not 1 <= length <= MAX_LENGTH:
@@ -83,6 +92,8 @@ class Embedding(nn.Module):
         self.length = length
         self.absent = absent
         self._lookups = Lookups([self.lookup()])
+        # `to(device)` moves it with the module, which says where results are wanted.
+        self.register_buffer("place", torch.empty(0), persistent=False)
 
     def lookup(self) -> LayerLookup:
         """Returns how it looks up its table."""
@@ -95,11 +106,11 @@ class Embedding(nn.Module):
 
     def lengths(self, ids: LayerIds) -> Tensor:
         """Returns how many ids are used of each bag, (B,) int64."""
-        return torch.from_numpy(np.minimum(np.diff(ids.offsets), self.length))
+        return torch.from_numpy(np.minimum(np.diff(ids.offsets), self.length)).to(self.place.device, non_blocking=True)
 
     def forward(self, values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         ids = self.checked(values, offsets)
-        _, rows = self._lookups([ids], train=self.training)
+        _, rows = self._lookups([ids], train=self.training, device=self.place.device)
         return rows[0], self.lengths(ids)
 
     def extra_repr(self) -> str:
@@ -114,7 +125,7 @@ def _checked_weights(weights: Tensor | None, count: int, table: str) -> np.ndarr
             f"weights: expected float32 [{count}], one for each id, got {weights.dtype} {list(weights.shape)}",
             field="weights",
         )
-    each = weights.detach().contiguous().numpy()
+    each = _on_host(weights.detach()).numpy()
     if not np.isfinite(each).all():
         raise InvalidInput("weights: hold NaN or infinity", field="weights")
     return each
@@ -126,10 +137,14 @@ def _checked(values: Tensor, offsets: Tensor) -> tuple[Ids, Ids]:
             raise InvalidInput(
                 f"{name}: expected int64 of one dimension, got {tensor.dtype} {list(tensor.shape)}", field=name
             )
-    ids, bags = values.contiguous().numpy(), offsets.contiguous().numpy()
+    ids, bags = _on_host(values).numpy(), _on_host(offsets).numpy()
     if len(bags) == 0 or bags[0] != 0 or bags[-1] != len(ids):
         raise InvalidInput(
             f"offsets: expected one more than there are bags, from 0 to {len(ids)}, the number of values",
             field="offsets",
         )
     return ids, bags
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return (tensor if tensor.device.type == "cpu" else tensor.cpu()).contiguous()

@@ -74,6 +74,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         for table in self.tables:
             table.drop_gradients()
 
+    def wait(self) -> None:
+        """Waits for gradients on their way from a GPU. `step` and `squared_norm` do so too."""
+        for table in self.tables:
+            table.gradients()
+
     def squared_norm(self) -> float:
         """Returns the sum of squares of all gradients that the next step would use: for clipping by a global norm."""
         gradients = [table.gradients() for table in self.tables]
@@ -299,7 +304,9 @@ def global_clip(clip_norm: float, dense: Iterable[torch.Tensor], sparse: SparseO
 def clip_gradients(clip_norm: float, dense: Iterable[torch.Tensor], sparse_squares: float) -> float:
     """Does what `global_clip` does, where `sparse_squares` is the sum of squares of all gradients of rows."""
     gradients: list[Any] = [each.grad for each in dense if each.grad is not None]
-    total = sum(float(each.detach().double().square().sum()) for each in gradients) + sparse_squares
+    squares = [each.detach().double().square().sum() for each in gradients]
+    # At once, because each value that is read from a GPU waits for it.
+    total = (sum(torch.stack(squares).tolist()) if squares else 0.0) + sparse_squares
     norm = math.sqrt(total)
     if norm <= clip_norm or norm == 0.0:
         return 1.0

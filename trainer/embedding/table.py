@@ -6,7 +6,7 @@ N ids, D dim, S optimizer values.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
@@ -126,6 +126,7 @@ class EmbeddingTable:
         #: The ranks among which the rows are divided; layers bring those of other ranks, and the rest is about its own.
         self.ranks = ranks or Ranks()
         self._waiting: list[TableGradients | RowGradients] = []
+        self._expected: list[Callable[[], None]] = []
         self.forgotten = 0
         self._saved: int | None = None
         if static_rows > 0:
@@ -211,6 +212,13 @@ class EmbeddingTable:
         """Keeps what a lookup got for this table until the optimizer's next step or `drop_gradients`."""
         self._waiting.append(gradients)
 
+    def expect_gradients(self, keep: Callable[[], None]) -> None:
+        """Notes gradients that are on their way from a GPU: `keep` waits for them and calls `keep_gradients`.
+
+        It is called once, when this table, or another one of the same lookup, is asked for its gradients.
+        """
+        self._expected.append(keep)
+
     def take_gradients(self) -> list[TableGradients | RowGradients]:
         """Returns all gradients kept so far, in the order in which they came, and forgets them."""
         waiting = self.gradients()
@@ -218,11 +226,14 @@ class EmbeddingTable:
         return waiting
 
     def gradients(self) -> list[TableGradients | RowGradients]:
-        """Returns all gradients kept so far, in the order in which they came."""
+        """Returns all gradients kept so far, in the order in which they came. Waits for those on their way."""
+        while self._expected:
+            self._expected.pop(0)()
         return self._waiting
 
     def drop_gradients(self) -> None:
         """Forgets the gradients kept so far."""
+        self.gradients()  # those on their way belong to other tables too, which keep theirs
         self._waiting = []
 
     @property

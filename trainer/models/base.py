@@ -30,6 +30,8 @@ class RankingModel(nn.Module, ABC):
 
     #: Added to the log-odds of a binary task, where training saw a share of its negative rows.
     log_odds_shift = 0.0
+    #: The method that `learn` gives the inputs: it has the precision of the training, and is compiled if that is asked.
+    dense_method = "logits"
 
     def __init__(self, features: FeatureEmbeddings) -> None:
         super().__init__()

@@ -18,7 +18,8 @@ class PairProducts(nn.Module):
 
     forward(first (B, D) or None, rest (B, n, D)) -> (B, D + P) for the V vectors, first and rest together; pairs are
     ordered by the larger number, then by the smaller one. In training on a processor it is one native call forward and
-    one back, which never makes the (V, V) square; elsewhere, and in a published graph, it is made of torch's operators.
+    one back, which never makes the (V, V) square; on a GPU, compiled, in another precision than float32, and in a
+    published graph, it is made of torch's operators.
     """
 
     places: Tensor
@@ -29,16 +30,25 @@ class PairProducts(nn.Module):
         self.register_buffer("places", rows * vectors + columns, persistent=False)
 
     def forward(self, first: Tensor | None, rest: Tensor) -> Tensor:
-        if len(self.places) and rest.requires_grad and rest.device.type == "cpu" and rest.dtype == torch.float32:
+        is_plain = all(_is_plain(each) for each in (first, rest))
+        if len(self.places) and rest.requires_grad and is_plain and not torch.compiler.is_compiling():
             result: Tensor = _Pairs.apply(first, rest)  # type: ignore[no-untyped-call]
             return result
-        return self.by_operators([*([] if first is None else [first]), *rest.unbind(1)])
+        if first is None:
+            return self._behind(rest[:, 0], rest)
+        return self._behind(first, torch.cat([first.unsqueeze(1), rest], dim=1))
 
     def by_operators(self, vectors: list[Tensor]) -> Tensor:
         """Computes the same from the vectors (B, D) one by one."""
-        stacked = torch.stack(vectors, dim=1)
-        products = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
-        return torch.cat([vectors[0], products.index_select(1, self.places)], dim=1)
+        return self._behind(vectors[0], torch.stack(vectors, dim=1))
+
+    def _behind(self, first: Tensor, vectors: Tensor) -> Tensor:
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        return torch.cat([first, products.index_select(1, self.places)], dim=1)
+
+
+def _is_plain(tensor: Tensor | None) -> bool:
+    return tensor is None or (tensor.device.type == "cpu" and tensor.dtype == torch.float32)
 
 
 class _Pairs(torch.autograd.Function):

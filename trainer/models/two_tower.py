@@ -34,6 +34,8 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 class TwoTower(RankingModel):
     """Each pooled feature and each dense group belongs to the user or to the item. Tables have any dims."""
 
+    dense_method = "embed"
+
     def __init__(self, features: FeatureEmbeddings, config: TwoTowerConfig) -> None:
         super().__init__(features)
         features.expect_pooled("two_tower", same_dim=False)
@@ -95,14 +97,14 @@ class TwoTower(RankingModel):
         scores = user @ item.T / self._temperature
         ids = self.item_ids(batch.inputs)
         if self._corrects:
-            scores = scores - torch.from_numpy(np.log(self._seen(ids))).to(scores.dtype)
+            scores = scores - torch.from_numpy(np.log(self._seen(ids))).to(scores)
         same = torch.from_numpy(ids[:, None] == ids[None, :]) & ~torch.eye(len(ids), dtype=torch.bool)
-        scores = scores.masked_fill(same, _HIDDEN)  # another row of the same item is no wrong answer
-        places = torch.arange(len(scores))
+        scores = scores.masked_fill(same.to(scores.device), _HIDDEN)  # another row of the same item is no wrong answer
+        places = torch.arange(len(scores), device=scores.device)
         losses = functional.cross_entropy(scores, places, reduction="none").unsqueeze(1) * (batch.labels > 0)
         if batch.weights is not None:
             losses = losses * batch.weights
-        loss = losses.sum() / max(1, int((batch.labels > 0).sum()))
+        loss = losses.sum() / (batch.labels > 0).sum().clamp(min=1)
         return loss, (user * item).sum(dim=1, keepdim=True)
 
     def _seen(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
