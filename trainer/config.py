@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from storage.data import DataOptions
+from storage.data.streams.join_options import JoinOptions
 from storage.errors import ConfigError
 from storage.features.dtypes import ColumnType
 from storage.features.feature import Feature, InputSpec
@@ -142,6 +143,8 @@ class TrainingDataOptions(DataOptions):
 
     #: The share of the rows with label 0 that are trained on; the probabilities are corrected for it.
     negative_sampling: float = Field(default=1.0, gt=0.0, le=1.0)
+    #: How events of a stream that is followed get their labels from others; None where labels are in the rows.
+    join: JoinOptions | None = None
 
 
 class TrainConfig(StrictModel):
@@ -201,6 +204,13 @@ class TrainConfig(StrictModel):
             watched_metric(self.training.early_stopping, self.targets.tasks)
         read = {entry.source for entry in self.inputs} | {self.training.time_column or self.inputs[0].source}
         read |= {*self.targets.numbers, *self.targets.texts, *self.targets.groups}
+        if (join := self.data.join) is not None:
+            if self.training.time_column is None:
+                raise ValueError("data.join: joins by the times of events; set training.time_column")
+            if join.label not in self.targets.numbers:
+                near = did_you_mean(join.label, self.targets.numbers)
+                raise ValueError(f"data.join.label: no task has {join.label!r} as its label of numbers{near}")
+            read |= {*join.key, *([join.kind.column] if join.kind else [])}
         for key in ("types", "missing_columns"):
             for name in getattr(self.data, key):
                 if name not in read:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from storage.data.streams import StreamSource
+from storage.data.streams import JoinedSource, StreamSource
 from storage.errors import ConfigError
 from trainer.freshness import STAGES
 from trainer.loop import TrainingLoop
@@ -51,6 +51,21 @@ class FollowMetrics(Collector):
                 ages.add_metric([model, at], freshness.ages[at].buckets(), freshness.ages[at].sum_s)
         yield newest
         yield ages
+        yield from self._joined(model)
+
+    def _joined(self, model: str) -> Iterator[Metric]:
+        if not isinstance(self._source, JoinedSource):
+            return
+        figures = self._source.figures
+        waiting = GaugeMetricFamily(f"{_PREFIX}_join_waiting", "Events that a join holds.", labels=["model", "what"])
+        for what, name in (("rows", "waiting_rows"), ("labels", "held_labels")):
+            waiting.add_metric([model, what], figures.pop(name))
+        yield waiting
+        meaning = "Events that were joined or left out, since the stream was followed for the first time."
+        events = CounterMetricFamily(f"{_PREFIX}_join_events", meaning, labels=["model", "what"])
+        for what, count in figures.items():
+            events.add_metric([model, what], count)
+        yield events
 
 
 @contextmanager

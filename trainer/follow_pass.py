@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from storage.data.streams import StreamSource
-from trainer.checkpoint import UpdateState
+from storage.data.streams import JoinedSource, StreamSource
+from trainer.checkpoint import UpdateState, checkpoints, read_state
 from trainer.follow_flow import FollowFlow, Idle, Taken
 from trainer.interrupts import noticed_interrupts
 from trainer.loop import TrainingLoop
@@ -15,20 +15,35 @@ from trainer.report import FollowReport
 
 # Seconds between two lines about the progress.
 _LINE_S = 10.0
+# Seconds between two looks for what no commit needs any more.
+_UPKEEP_S = 30.0
 
 
 class FollowPass:
-    """One pass over a stream. until_idle: ends it when nothing has come for so many seconds; None: never."""
+    """One pass over a stream. until_idle: ends it when nothing has come for so many seconds; None: never.
+
+    joined: the stream, where labels are joined to its rows.
+    """
 
     def __init__(
-        self, loop: TrainingLoop, flow: FollowFlow, source: StreamSource, display: Display, until_idle: float | None
+        self,
+        loop: TrainingLoop,
+        flow: FollowFlow,
+        source: StreamSource,
+        display: Display,
+        until_idle: float | None,
+        joined: JoinedSource | None = None,
     ) -> None:
         self._loop = loop
         self._flow = flow
         self._source = source
         self._display = display
         self._until_idle = until_idle
+        self._joined = joined
+        if joined is not None:
+            loop.before_commit = joined.sync
         self._stop = threading.Event()
+        self._kept_at = time.monotonic()
         self._line_at = self._came_at = time.monotonic()
         self._line_rows = loop.position.rows
 
@@ -50,7 +65,10 @@ class FollowPass:
                     if self._stop.is_set():
                         break
                     self._say()
+                    if time.monotonic() - self._kept_at >= _UPKEEP_S:
+                        self._remove_joined()
             loop.end_update()
+            self._remove_joined()
 
     def report(self) -> FollowReport:
         """Returns how far the stream has been followed, with the speed since the line before."""
@@ -65,6 +83,7 @@ class FollowPass:
             (self._loop.position.rows - self._line_rows) / seconds,
             age,
             self._loop.freshness.seconds(),
+            {} if self._joined is None else self._joined.figures,
         )
 
     def _train(self, taken: Taken) -> None:
@@ -94,6 +113,14 @@ class FollowPass:
         if idle.rest:
             self._flow.take_rest()
         return not idle.rest
+
+    def _remove_joined(self) -> None:
+        """Removes the events that waited for their labels once and are needed by no commit."""
+        self._kept_at = time.monotonic()
+        commit, name = self._loop.checkpoint, self._source.name
+        if self._joined is not None and commit is not None:
+            known = [read_state(folder).streams for folder in checkpoints(commit.parent.parent)]
+            self._joined.remove_others(streams[name]["at"] for streams in known if name in streams)
 
     def _say(self) -> None:
         now = time.monotonic()

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage.data.streams import Credentials, Start, open_stream
+from storage.data.streams import Credentials, Start
 from storage.errors import ConfigError
 from trainer.config import PublishConfig
-from trainer.data import BlockIndex, Data, DataRows
+from trainer.data import Data, DataRows
 from trainer.follow_flow import FollowFlow
 from trainer.follow_metrics import shown_metrics
 from trainer.follow_pass import FollowPass
+from trainer.joining import Followed
 from trainer.rank_place import refuse_ranks
 from trainer.ranks import Ranks
 from trainer.report import UpdateReport
-from trainer.row_sources import learned_columns
 from trainer.run import skipped_of
 from trainer.tracking import tracked
 from trainer.trained import SAMPLE_ROWS
@@ -32,6 +32,7 @@ def follow(
     source: Path | str,
     *,
     repository: Path | str,
+    labels: Path | str | None = None,
     valid: Data | None = None,
     publish: PublishConfig | None = None,
     until_idle: float | None = None,
@@ -50,9 +51,10 @@ def follow(
     """Trains on the rows of a stream as they come, from the newest commit of a run, and publishes deltas on the way.
 
     output: the folder that `train` wrote. source: a folder whose files are read in the order of their names, and which
-    is watched for new ones, or the URL of a stream (docs/streams.md). repository, valid, dram_bytes, device, track: as
+    is watched for new ones, or the URL of a stream (docs/streams.md). labels: a stream of the events that are labels of
+    the rows, which data.join of the configuration says how to join. repository, valid, dram_bytes, device, track: as
     for `update` and `train`. Deltas follow the policy of the configuration, or of `publish`; one comes at the end. The
-    end is Ctrl-C, SIGTERM, or `until_idle` seconds without a new row, after which the rows that make no whole batch are
+    end is Ctrl-C, SIGTERM, or `until_idle` seconds without a new row, after which rows that make no whole batch are
     trained on too. Every commit has the position in the stream, and the same call continues behind it, also after a
     crash. start: where a stream begins that this run has no position of. skip_lost: goes on without rows that are gone
     before they were read. credentials: user and password of the stream, where its URL has none. from_snapshot: id or
@@ -81,8 +83,8 @@ def follow(
             "delta_every_rows or delta_every_steps (--every-seconds, --every-rows, --every-steps)",
             field="publish.delta_every_seconds",
         )
-    unpacked = BlockIndex(run.output / "stream-index")
-    stream = open_stream(source, learned_columns(config), config.data, unpacked, credentials)
+    streams = Followed(config, source, labels, run.output, credentials)
+    stream = streams.stream
     # It has the place of the rows that a pass over data has.
     rows = DataRows((), pa.schema([]), hashlib.sha256(f"stream {stream.name}".encode()).hexdigest())
     with (
@@ -96,9 +98,9 @@ def follow(
         loop.streams = {**loop.streams, stream.name: position}
         update = opened.begin()
         flow = FollowFlow(config, stream, loop.stages, position, loop.batches)
-        following = FollowPass(loop, flow, stream, opened.display, until_idle)
+        following = FollowPass(loop, flow, stream, opened.display, until_idle, streams.joined)
         with (
-            shown_metrics(loop, stream, metrics_host, metrics_port) as port,
+            shown_metrics(loop, streams.joined or stream, metrics_host, metrics_port) as port,
             tracked(config, run.output, loop.position.step, {"follow": stream.name}) as loop.track,
         ):
             if port is not None:
@@ -112,5 +114,5 @@ def follow(
     report = replace(opened.report(update), followed=followed, skipped=skipped_of(run.valid))
     report.write(run.output / "update.json")
     run.index.remove_copies()
-    unpacked.remove_copies()
+    streams.remove_copies()
     return report

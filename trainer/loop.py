@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ class TrainingLoop:
         #: The times of the rows since the last publish.
         self.times = TrainedTimes()
         self.freshness = Freshness()
+        #: Called before each commit, and has on the disk what the commit refers to.
+        self.before_commit: Callable[[], None] = lambda: None
         self._rows = rows
         self._valid = valid
         self.ranks = ranks or Ranks()
@@ -236,6 +238,7 @@ class TrainingLoop:
         moved = base is None or base.state.position.step != self.position.step
         if moved:
             self._learning.check_weights(self.position.step, self.checkpoint)
+        self.before_commit()
         commit = self._log.save(state, self.tables, (self.model, self.dense_optimizer) if moved else None)
         self.freshness.reached("committed")
         if state.publishing is None:

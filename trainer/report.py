@@ -132,13 +132,23 @@ class FollowReport:
     #: By stage (trained, committed, published): how many events reached it since this call began, and p50 and p99 of
     #: their ages in seconds then; empty without a time column.
     freshness: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: Where labels are joined (`data.join`): rows that wait and labels that are held, and since the stream was followed
+    #: for the first time the labels in time, rows and labels that came too late, and rows that got a label.
+    joined: dict[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
         """Returns the figures in one line."""
         age = "" if self.age_seconds is None else f", the newest row is {self.age_seconds:,.1f} s old"
         published = self.freshness.get("published")
         after = "" if published is None else ", published after {p50:,.1f} s (p99 {p99:,.1f} s)".format(**published)
-        return f"{self.rows_per_second:,.0f} rows/s, {self.waiting:,} {self.unit} waiting{age}{after}"
+        joined = ", {waiting_rows:,} rows wait for labels" if self.joined else ""
+        late = ", {rows_late:,} rows and {labels_late:,} labels came too late" if self._late else ""
+        text = f"{self.rows_per_second:,.0f} rows/s, {self.waiting:,} {self.unit} waiting{age}{after}"
+        return text + (joined + late).format(**self.joined)
+
+    @property
+    def _late(self) -> int:
+        return sum(self.joined.get(name, 0) for name in ("rows_late", "labels_late"))
 
 
 @dataclass(frozen=True)

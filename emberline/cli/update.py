@@ -43,6 +43,11 @@ Examples:
     help="A folder that files are added to, or a stream: redis://HOST:PORT/0?stream=NAME, kafka://HOST:PORT/TOPIC.",
 )
 @click.option(
+    "--labels",
+    metavar="SOURCE",
+    help="A stream of the labels of --follow's rows, as data.join of the configuration says.",
+)
+@click.option(
     "--repository",
     type=Repository(),
     required=True,
@@ -91,6 +96,7 @@ def command(
     run: Path,
     data: tuple[Path | str, ...],
     follow: str | None,
+    labels: str | None,
     repository: Path | str,
     valid: Path | str | None,
     every_steps: int | None,
@@ -131,6 +137,7 @@ def command(
         ("--start", start),
         ("--skip-lost", skip_lost or None),
         ("--metrics-port", metrics_port),
+        ("--labels", labels),
     ):
         if given is not None and follow is None:
             raise click.UsageError(f"{option} is for --follow, which is not given")
@@ -170,6 +177,7 @@ def command(
         report = follow_stream(
             run,
             follow,
+            labels=labels,
             until_idle=until_idle,
             start=start or "earliest",
             skip_lost=skip_lost,
@@ -191,6 +199,11 @@ def _print(report: UpdateReport, repository: Path | str) -> None:
     click.echo(f"trained {report.rows:,} rows in {report.seconds:.1f} s ({report.rows_per_second:,.0f} rows/s)")
     if report.followed is not None:
         click.echo(f"followed {report.followed.stream}: {report.followed.waiting:,} {report.followed.unit} waiting")
+        if report.followed.joined:
+            click.echo(
+                "joined {positives} of {rows} rows with a label; {rows_late} rows and {labels_late} labels came too "
+                "late, {waiting_rows} rows wait".format(**report.followed.joined)
+            )
         for stage, found in report.followed.freshness.items():
             click.echo(f"events {stage} after {found['p50']:.1f} s (p50), {found['p99']:.1f} s (p99)")
     if report.metrics_after:

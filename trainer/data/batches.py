@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from storage.data.times import unix_ms
 from storage.features import Column, FeatureBatch, FeatureEngine, FeatureSpec, column_from_arrow
 from storage.features.arrow_rows import ArrowEngine, TableColumns
 from trainer.data.cuts import ColumnsOfRows, cut_inputs
 from trainer.data.targets import read_groups, read_labels, read_weights
-from trainer.data.times import newest_seconds, unix_ms
+from trainer.data.times import newest_seconds
 from trainer.devices import Sent
 from trainer.task_config import Targets
 

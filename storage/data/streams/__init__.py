@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from storage.data.streams.base import Credentials, Piece, Position, Start, StreamSource
+from storage.data.streams.join_log import JoinLog
+from storage.data.streams.join_options import JoinOptions, KindOptions
+from storage.data.streams.joined import JoinedSource
 from storage.data.streams.opening import open_stream
 
-__all__ = ["Credentials", "Piece", "Position", "Start", "StreamSource", "open_stream"]
+__all__ = [
+    "Credentials",
+    "JoinLog",
+    "JoinOptions",
+    "JoinedSource",
+    "KindOptions",
+    "Piece",
+    "Position",
+    "Start",
+    "StreamSource",
+    "open_stream",
+]

@@ -27,7 +27,7 @@ def trained_state(config: TrainConfig, report: UpdateReport) -> tuple[object, ..
     return found, content
 
 
-def dying(place: Path, source: Path | str, step: str, times: int) -> None:
+def dying(place: Path, source: Path | str, step: str, times: int, options: dict[str, object]) -> None:
     """Follows a stream, and dies at one of its steps."""
     left = [times]
 
@@ -47,14 +47,14 @@ def dying(place: Path, source: Path | str, step: str, times: int) -> None:
     before(Publisher, "prepare", "prepare")
     before(CommitLog, "save", "save")
     before(Publisher, "write", "write")
-    followed(place, source, until_idle=None)
+    followed(place, source, until_idle=None, **options)
 
 
-def killed(place: Path, source: Path | str, step: str, times: int) -> None:
+def killed(place: Path, source: Path | str, step: str, times: int, **options: object) -> None:
     """Runs `dying` in a process of its own, which starts with everything imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch.export", "storage.checkpoint.graph"])
-    child = context.Process(target=dying, args=(place, source, step, times))
+    child = context.Process(target=dying, args=(place, source, step, times, options))
     child.start()
     child.join(300.0)
     assert child.exitcode == -signal.SIGKILL
