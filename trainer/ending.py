@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from storage.features import Column
 from trainer.config import TrainConfig
 from trainer.data import DataRows
 from trainer.devices import device_report
+from trainer.embedding import MemoryFigures
 from trainer.label_ranges import metric_warnings
 from trainer.loop import TrainingLoop
 from trainer.publication import delta_policy, lineage_of, publisher_of
@@ -75,7 +77,7 @@ class RunEnd:
             published=published,
             epochs=loop.history,
             tables=table_reports(loop),
-            memory=None if loop.memory is None else loop.memory.figures(),
+            memory=memory_figures(loop),
             device=device_report(loop.device),
             started=self._started,
             profile=profile,
@@ -106,3 +108,11 @@ def table_reports(loop: TrainingLoop) -> list[TableReport]:
         TableReport(name, table.dim, *(int(number) for number in numbers))
         for (name, table), numbers in zip(loop.tables.items(), of_ranks.sum(axis=0), strict=True)
     ]
+
+
+def memory_figures(loop: TrainingLoop) -> MemoryFigures | None:
+    """Returns the figures of bounded memory, at all ranks together; None where it is not bounded."""
+    if loop.memory is None:
+        return None
+    of_ranks = [astuple(each) for each in loop.ranks.gather(loop.memory.figures())]
+    return MemoryFigures(*(sum(each) for each in zip(*of_ranks, strict=True)))

@@ -8,6 +8,7 @@ is. Which rows it evicts at which step follows from ids, steps and times alone, 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -108,10 +109,17 @@ class Evictable(Protocol):
 
 
 class Evictor:
-    """Evicts the rows of one table. tick: that of the table so far, at which rows may lie already."""
+    """Evicts the rows of one table. tick: that of the table so far, at which rows may lie already.
 
-    def __init__(self, eviction: Eviction, table: Evictable, tick: int) -> None:
+    largest: where each of several ranks has a part of the table, returns the largest of their numbers. Their sweeps go
+    on together, so that periods begin at the same step; a sweep then evicts all that it finds in a step.
+    """
+
+    def __init__(
+        self, eviction: Eviction, table: Evictable, tick: int, largest: Callable[[float], float] | None = None
+    ) -> None:
         self.eviction = eviction
+        self._largest = largest
         self._table = table
         self._tick = tick
         # The periods whose rows may still be there, oldest first; the last one is under way.
@@ -154,7 +162,7 @@ class Evictor:
             return 0
         found: list[NDArray[np.int64]] = []
         part = sweep.part
-        while part < end and sum(map(len, found)) < _EVICTED_ROWS:
+        while part < end and (self._largest is not None or sum(map(len, found)) < _EVICTED_ROWS):
             found.append(self._table.idle(part, sweep.unused, sweep.norm_after, sweep.norm_upto, sweep.norm))
             part += 1
         self._sweep = replace(sweep, part=part)
@@ -176,7 +184,8 @@ class Evictor:
         # Rows that were looked at with another norm are looked at again.
         norm_after = self._sweep.norm_upto if norm == self._sweep.norm else 0
         norm_upto = max(0, self._tick - 2) if norm else norm_after
-        most = max(1, _LOOKED_AT_ROWS * TrainingTable.PARTS // max(1, self._table.size()))
+        size = self._table.size() if self._largest is None else int(self._largest(self._table.size()))
+        most = max(1, _LOOKED_AT_ROWS * TrainingTable.PARTS // max(1, size))
         parts = min(most, -(-TrainingTable.PARTS // max(1, steps)))
         self._sweep = Sweep(unused, norm_after, norm_upto, norm, 0, parts)
         kept = [period for period in self._periods if period.tick - 1 > unused] if self.eviction.by_age else []

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from storage.errors import ConfigError
 from trainer.config import TrainConfig
-from trainer.model_config import OwnModelConfig
 from trainer.ranks import Ranks
-from trainer.row_tables import StaticTableConfig, TableConfig
+from trainer.row_tables import TableConfig
 from trainer.task_config import RANKING_LOSSES, RETRIEVAL
 
 
@@ -43,19 +42,10 @@ def check_last_batch(config: TrainConfig, ranks: Ranks, rows: int) -> None:
 
 
 def _refused(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    training = config.training
-    if training.dram_bytes is not None:
-        yield "training.dram_bytes", "a table larger than memory"
-    if isinstance(config.model, OwnModelConfig):
-        yield "model.type", "a model of your own"
     for part in config.row_tables:
         rows = part.rows
-        if isinstance(rows, StaticTableConfig):
-            yield f"tables.{rows.name}.kind", "a static table"
         if isinstance(rows, TableConfig) and rows.bloom is not None:
             yield f"tables.{rows.name}.admission", "admission by a filter"
-        if isinstance(rows, TableConfig) and rows.eviction is not None:
-            yield f"tables.{rows.name}.eviction", "eviction"
     for task in config.targets.tasks:
         if task.loss in RANKING_LOSSES or task.loss == RETRIEVAL:
             yield f"tasks.{task.name}.loss", f"the loss {task.loss}, which compares rows of a batch,"

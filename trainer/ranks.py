@@ -126,6 +126,15 @@ class Ranks:
             count = 2 * values.nbytes * (self.size - 1) // self.size
             self.traffic.add("dense", count, count)
 
+    def largest(self, value: float) -> float:
+        """Returns the largest value of all ranks."""
+        if not self.are_several:
+            return value
+        values = torch.tensor(value, dtype=torch.float64)
+        with self._exchanging():
+            dist.all_reduce(values, dist.ReduceOp.MAX)
+        return float(values)
+
     def gather(self, value: _Value) -> list[_Value]:
         """Returns the values of all ranks, by rank. For what is small and seldom sent."""
         if not self.are_several:

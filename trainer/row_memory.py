@@ -17,16 +17,19 @@ from trainer.embedding import RowMemory
 ROWS = "rows"
 
 
-def memory_of(config: TrainConfig, output: Path) -> RowMemory | None:
-    """Returns the bounded memory of the tables of a run, None when they are to be in DRAM whole."""
+def memory_of(config: TrainConfig, output: Path, processes: int = 1) -> RowMemory | None:
+    """Returns the bounded memory of the tables of a run, None when they are to be in DRAM whole.
+
+    processes: those that share the bound, on this machine.
+    """
     bound = config.training.dram_bytes
-    return None if bound is None else RowMemory(bound, output / ROWS)
+    return None if bound is None else RowMemory(bound // processes, output / ROWS)
 
 
 @contextmanager
-def row_memory(config: TrainConfig, output: Path) -> Iterator[RowMemory | None]:
+def row_memory(config: TrainConfig, output: Path, processes: int = 1) -> Iterator[RowMemory | None]:
     """Yields `memory_of` and closes it after the block; the tables are not used after it."""
-    memory = memory_of(config, output)
+    memory = memory_of(config, output, processes)
     if memory is None:
         yield None
         return

@@ -155,7 +155,7 @@ class _Training:
             Display(visible=self._progress) as display,
         ):
             torch.manual_seed(config.training.seed)
-            with row_memory(config, output) as memory:
+            with row_memory(config, output, ranks.local_size) as memory:
                 loop = self._new_loop(log, display, memory, ranks)
                 if text := described_device(self._device, training.precision, compiled=training.compile):
                     display.say(text)
@@ -188,7 +188,7 @@ class _Training:
                 report = end.of(loop, profile, skipped) if last is None else None
             if last is not None:
                 del loop  # its tables go before the others come
-                with row_memory(config, output) as memory:
+                with row_memory(config, output, ranks.local_size) as memory:
                     best = self._new_loop(log, display, memory, ranks)
                     best.go_back(last)
                     report = end.of(best, profile, skipped)

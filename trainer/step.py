@@ -18,6 +18,7 @@ from trainer.dense_part import DensePart
 from trainer.devices import out_of_memory, transfers_of
 from trainer.embedding import EmbeddingTable, clip_gradients
 from trainer.loss_scale import LossScale
+from trainer.model_config import OwnModelConfig
 from trainer.models import RankingModel
 from trainer.models.own_code import own_errors
 from trainer.optimizers import Schedule, dense_optimizer, sparse_optimizer
@@ -73,6 +74,7 @@ class TrainingStep:
         #: True when a rank was asked to stop before the last step ended.
         self.stops = False
         self._model = model
+        self._evicts = any(table.evicts for table in tables.values())
         self._profile = profile
         self._device = device
         self._by = transfers_of(device)
@@ -100,6 +102,7 @@ class TrainingStep:
             seed_step(step_random(self._config.training.seed, number, self._ranks.rank))
         share = batch.rows / whole_rows
         with self._explained(number):
+            self._take_buffers()
             with self._dense.used():
                 loss, logits = self._model.learn(self.batches.placed(batch), self._config.targets)
             arriving = None if self._by is None else self._by.to_host([loss.detach()])
@@ -147,6 +150,17 @@ class TrainingStep:
             each.grad = part.view_as(each) if given else None
         return float(facts[0]), bool(facts[1])
 
+    def _take_buffers(self) -> None:
+        """Lets a step begin with the buffers of the first rank, such as the statistics of batches, as a resumed one."""
+        own = isinstance(self._config.model, OwnModelConfig)
+        buffers = [each for each in self._model.buffers() if each.is_floating_point()] if own else []
+        if not self._ranks.are_several or not buffers:
+            return
+        flat = torch.cat([each.reshape(-1).double().cpu() for each in buffers])
+        self._ranks.sum(flat if self._ranks.is_first else flat.zero_())
+        for each, part in zip(buffers, torch.split(flat, [each.numel() for each in buffers]), strict=True):
+            each.copy_(part.view_as(each))
+
     def _update(self, batch: Batch, number: int) -> None:
         self.schedule.set(number)
         profile, clip_norm, loss_scale = self._profile, self._config.optimizer.clip_norm, self.loss_scale
@@ -181,13 +195,17 @@ class TrainingStep:
 
     def _seconds(self, batch: Batch, number: int) -> float | None:
         """Returns the time of a batch for eviction; None: the wall clock."""
-        column = self._config.training.time_column
-        if column is not None and batch.seconds is None:
+        column, seconds = self._config.training.time_column, batch.seconds
+        if self._ranks.are_several and self._evicts:  # at all ranks at the same step
+            now = seconds if column is not None else time.time()
+            seconds = self._ranks.largest(-math.inf if now is None else now)
+            seconds = seconds if math.isfinite(seconds) else None
+        if column is not None and seconds is None:
             raise InvalidInput(
                 f"step {number + 1}: no row of the batch has a time in the column {column!r}; leave such rows out",
                 field="training.time_column",
             )
-        return batch.seconds
+        return seconds
 
     def check_weights(self, number: int, last_good: Path | None) -> None:
         """Raises ConfigError when a dense weight is not finite after `number` steps."""

@@ -16,7 +16,7 @@ from trainer.data import Data, DataRows
 from trainer.devices import choose_device, described_device, device_report, running_on
 from trainer.embedding import RowMemory
 from trainer.embedding.memory import MemoryFigures
-from trainer.ending import table_reports
+from trainer.ending import memory_figures, table_reports
 from trainer.label_ranges import metric_warnings
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
@@ -84,7 +84,7 @@ class OpenPass:
         self.metrics_after = {} if after is None else after.metrics
         self.loop.settle()
         self.tables_after = table_reports(self.loop)
-        self.memory_after = None if self.memory is None else self.memory.figures()
+        self.memory_after = memory_figures(self.loop)
 
     def report(self, update: UpdateState) -> UpdateReport:
         """Returns the figures of the pass, which has ended."""
@@ -161,7 +161,7 @@ class UpdateRun:
             running_on(self._device, config.training.precision),
             threads(config.training.threads, ranks.local_size),
             Display(visible=self._progress) as display,
-            row_memory(config, self.output) as memory,
+            row_memory(config, self.output, ranks.local_size) as memory,
         ):
             if log.newest is None:
                 raise NotFound(f"{self.output}: holds no checkpoint; train first")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.embedding.owners import owners
 from trainer.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -22,20 +23,6 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
 Counts = NDArray[np.uint32]
-
-# An id belongs to one of so many buckets, and a bucket to one rank.
-_BUCKET_BITS = 12
-
-
-def owners(ids: Ids, ranks: int) -> NDArray[np.int64]:
-    """Returns the rank (N,) of each id. The mixing is that of MurmurHash3 (Appleby, 2011)."""
-    mixed = ids.view(np.uint64).copy()
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        mixed ^= mixed >> np.uint64(33)
-        mixed *= np.uint64(factor)
-    mixed ^= mixed >> np.uint64(33)
-    buckets = (mixed >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
-    return (buckets * ranks) >> _BUCKET_BITS
 
 
 @dataclass(frozen=True)

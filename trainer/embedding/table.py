@@ -24,6 +24,7 @@ from storage.rows import RowCodec
 from storage.specs import TableSpec
 from trainer.admission import BloomAdmission
 from trainer.embedding.memory import RowMemory
+from trainer.embedding.owners import owners
 from trainer.eviction import Eviction, Evictor
 from trainer.ranks import Ranks
 
@@ -120,11 +121,12 @@ class EmbeddingTable:
             rows=rows.native(),
             absent=rows.native(),
         )
-        self._evictor = None if eviction is None else Evictor(eviction, self.native, self.native.tick)
-        self.kind = kind
-        self.transforms = tuple(transforms)
         #: The ranks among which the rows are divided; layers bring those of other ranks, and the rest is about its own.
         self.ranks = ranks or Ranks()
+        largest = self.ranks.largest if self.ranks.are_several else None
+        self._evictor = None if eviction is None else Evictor(eviction, self.native, self.native.tick, largest)
+        self.kind = kind
+        self.transforms = tuple(transforms)
         self._waiting: list[TableGradients | RowGradients] = []
         self._expected: list[Callable[[], None]] = []
         self.forgotten = 0
@@ -198,6 +200,7 @@ class EmbeddingTable:
     def _make_rows(self, count: int) -> None:
         for start in range(0, count, _ROWS_AT_ONCE):
             ids = np.arange(start, min(count, start + _ROWS_AT_ONCE), dtype=np.int64)
+            ids = ids[owners(ids, self.ranks.size) == self.ranks.rank]
             # A dynamic table makes rows of ids that it sees; these here are rows of ids that nobody saw.
             made = self._first()
             made.lookup(ids, np.empty((len(ids), self.dim), np.float32), True)
@@ -249,6 +252,11 @@ class EmbeddingTable:
     def set_steps(self, steps: int) -> None:
         """Sets the steps of the optimizer, as those of a run that is resumed."""
         self.native.steps = steps
+
+    @property
+    def evicts(self) -> bool:
+        """True if rows go by eviction."""
+        return self._evictor is not None
 
     def after_step(self, seconds: float) -> int:
         """Evicts a piece of the rows that are due, after the optimizer's step. Returns how many rows went.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from storage.checkpoint.fingerprint import MASK
 from storage.errors import CheckpointError, Unavailable
 from storage.tiers.training.spool import Spool
-from trainer.embedding.exchange import owners
+from trainer.embedding.owners import owners
 from trainer.embedding.table import Counts, EmbeddingTable, Ids, Rows
 from trainer.ranks import Ranks
 

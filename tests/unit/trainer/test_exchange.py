@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from storage._table import BatchLookup, TrainingTable
-from trainer.embedding.exchange import owners
+from trainer.embedding.owners import owners
 from trainer.step import seed_step
 
 BATCH = 50

@@ -19,10 +19,7 @@ BLOOM = {"type": "bloom", "expected_ids": 1000, "false_rate": 0.01}
     ("section", "change", "field"),
     [
         ("training", {"batch_size": 255}, "training.batch_size"),
-        ("training", {"dram_bytes": 10**9}, "training.dram_bytes"),
         ("tables", {"admit_after": 2, "admission": BLOOM}, "tables.items.admission"),
-        ("tables", {"eviction": {"after_steps": 100}}, "tables.items.eviction"),
-        ("tables", {"kind": "static", "rows": 10}, "tables.items.kind"),
     ],
 )
 def test_settings_of_one_process(
