@@ -1165,37 +1165,47 @@ class BatchLookup:
         values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted.
         """
 
-    def collect(
+    def ask(
         self,
         values: list[numpy.typing.NDArray[numpy.int64]],
         offsets: list[numpy.typing.NDArray[numpy.int64]],
         weights: list[numpy.typing.NDArray[numpy.float32] | None],
         batch: int,
+        ranks: int,
         threads: int,
-    ) -> list[tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]]:
+    ) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.int64]]:
         """
-        Returns the ids (n,) of each table, each once, and how often each came (n,). No table is read.
+        Returns what a batch asks of each rank, for AskedRows: how many ids, by rank and table (ranks * tables,),
+        the messages to all ranks one after the other, and their bytes (ranks,). No table is read.
 
         With `pool` it does what `run` does, for rows that lie in other processes. Arguments as for `run`.
         """
 
+    @property
+    def asked_values(self) -> int:
+        """Values of all rows that `ask` asked for."""
+
+    @property
+    def asked_ids(self) -> int:
+        """Different ids that `ask` asked for."""
+
     def pool(
         self,
-        rows: list[numpy.typing.NDArray[numpy.float32]],
-        has_row: list[numpy.typing.NDArray[numpy.uint8]],
+        rows: numpy.typing.NDArray[numpy.float32],
+        flags: numpy.typing.NDArray[numpy.uint8] | None,
         pooled: numpy.typing.NDArray[numpy.float32] | None,
         sequences: list[numpy.typing.NDArray[numpy.float32]],
         threads: int,
     ) -> None:
         """
-        Writes what `run` writes, of rows (n, dim) for the ids of each table.
+        Writes what `run` writes, of what the ranks answer: rows (asked_values,), in the order of the messages.
 
-        has_row (n,): 0 for an id without one.
+        flags (asked_ids,): 0 for an id without a row; None: all have one.
         """
 
-    def sum_gradients(self, out: list[numpy.typing.NDArray[numpy.float32]], threads: int) -> None:
+    def sum_gradients(self, out: numpy.typing.NDArray[numpy.float32], threads: int) -> None:
         """
-        Writes the sum of the gradients of each id, (n, dim) for each table, after `set_gradients`.
+        Writes the sum of the gradients of each id, out (asked_values,), after `set_gradients`.
 
         Raises ValueError when an id has none.
         """
@@ -1207,6 +1217,47 @@ class BatchLookup:
         threads: int,
     ) -> None:
         """Takes the gradients of what `run` wrote; None: there are none."""
+
+    def gradients(self, table: int) -> TableGradients:
+        """Returns what one table got, by its place."""
+
+class AskedRows:
+    """
+    The rows that ranks ask of this one for a batch, and the gradients that come back for them.
+
+    It keeps gradients until the next call.
+    """
+
+    def __init__(self, tables: Sequence[TrainingTable]) -> None: ...
+    def find(
+        self,
+        messages: numpy.typing.NDArray[numpy.uint8],
+        bytes: numpy.typing.NDArray[numpy.int64],
+        numbers: numpy.typing.NDArray[numpy.int64],
+        train: bool,
+        threads: int,
+    ) -> None:
+        """
+        Reads what ranks asked by BatchLookup.ask, their messages one after the other, and finds the rows.
+
+        bytes (ranks,), numbers (ranks * tables,) of ids. train: counts the ids and creates the rows that are due.
+        Raises ValueError for a message that is cut.
+        """
+
+    @property
+    def values(self) -> int:
+        """Values of all rows that were asked for."""
+
+    def write(self, out: numpy.typing.NDArray[numpy.float32], threads: int) -> None:
+        """Writes the rows to out (values,), those of the first rank first."""
+
+    def flags(self) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Returns 1 for each id that was asked for and has a row, and 0 for the others.
+        """
+
+    def set_gradients(self, grads: numpy.typing.NDArray[numpy.float32], threads: int) -> None:
+        """Takes the gradients (values,) of the rows."""
 
     def gradients(self, table: int) -> TableGradients:
         """Returns what one table got, by its place."""

@@ -32,6 +32,7 @@ from trainer.optimizer_config import OptimizerConfig
 from trainer.table_config import AnyTableConfig, TablePart
 from trainer.task_config import Targets, TaskConfig, check_tasks
 from trainer.tracking_config import TrackingConfig
+from trainer.wire import Wire
 
 
 class EarlyStoppingConfig(StrictModel):
@@ -77,6 +78,8 @@ class TrainingConfig(StrictModel):
     threads: int = Field(default=0, ge=0, le=1024)
     #: Threads that compute features ahead of the step; the batches and their order are the same for any number.
     feature_threads: int = Field(default=1, ge=1, le=64)
+    #: What rows, their gradients and those of the dense weights are rounded to on their way between ranks.
+    wire: Wire = "fp32"
     #: Epochs between evaluations; 0 for the last epoch only.
     eval_every: int = Field(default=1, ge=0)
     #: Steps between checkpoints; 0 for the end of each epoch only.

@@ -44,6 +44,7 @@ from trainer.step_profile import ProfileReport, StepProfile, time_lookups
 from trainer.stopping import Verdict, judge
 from trainer.tracking import Track
 from trainer.warm_start import StartFrom, StartReport, start_config
+from trainer.wire import WIRES
 
 _HOST = torch.device("cpu")
 
@@ -88,6 +89,7 @@ class TrainingLoop:
         self._rows = rows
         self._valid = valid
         self.ranks = ranks or Ranks()
+        self.ranks.wire = WIRES[config.training.wire]
         self._log = log
         self._display = display
         display.tasks = config.targets.tasks

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +23,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from storage.errors import Unavailable
 from trainer.rank_place import incomplete, rank_place
+from trainer.wire import pack, sum_rounded, unpack
 
 _Value = TypeVar("_Value")
-Bytes = NDArray[np.uint8]
+_Array = TypeVar("_Array", NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8])
+Sizes = NDArray[np.int64]
 
 
 @dataclass
@@ -62,6 +64,8 @@ class Ranks:
         self.works_alone = False
         #: A folder for rows that do not stay in memory then; None: one of the system.
         self.scratch: Path | None = None
+        #: What rows and gradients are rounded to on their way between ranks; None sends them as they are.
+        self.wire: torch.dtype | None = None
 
     @property
     def is_first(self) -> bool:
@@ -87,44 +91,49 @@ class Ranks:
         if own_each and dist.is_nccl_available():
             self._of_gpus = dist.new_group(backend="nccl")
 
-    def exchange(self, parts: Sequence[Sequence[NDArray[Any]]], sizes: Sequence[int], kind: str) -> list[Bytes]:
-        """Sends arrays to each rank and returns the bytes that came from each, by rank.
+    def exchange(self, values: _Array, sending: Sizes, coming: Sizes, kind: str) -> _Array:
+        """Sends each rank its part of an array (N,), and returns what came from all, by rank.
 
-        parts: by rank, contiguous arrays that are sent one after the other. sizes: the bytes to come from each rank.
-        kind: what they are, for `traffic`.
-        One message goes to each other rank; what a rank sends to itself is copied.
+        sending, coming: values to and from each rank, (R,). kind: what they are, for `traffic`. float32 values that
+        travel are rounded as `wire` says.
         """
-        sending = [0 if to == self.rank else sum(part.nbytes for part in of) for to, of in enumerate(parts)]
-        coming = [0 if of == self.rank else size for of, size in enumerate(sizes)]
-        out = np.empty(sum(sending), np.uint8)
-        at = 0
-        for to, of in enumerate(parts):
-            for part in of if to != self.rank else ():
-                out[at : at + part.nbytes] = part.reshape(-1).view(np.uint8)
-                at += part.nbytes
-        received = np.empty(sum(coming), np.uint8)
+        out, sends, comes = torch.from_numpy(values), sending.tolist(), coming.tolist()
+        wire = self.wire if values.dtype == np.float32 else None
+        if wire is not None:
+            packed, more = pack(out, sends, wire)
+            received = torch.empty(sum(comes) + more * self.size, dtype=packed.dtype)
+        else:
+            packed, more, received = out, 0, torch.empty(sum(comes), dtype=out.dtype)
+        sent, came = [each + more for each in sends], [each + more for each in comes]
         with self._exchanging():
-            dist.all_to_all_single(torch.from_numpy(received), torch.from_numpy(out), coming, sending)
-        self.traffic.add(kind, len(out), len(received))
-        ends = np.cumsum([0, *coming])
-        found = [received[ends[of] : ends[of + 1]] for of in range(self.size)]
-        own = [part.reshape(-1).view(np.uint8) for part in parts[self.rank]]
-        found[self.rank] = own[0] if len(own) == 1 else np.concatenate(own) if own else np.empty(0, np.uint8)
-        return found
+            dist.all_to_all_single(received, packed, came, sent)
+        item = packed.element_size()
+        self.traffic.add(kind, item * (sum(sent) - sent[self.rank]), item * (sum(came) - came[self.rank]))
+        if wire is not None:
+            received = unpack(received, comes, wire)
+            # What stays here was not rounded.
+            first, own = sum(comes[: self.rank]), sum(sends[: self.rank])
+            received[first : first + comes[self.rank]] = out[own : own + sends[self.rank]]
+        return received.numpy()
 
-    def sum(self, values: Tensor) -> None:
-        """Replaces float values by their sums over the ranks, the same bits at each."""
-        if self.are_several:
-            with self._exchanging():
-                if values.device.type == "cpu" or self._of_gpus is not None:
-                    dist.all_reduce(values, group=None if values.device.type == "cpu" else self._of_gpus)
-                else:
-                    on_host = values.cpu()
-                    dist.all_reduce(on_host)
-                    values.copy_(on_host)
-            # Each rank passes on a part to the next one, twice around.
-            count = 2 * values.nbytes * (self.size - 1) // self.size
-            self.traffic.add("dense", count, count)
+    def sum(self, values: Tensor, *, rounds: bool = False) -> None:
+        """Replaces float values by their sums over the ranks, the same bits at each. rounds: as `wire` says."""
+        if not self.are_several:
+            return
+        wire = self.wire if rounds else None
+        group = None if values.device.type == "cpu" else self._of_gpus
+        with self._exchanging():
+            there = values if values.device.type == "cpu" or group is not None else values.cpu()
+            if wire is None:
+                dist.all_reduce(there, group=group)
+            else:
+                sum_rounded(there, self.size, wire, group)
+            if there is not values:
+                values.copy_(there)
+        # Each rank passes on a part to the next one, twice around.
+        item = values.element_size() if wire is None else wire.itemsize
+        count = 2 * values.numel() * item * (self.size - 1) // self.size
+        self.traffic.add("dense", count, count)
 
     def largest(self, value: float) -> float:
         """Returns the largest value of all ranks."""

@@ -25,6 +25,7 @@ _FREE_ON_RESUME = (
     "device",
     "precision",
     "compile",
+    "wire",
 )
 # Settings of a table that say which rows it has, and what their values mean.
 _OF_ROWS = ("kind", "dim", "dims", "rows", "buckets", "quotient_buckets", "hashes", "combine", "seed")

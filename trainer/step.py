@@ -145,7 +145,7 @@ class TrainingStep:
         givens, told = torch.split(facts[2:], [len(has), len(facts) - 2 - len(has)])
         self._times.receive(told.tolist())
         total = torch.cat(flat)
-        self._ranks.sum(total)
+        self._ranks.sum(total, rounds=True)
         for each, part, given in zip(weights, torch.split(total, [f.numel() for f in flat]), givens, strict=True):
             each.grad = part.view_as(each) if given else None
         return float(facts[0]), bool(facts[1])

@@ -20,7 +20,7 @@ from storage.initializers import AbsentRows
 from storage.specs import POOLINGS
 from trainer.devices import Arriving, Transfers, transfers_of
 from trainer.embedding.exchange import Route, RowExchange
-from trainer.embedding.table import Counts, EmbeddingTable, Ids
+from trainer.embedding.table import EmbeddingTable, Ids, Rows
 from trainer.embedding.whole_table import whole
 
 Weights = NDArray[np.float32]
@@ -110,23 +110,21 @@ class Lookups:
         if self._exchange is None:
             native.run(values, offsets, weights, batch, arrays[0], arrays[1:], train, threads)
             return _Run(native, None), results
-        wanted = native.collect(values, offsets, weights, batch, threads)
-        if self._tables[0].ranks.works_alone:
-            return _Run(native, None), self._read_whole(native, wanted, results)
-        rows, has_row, route = self._exchange.bring(wanted, train=train)
+        alone = self._tables[0].ranks.works_alone
+        asked = native.ask(values, offsets, weights, batch, 1 if alone else self._exchange.ranks, threads)
+        if alone:
+            rows, flags = self._read_whole(*asked[:2])
+            native.pool(rows, flags, arrays[0], arrays[1:], threads)
+            return _Run(native, None), results
+        rows, has_row, route = self._exchange.bring(*asked, train=train)
         native.pool(rows, has_row, arrays[0], arrays[1:], threads)
         return _Run(native, route), results
 
-    def _read_whole(
-        self, native: BatchLookup, wanted: Sequence[tuple[Ids, Counts]], results: list[Tensor]
-    ) -> list[Tensor]:
-        """Looks up rows of all ranks, which wait for it."""
-        found = [whole(table).read(ids) for table, (ids, _) in zip(self._tables, wanted, strict=True)]
-        pooled, *sequences = (result.numpy() for result in results)
-        native.pool(
-            [rows for rows, _ in found], [flags for _, flags in found], pooled, sequences, torch.get_num_threads()
-        )
-        return results
+    def _read_whole(self, numbers: Ids, message: NDArray[np.uint8]) -> tuple[Rows, NDArray[np.uint8]]:
+        """Reads rows of all ranks, which wait for it. numbers, message: what was asked of one rank for all."""
+        ids = np.split(message[: 8 * int(numbers.sum())].view(np.int64), np.cumsum(numbers)[:-1])
+        found = [whole(table).read(own) for table, own in zip(self._tables, ids, strict=True)]
+        return np.concatenate([rows.reshape(-1) for rows, _ in found]), np.concatenate([flags for _, flags in found])
 
     def expect_gradients(self, run: _Run, gradients: Sequence[Tensor | None], by: Transfers) -> None:
         """Begins to bring gradients from a GPU; `keep_gradients` gets them when the tables are asked for theirs."""
@@ -149,16 +147,12 @@ class Lookups:
                     "that use every feature: remove it from `features`, or use it",
                     field="features",
                 )
-            sums = [np.empty((count, table.dim), np.float32) for count, table in self._asked(run.route)]
+            sums = np.empty(native.asked_values, np.float32)
             native.sum_gradients(sums, threads)
             self._exchange.give(run.route, sums)
             return
         for place, table in enumerate(self._tables):
             table.keep_gradients(native.gradients(place))
-
-    def _asked(self, route: Route) -> list[tuple[int, EmbeddingTable]]:
-        counts = [sum(len(of[place]) for of in route.asked) for place in range(len(self._tables))]
-        return list(zip(counts, self._tables, strict=True))
 
 
 class _Expected:

@@ -205,9 +205,13 @@ def _own_rows(table: EmbeddingTable, ids: Ids) -> tuple[Rows, NDArray[np.uint8]]
 
 def _to_first(ranks: Ranks, arrays: list[NDArray[Any]], sizes: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
     """Sends arrays to the first rank, which gets those of all ranks; the others get nothing. sizes: bytes by rank."""
-    parts = [arrays if to == 0 else [] for to in range(ranks.size)]
-    messages = ranks.exchange(parts, [int(size) if ranks.is_first else 0 for size in sizes], "published")
-    return messages if ranks.is_first else []
+    message = np.concatenate([each.reshape(-1).view(np.uint8) for each in arrays])
+    sending, coming = np.zeros(ranks.size, np.int64), np.zeros(ranks.size, np.int64)
+    sending[0] = len(message)
+    if ranks.is_first:
+        coming[:] = sizes
+    came = ranks.exchange(message, sending, coming, "published")
+    return np.split(came, np.cumsum(coming)[:-1]) if ranks.is_first else []
 
 
 def _merge(messages: list[NDArray[np.uint8]], numbers: list[int], dim: int, spools: Sequence[Spool]) -> None:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -56,31 +57,83 @@ void BatchLookup::take(std::vector<FeatureIds> ids, std::size_t batch) {
   }
 }
 
-void BatchLookup::collect(std::vector<FeatureIds> ids, std::size_t batch, std::size_t threads) {
+AskedIds BatchLookup::ask(std::vector<FeatureIds> ids, std::size_t batch, std::uint32_t ranks, std::size_t threads) {
   take(std::move(ids), batch);
-  on_threads(threads, parts_.size(), [&](std::size_t table) {
+  const std::size_t tables = parts_.size();
+  AskedIds asked;
+  asked.numbers.assign(ranks * tables, 0);
+  std::vector<std::vector<std::uint32_t>> owners(tables);
+  on_threads(threads, tables, [&](std::size_t table) {
     collect(parts_[table]);
     TableGradients& gradients = parts_[table].gradients;
+    const std::size_t n = gradients.found.ids.size();
     gradients.starts.clear();
-    gradients.found.slots.assign(gradients.found.ids.size(), 0);
-    gradients.found.beside.assign(gradients.found.ids.size(), 0);
+    gradients.found.slots.assign(n, 1);
+    gradients.found.beside.assign(n, 0);
+    parts_[table].asked_id.resize(n);
+    parts_[table].asked_value.resize(n);
+    owners[table].resize(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      owners[table][i] = owner_of(gradients.found.ids[i], ranks);
+      ++asked.numbers[owners[table][i] * tables + table];
+    }
   });
+  // Where the ids of each rank and table begin.
+  std::vector<std::size_t> next_id(ranks * tables), next_value(ranks * tables);
+  asked_ids_ = asked_values_ = 0;
+  for (std::size_t at = 0; at < ranks * tables; ++at) {
+    const auto n = static_cast<std::size_t>(asked.numbers[at]);
+    next_id[at] = asked_ids_;
+    next_value[at] = asked_values_;
+    asked_ids_ += n;
+    asked_values_ += n * tables_[at % tables]->dim();
+  }
+  if (asked_values_ > std::numeric_limits<std::uint32_t>::max()) {
+    throw std::invalid_argument("ids: a batch asks for more than 2^32 values; give smaller batches");
+  }
+  std::vector<std::int64_t> in_order(asked_ids_);
+  std::vector<std::uint32_t> counts(asked_ids_);
+  for (std::size_t table = 0; table < tables; ++table) {
+    Part& part = parts_[table];
+    const std::uint32_t dim = tables_[table]->dim();
+    for (std::size_t i = 0; i < owners[table].size(); ++i) {
+      const std::size_t at = owners[table][i] * tables + table;
+      part.asked_id[i] = static_cast<std::uint32_t>(next_id[at]);
+      part.asked_value[i] = static_cast<std::uint32_t>(next_value[at]);
+      in_order[next_id[at]] = part.gradients.found.ids[i];
+      counts[next_id[at]++] = part.gradients.found.counts[i];
+      next_value[at] += dim;
+    }
+  }
+  asked.message.reserve(10 * asked_ids_ + 8 * ranks);
+  std::size_t first = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t begin = asked.message.size(), last = next_id[(rank + 1) * tables - 1];
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(in_order.data() + first);
+    asked.message.insert(asked.message.end(), bytes, bytes + 8 * (last - first));
+    for (std::size_t i = first; i < last; ++i) put_count(counts[i], asked.message);
+    while (asked.message.size() % 8 != 0) asked.message.push_back(0);
+    asked.bytes.push_back(static_cast<std::int64_t>(asked.message.size() - begin));
+    first = last;
+  }
+  return asked;
 }
 
-void BatchLookup::pool(const std::vector<GivenRows>& rows, const std::vector<FeatureValues<float>>& out,
+void BatchLookup::pool(const float* rows, const std::uint8_t* flags, const std::vector<FeatureValues<float>>& out,
                        std::size_t threads) {
   on_threads(threads, parts_.size(), [&](std::size_t table) {
-    FoundRows& found = parts_[table].gradients.found;
-    const std::size_t n = found.ids.size(), dim = tables_[table]->dim();
+    Part& part = parts_[table];
+    FoundRows& found = part.gradients.found;
+    const std::size_t n = found.ids.size();
     found.rows.resize(n);
     for (std::size_t i = 0; i < n; ++i) {
-      found.rows[i] = rows[table].rows + i * dim;
-      found.slots[i] = rows[table].has_row[i];
+      found.rows[i] = rows + part.asked_value[i];
+      if (flags != nullptr) found.slots[i] = flags[part.asked_id[i]];
     }
-    for (const std::uint32_t feature : parts_[table].features) {
+    for (const std::uint32_t feature : part.features) {
       if (own_[feature]) set_own_rows(found, *own_[feature]);
     }
-    pool(parts_[table], out, 0, batch_);
+    pool(part, out, 0, batch_);
   });
 }
 
@@ -221,17 +274,18 @@ void BatchLookup::set_gradients(const std::vector<FeatureValues<const float>>& g
   on_threads(threads, order.size(), [&](std::size_t i) { contribute(parts_[order[i]], grads); });
 }
 
-void BatchLookup::sum_gradients(const std::vector<float*>& out, std::size_t threads) const {
+void BatchLookup::sum_gradients(float* out, std::size_t threads) const {
   const OptimizerLoops& loops = optimizer_loops();
   on_threads(threads, parts_.size(), [&](std::size_t table) {
-    const TableGradients& gradients = parts_[table].gradients;
+    const Part& part = parts_[table];
+    const TableGradients& gradients = part.gradients;
     const std::size_t n = gradients.found.ids.size();
     const std::uint32_t dim = tables_[table]->dim();
     if (gradients.starts.size() != n + 1) throw std::invalid_argument("gradients: they have not come");
     for (std::size_t i = 0; i < n; ++i) {
       const std::uint32_t first = gradients.starts[i], count = gradients.starts[i + 1] - first;
       if (count == 0) throw std::invalid_argument("gradients: a feature has none");
-      loops.sum(gradients.contributions.data() + first, count, dim, out[table] + i * dim);
+      loops.sum(gradients.contributions.data() + first, count, dim, out + part.asked_value[i]);
     }
   });
 }

@@ -13,6 +13,7 @@
 
 #include "rows/absent.h"
 #include "rows/pooling.h"
+#include "training/asked_rows.h"
 #include "training/table_gradients.h"
 
 namespace emberline {
@@ -42,12 +43,6 @@ struct FeatureValues {
   std::size_t stride = 0;
 };
 
-// Rows of a table that lie elsewhere: (ids, D), and whether each of these ids has a row there.
-struct GivenRows {
-  const float* rows = nullptr;
-  const std::uint8_t* has_row = nullptr;
-};
-
 struct LookupOptions {
   // Counts the ids and creates the rows that are due.
   bool train = false;
@@ -65,13 +60,18 @@ class BatchLookup {
   // ids, out: (features). Throws std::invalid_argument for offsets that are none.
   void run(std::vector<FeatureIds> ids, std::size_t batch, const std::vector<FeatureValues<float>>& out,
            const LookupOptions& options);
-  // What `run` does, in two parts, for rows that lie in other processes. `collect` finds the ids of each table, each
-  // once; `pool` takes their rows, one for each table.
-  void collect(std::vector<FeatureIds> ids, std::size_t batch, std::size_t threads);
-  void pool(const std::vector<GivenRows>& rows, const std::vector<FeatureValues<float>>& out, std::size_t threads);
-  // Writes the sum of the gradients of each id, (ids, D) for each table, after `set_gradients`, which must have had
-  // data for every feature. Throws std::invalid_argument.
-  void sum_gradients(const std::vector<float*>& out, std::size_t threads) const;
+  // What `run` does, in two parts, for rows that lie in other processes. `ask` finds the ids of each table, each once,
+  // and returns what is asked of each rank; `pool` takes what they answer, in the order of AskedRows (asked_rows.h).
+  // Ids have no row where flags (ids) are 0; without flags all have one.
+  AskedIds ask(std::vector<FeatureIds> ids, std::size_t batch, std::uint32_t ranks, std::size_t threads);
+  void pool(const float* rows, const std::uint8_t* flags, const std::vector<FeatureValues<float>>& out,
+            std::size_t threads);
+  // Values of all rows that were asked for, and ids.
+  std::size_t asked_values() const { return asked_values_; }
+  std::size_t asked_ids() const { return asked_ids_; }
+  // Writes the sum of the gradients of each id, out (values) in the order of the rows, after `set_gradients`, which
+  // must have had data for every feature. Throws std::invalid_argument.
+  void sum_gradients(float* out, std::size_t threads) const;
   // grads: (features), of which those without data are left out. They must stay where they are until the step.
   void set_gradients(const std::vector<FeatureValues<const float>>& grads, std::size_t threads);
   TableGradients& gradients(std::size_t table) { return parts_[table].gradients; }
@@ -83,6 +83,8 @@ class BatchLookup {
     std::vector<std::uint32_t> features;
     std::vector<std::uint32_t> places;  // (ids of all its features): which of gradients.found.ids it is
     TableGradients gradients;
+    // After `ask`, by found id: its place among all ids that were asked for, and that of its row among all values.
+    std::vector<std::uint32_t> asked_id, asked_value;
   };
 
   // The rows of a feature whose absent ids do not read as its table says, by place.
@@ -108,7 +110,7 @@ class BatchLookup {
   std::vector<FeatureIds> ids_;
   std::vector<std::optional<OwnRows>> own_;  // by feature
   std::vector<char> single_;  // by feature: every bag has one id
-  std::size_t batch_ = 0;
+  std::size_t batch_ = 0, asked_ids_ = 0, asked_values_ = 0;
 };
 
 }  // namespace emberline

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "rows/bind_absent.h"
+#include "training/asked_rows.h"
 #include "training/batch_lookup.h"
 #include "training/bind_training.h"
 
@@ -41,54 +42,36 @@ class KeptLookup {
     lookup_.run(std::move(ids), batch, out, options);
   }
 
-  // Returns the ids of each table, each once, and how often they came.
-  nb::list collect(const nb::list& values, const nb::list& offsets, const nb::list& weights, std::size_t batch,
-                   std::size_t threads) {
+  // Returns what is asked of each rank: ids by rank and table, the message, and its bytes by rank.
+  nb::tuple ask(const nb::list& values, const nb::list& offsets, const nb::list& weights, std::size_t batch,
+                std::uint32_t ranks, std::size_t threads) {
+    if (ranks == 0) fail("ranks: expected 1 or more");
     std::vector<FeatureIds> ids = taken(values, offsets, weights, batch);
+    AskedIds asked;
     {
       const nb::gil_scoped_release release;
-      lookup_.collect(std::move(ids), batch, std::max<std::size_t>(1, threads));
+      asked = lookup_.ask(std::move(ids), batch, ranks, std::max<std::size_t>(1, threads));
     }
-    nb::list tables;
-    for (std::size_t table = 0; table < lookup_.tables().size(); ++table) {
-      std::vector<std::int64_t> found = lookup_.found(table).ids;
-      std::vector<std::uint32_t> counts = lookup_.found(table).counts;
-      tables.append(nb::make_tuple(to_numpy(std::move(found)), to_numpy(std::move(counts))));
-    }
-    return tables;
+    return nb::make_tuple(to_numpy(std::move(asked.numbers)), to_numpy(std::move(asked.message)),
+                          to_numpy(std::move(asked.bytes)));
   }
 
-  void pool(const nb::list& rows, const nb::list& has_row, nb::handle pooled, const nb::list& sequences,
-            std::size_t threads) {
-    expect(rows, lookup_.tables().size(), "rows", "table");
-    expect(has_row, lookup_.tables().size(), "has_row", "table");
-    std::vector<Floats> kept_rows;
-    std::vector<ArrayView<const std::uint8_t>> kept_flags;
-    std::vector<GivenRows> given;
-    for (std::size_t table = 0; table < lookup_.tables().size(); ++table) {
-      const std::size_t n = lookup_.found(table).ids.size();
-      kept_rows.emplace_back(rows[table], ArgumentName("rows", table),
-                             std::initializer_list<std::size_t>{n, lookup_.tables()[table]->dim()});
-      kept_flags.emplace_back(has_row[table], ArgumentName("has_row", table), std::initializer_list<std::size_t>{n});
-      given.push_back({kept_rows.back().data(), kept_flags.back().data()});
-    }
+  std::size_t asked_values() const { return lookup_.asked_values(); }
+  std::size_t asked_ids() const { return lookup_.asked_ids(); }
+
+  void pool(nb::handle rows, nb::handle flags, nb::handle pooled, const nb::list& sequences, std::size_t threads) {
+    const Floats row(rows, "rows", {lookup_.asked_values()});
+    std::optional<ArrayView<const std::uint8_t>> flag;
+    if (!flags.is_none()) flag.emplace(flags, "flags", std::initializer_list<std::size_t>{lookup_.asked_ids()});
     const std::vector<FeatureValues<float>> out = places<float>(pooled, sequences, batch_);
     const nb::gil_scoped_release release;
-    lookup_.pool(given, out, std::max<std::size_t>(1, threads));
+    lookup_.pool(row.data(), flag ? flag->data() : nullptr, out, std::max<std::size_t>(1, threads));
   }
 
-  void sum_gradients(const nb::list& out, std::size_t threads) const {
-    expect(out, lookup_.tables().size(), "out", "table");
-    std::vector<ArrayView<float>> kept;
-    std::vector<float*> sums;
-    for (std::size_t table = 0; table < lookup_.tables().size(); ++table) {
-      kept.emplace_back(
-          out[table], ArgumentName("out", table),
-          std::initializer_list<std::size_t>{lookup_.found(table).ids.size(), lookup_.tables()[table]->dim()});
-      sums.push_back(kept.back().data());
-    }
+  void sum_gradients(nb::handle out, std::size_t threads) const {
+    const ArrayView<float> sums(out, "out", {lookup_.asked_values()});
     const nb::gil_scoped_release release;
-    lookup_.sum_gradients(sums, std::max<std::size_t>(1, threads));
+    lookup_.sum_gradients(sums.data(), std::max<std::size_t>(1, threads));
   }
 
   void set_gradients(nb::handle pooled, const nb::list& sequences, std::size_t threads) {
@@ -189,6 +172,63 @@ class KeptLookup {
 struct RowGradients {
   TableGradients gradients;
   Floats grads;
+};
+
+// The rows that ranks ask for, and their gradients, which are kept until the next call.
+class KeptAsked {
+ public:
+  explicit KeptAsked(std::vector<TrainingTable*> tables) : asked_(std::move(tables)) {}
+  KeptAsked(const KeptAsked&) = delete;
+  KeptAsked& operator=(const KeptAsked&) = delete;
+
+  void find(nb::handle messages, nb::handle bytes, nb::handle numbers, bool train, std::size_t threads) {
+    const auto message = ArrayView<const std::uint8_t>::of_rank(1, messages, "messages");
+    const Ids sizes = Ids::of_rank(1, bytes, "bytes");
+    const Ids counts(numbers, "numbers", {sizes.size() * asked_.tables().size()});
+    std::vector<std::int64_t> of_rank(sizes.data(), sizes.data() + sizes.size());
+    std::vector<std::int64_t> of_table(counts.data(), counts.data() + counts.size());
+    std::int64_t whole = 0;
+    for (const std::int64_t size : of_rank) {
+      if (size < 0) fail("bytes: below 0");
+      whole += size;
+    }
+    for (const std::int64_t n : of_table) {
+      if (n < 0) fail("numbers: below 0");
+    }
+    if (static_cast<std::size_t>(whole) != message.size()) fail("messages: other bytes than `bytes` says");
+    const nb::gil_scoped_release release;
+    asked_.find(message.data(), of_rank, of_table, train, std::max<std::size_t>(1, threads));
+  }
+
+  std::size_t values() const { return asked_.values(); }
+
+  void write(nb::handle out, std::size_t threads) const {
+    const ArrayView<float> to(out, "out", {asked_.values()});
+    const nb::gil_scoped_release release;
+    asked_.write(to.data(), std::max<std::size_t>(1, threads));
+  }
+
+  nb::object flags() const {
+    std::vector<std::uint8_t> found(asked_.ids());
+    asked_.write_flags(found.data());
+    return to_numpy(std::move(found));
+  }
+
+  void set_gradients(nb::handle grads, std::size_t threads) {
+    grads_.clear();
+    grads_.emplace_back(grads, "grads", std::initializer_list<std::size_t>{asked_.values()});
+    const nb::gil_scoped_release release;
+    asked_.set_gradients(grads_.back().data(), std::max<std::size_t>(1, threads));
+  }
+
+  TableGradients& gradients(std::size_t table) {
+    if (table >= asked_.tables().size()) fail("table: there is no table " + std::to_string(table));
+    return asked_.gradients(table);
+  }
+
+ private:
+  AskedRows asked_;
+  std::vector<Floats> grads_;
 };
 
 nb::object ids_of(const TableGradients& gradients) {
@@ -294,28 +334,56 @@ void bind_batch_lookup(nb::module_& module) {
           "Writes pooled (B, width), features side by side, and sequences (B, L, D) each.\n\n"
           "values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted.")
       .def(
-          "collect", &KeptLookup::collect, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "threads"_a,
-          nb::sig("def collect(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
+          "ask", &KeptLookup::ask, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "ranks"_a, "threads"_a,
+          nb::sig("def ask(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
                   "list[numpy.typing.NDArray[numpy.int64]], weights: list[numpy.typing.NDArray[numpy.float32] | None], "
-                  "batch: int, threads: int) -> list[tuple[numpy.typing.NDArray[numpy.int64], "
-                  "numpy.typing.NDArray[numpy.uint32]]]"),
-          "Returns the ids (n,) of each table, each once, and how often each came (n,). No table is read.\n\n"
+                  "batch: int, ranks: int, threads: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.int64]]"),
+          "Returns what a batch asks of each rank, for AskedRows: how many ids, by rank and table (ranks * tables,),\n"
+          "the messages to all ranks one after the other, and their bytes (ranks,). No table is read.\n\n"
           "With `pool` it does what `run` does, for rows that lie in other processes. Arguments as for `run`.")
-      .def("pool", &KeptLookup::pool, "rows"_a, "has_row"_a, "pooled"_a.none(), "sequences"_a, "threads"_a,
-           nb::sig("def pool(self, rows: list[numpy.typing.NDArray[numpy.float32]], has_row: "
-                   "list[numpy.typing.NDArray[numpy.uint8]], pooled: numpy.typing.NDArray[numpy.float32] | None, "
+      .def_prop_ro("asked_values", &KeptLookup::asked_values, "Values of all rows that `ask` asked for.")
+      .def_prop_ro("asked_ids", &KeptLookup::asked_ids, "Different ids that `ask` asked for.")
+      .def("pool", &KeptLookup::pool, "rows"_a, "flags"_a.none(), "pooled"_a.none(), "sequences"_a, "threads"_a,
+           nb::sig("def pool(self, rows: numpy.typing.NDArray[numpy.float32], flags: numpy.typing.NDArray[numpy.uint8] "
+                   "| None, pooled: numpy.typing.NDArray[numpy.float32] | None, "
                    "sequences: list[numpy.typing.NDArray[numpy.float32]], threads: int) -> None"),
-           "Writes what `run` writes, of rows (n, dim) for the ids of each table.\n\n"
-           "has_row (n,): 0 for an id without one.")
+           "Writes what `run` writes, of what the ranks answer: rows (asked_values,), in the order of the messages.\n\n"
+           "flags (asked_ids,): 0 for an id without a row; None: all have one.")
       .def("sum_gradients", &KeptLookup::sum_gradients, "out"_a, "threads"_a,
-           nb::sig("def sum_gradients(self, out: list[numpy.typing.NDArray[numpy.float32]], threads: int) -> None"),
-           "Writes the sum of the gradients of each id, (n, dim) for each table, after `set_gradients`.\n\n"
+           nb::sig("def sum_gradients(self, out: numpy.typing.NDArray[numpy.float32], threads: int) -> None"),
+           "Writes the sum of the gradients of each id, out (asked_values,), after `set_gradients`.\n\n"
            "Raises ValueError when an id has none.")
       .def("set_gradients", &KeptLookup::set_gradients, "pooled"_a.none(), "sequences"_a, "threads"_a,
            nb::sig("def set_gradients(self, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
                    "list[numpy.typing.NDArray[numpy.float32] | None], threads: int) -> None"),
            "Takes the gradients of what `run` wrote; None: there are none.")
       .def("gradients", &KeptLookup::gradients, "table"_a, nb::rv_policy::reference_internal,
+           "Returns what one table got, by its place.");
+  nb::class_<KeptAsked>(
+      module, "AskedRows",
+      "The rows that ranks ask of this one for a batch, and the gradients that come back for them.\n\n"
+      "It keeps gradients until the next call.")
+      .def(nb::init<std::vector<TrainingTable*>>(), "tables"_a, nb::keep_alive<1, 2>(),
+           nb::sig("def __init__(self, tables: collections.abc.Sequence[TrainingTable]) -> None"))
+      .def(
+          "find", &KeptAsked::find, "messages"_a, "bytes"_a, "numbers"_a, "train"_a, "threads"_a,
+          nb::sig("def find(self, messages: numpy.typing.NDArray[numpy.uint8], bytes: "
+                  "numpy.typing.NDArray[numpy.int64], numbers: numpy.typing.NDArray[numpy.int64], train: bool, "
+                  "threads: int) -> None"),
+          "Reads what ranks asked by BatchLookup.ask, their messages one after the other, and finds the rows.\n\n"
+          "bytes (ranks,), numbers (ranks * tables,) of ids. train: counts the ids and creates the rows that are due.\n"
+          "Raises ValueError for a message that is cut.")
+      .def_prop_ro("values", &KeptAsked::values, "Values of all rows that were asked for.")
+      .def("write", &KeptAsked::write, "out"_a, "threads"_a,
+           nb::sig("def write(self, out: numpy.typing.NDArray[numpy.float32], threads: int) -> None"),
+           "Writes the rows to out (values,), those of the first rank first.")
+      .def("flags", &KeptAsked::flags, nb::sig("def flags(self) -> numpy.typing.NDArray[numpy.uint8]"),
+           "Returns 1 for each id that was asked for and has a row, and 0 for the others.")
+      .def("set_gradients", &KeptAsked::set_gradients, "grads"_a, "threads"_a,
+           nb::sig("def set_gradients(self, grads: numpy.typing.NDArray[numpy.float32], threads: int) -> None"),
+           "Takes the gradients (values,) of the rows.")
+      .def("gradients", &KeptAsked::gradients, "table"_a, nb::rv_policy::reference_internal,
            "Returns what one table got, by its place.");
   module.def(
       "step_tables",

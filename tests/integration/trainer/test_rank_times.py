@@ -74,6 +74,21 @@ def test_a_step_sends_little_more_than_its_ids_rows_and_gradients(clicks: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("wire", ["bf16", "fp16"])
+def test_sixteen_bits_are_half_of_the_bytes(clicks: Path, tmp_path: Path, wire: str) -> None:
+    """And cost hardly anything of what is learned."""
+    config = CONFIG.replace("training: {", f"training: {{wire: {wire}, ")
+    for name, used in (("fp32", CONFIG), (wire, config)):
+        assert train_with_ranks(2, used, clicks, tmp_path / name, valid=0.2) == [0, 0]
+    exact, rounded = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("fp32", wire))
+    for kind in ("rows", "gradients", "dense"):
+        whole, half = (report["profile"]["ranks"][0]["sent"][kind] for report in (exact, rounded))
+        assert 0.5 <= half / whole < 0.52
+    assert 0.0 < abs(rounded["epochs"][0]["loss"] / exact["epochs"][0]["loss"] - 1) < 1e-3
+    assert rounded["auc"] == pytest.approx(exact["auc"], abs=2e-3)
+
+
+@pytest.mark.slow
 def test_a_slow_rank_is_named(clicks: Path, tmp_path: Path) -> None:
     errors = tmp_path / "errors"
     errors.mkdir()

@@ -106,3 +106,21 @@ def test_a_killed_rank_costs_nothing(clicks: Path, tmp_path: Path) -> None:
         assert a.files == b.files
         assert (a.state.position.step, a.state.position.loss_sum) == (b.state.position.step, b.state.position.loss_sum)
     assert figures(whole) == figures(killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_losses_are_those_of_one_process_after_a_thousand_steps(clicks: Path, tmp_path: Path, ranks: int) -> None:
+    """With steps that follow gradients. Adam's, and Adagrad's first ones, are as long for a gradient of mere rounding
+    as for any other.
+    """
+    config = SAME_MODEL.replace("epochs: 2", "epochs: 16").replace("checkpoint_every_steps: 50", "eval_every: 0")
+    config = config.replace("sparse: {lr: 0.2, initial_accumulator: 0.0001}", "sparse: {type: sgd, lr: 1.0}")
+    config = config.replace("dense: {lr: 0.005}", "dense: {type: SGD, lr: 0.05}")
+    train(parse_text(config), clicks, output=tmp_path / "one", progress=False)
+    assert train_with_ranks(ranks, config, clicks, tmp_path / "several") == [0] * ranks
+    reports = [json.loads((tmp_path / name / "report.json").read_text()) for name in ("one", "several")]
+    assert reports[0]["steps"] == reports[1]["steps"] >= 1000
+    losses = [[entry["loss"] for entry in report["epochs"]] for report in reports]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    assert losses[0][-1] < losses[0][0] - 0.01

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from storage._table import BatchLookup, TrainingTable
+from storage._table import AskedRows, BatchLookup, TrainingTable, step_tables
 from trainer.embedding.owners import owners
 from trainer.step import seed_step
 
@@ -29,61 +29,110 @@ def arguments(seed: int) -> tuple[list[np.ndarray], list[np.ndarray], list[np.nd
     return values, offsets, [None, None, None, rng.random(len(values[3]), np.float32)]
 
 
-def test_rows_that_are_given_pool_and_learn_as_those_of_the_tables() -> None:
-    here, there = tables(), tables()
-    for seed in range(3):
-        batch = arguments(seed)
-        results = []
-        for own in (here, there):
-            native, pooled, sequence = lookup(own), np.empty((BATCH, 11), np.float32), np.empty((BATCH, 2, 3), "f4")
-            if own is here:
-                native.run(*batch, BATCH, pooled, [sequence], True, 1)
-            else:
-                wanted = native.collect(*batch, BATCH, 1)
-                rows = [np.empty((len(ids), t.dim), np.float32) for (ids, _), t in zip(wanted, own, strict=True)]
-                has_row = [
-                    t.lookup_counted(ids, counts, out, True)
-                    for t, (ids, counts), out in zip(own, wanted, rows, strict=True)
-                ]
-                native.pool(rows, has_row, pooled, [sequence], 1)
-            results.append((native, pooled, sequence))
-        (first, *made), (second, *others) = results
-        for one, other in zip(made, others, strict=True):
-            np.testing.assert_array_equal(one, other)
-        gradients = [np.sin(each + seed) for each in made]
-        for native in (first, second):
-            native.set_gradients(gradients[0], [gradients[1]], 1)
-        sums = [np.empty_like(each) for each in rows]
-        second.sum_gradients(sums, 1)
-        # A step of 1 of plain descent takes the sum off the row.
-        for place, (ids, _) in enumerate(wanted):
-            before, after = np.empty_like(sums[place]), np.empty_like(sums[place])
-            had = here[place].lookup_counted(ids, np.ones(len(ids), np.uint32), before, False)
-            _step(here[place], first.gradients(place))
-            here[place].lookup(ids, after, False)
-            np.testing.assert_allclose(after, before - sums[place] * had[:, None], atol=1e-6)
-            there[place].restore(*_exported(here[place]))
+def parts_of(ranks: int) -> list[tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray | None], int]]:
+    """Cuts a batch into the parts of ranks."""
+    values, offsets, weights = arguments(0)
+    parts = []
+    for rank in range(ranks):
+        first, last = BATCH * rank // ranks, BATCH * (rank + 1) // ranks
+        cuts = [slice(each[first], each[last]) for each in offsets]
+        own = [None if w is None else w[cut] for w, cut in zip(weights, cuts, strict=True)]
+        begins = [each[first : last + 1] - each[first] for each in offsets]
+        parts.append(([v[cut] for v, cut in zip(values, cuts, strict=True)], begins, own, last - first))
+    return parts
 
 
-def _step(table: TrainingTable, gradients: object) -> None:
-    from storage._table import step_tables
-
-    step_tables([table], [[gradients]], "sgd", {"lr": 1.0}, 1)  # type: ignore[list-item]
+def outputs(batch: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    return np.empty((batch, 11), np.float32), [np.empty((batch, 2, 3), np.float32)]
 
 
-def _exported(table: TrainingTable) -> tuple[np.ndarray, ...]:
-    return table.export_rows()
+def sent(values: list[np.ndarray], sizes: np.ndarray, to: int) -> np.ndarray:
+    """Returns what the owners answer a rank. sizes: by asking rank and owner."""
+    cuts = [slice(sizes[:to, of].sum(), sizes[: to + 1, of].sum()) for of in range(len(values))]
+    return np.concatenate([each[cut] for each, cut in zip(values, cuts, strict=True)])
 
 
-def test_sums_need_the_gradients_of_every_feature() -> None:
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_rows_of_ranks_pool_and_learn_as_those_of_one_table(ranks: int) -> None:
+    """Sums of gradients are made in another order, so rows agree within rounding."""
+    parts = parts_of(ranks)
+    here = tables()
+    there = [tables() for _ in range(ranks)]
+    for _ in range(3):
+        whole = lookup(here)
+        pooled, sequences = outputs(BATCH)
+        whole.run(*arguments(0), BATCH, pooled, sequences, True, 1)
+        whole.set_gradients(np.sin(pooled), [np.sin(sequences[0])], 1)
+        step_tables(here, [[whole.gradients(place)] for place in range(2)], "sgd", {"lr": 0.5}, 1)
+
+        lookups = [lookup(own) for own in there]
+        asked = [each.ask(*part, ranks, 1) for each, part in zip(lookups, parts, strict=True)]
+        dims, owned = np.array([4, 3]), [AskedRows(own) for own in there]
+        numbers = np.stack([each[0].reshape(ranks, 2) for each in asked])  # by asking rank, owner and table
+        for rank, own in enumerate(owned):
+            messages = [each[1][each[2][:rank].sum() :][: each[2][rank]] for each in asked]
+            sizes = np.array([len(each) for each in messages])
+            own.find(np.concatenate(messages), sizes, np.ascontiguousarray(numbers[:, rank]).reshape(-1), True, 1)
+        rows = [np.empty(own.values, np.float32) for own in owned]
+        for own, out in zip(owned, rows, strict=True):
+            own.write(out, 1)
+
+        results, gradients = [], []
+        has_row = [own.flags() for own in owned]
+        for rank, each in enumerate(lookups):
+            own_pooled, own_sequences = outputs(parts[rank][3])
+            each.pool(
+                sent(rows, numbers @ dims, rank), sent(has_row, numbers.sum(axis=2), rank), own_pooled, own_sequences, 1
+            )
+            each.set_gradients(np.sin(own_pooled), [np.sin(own_sequences[0])], 1)
+            sums = np.empty(each.asked_values, np.float32)
+            each.sum_gradients(sums, 1)
+            results.append((own_pooled, own_sequences[0]))
+            gradients.append(sums)
+        np.testing.assert_allclose(np.concatenate([each for each, _ in results]), pooled, atol=1e-6)
+        np.testing.assert_allclose(np.concatenate([each for _, each in results]), sequences[0], atol=1e-6)
+        for rank, own in enumerate(owned):
+            sizes = numbers @ dims  # by asking rank and owner
+            came = [each[sizes[of, :rank].sum() :][: sizes[of, rank]] for of, each in enumerate(gradients)]
+            own.set_gradients(np.concatenate(came), 1)
+            step_tables(there[rank], [[own.gradients(place)] for place in range(2)], "sgd", {"lr": 0.5}, 1)
+    for place, table in enumerate(here):
+        ids, wanted, *_ = table.export_rows()
+        found = [own[place].export_rows() for own in there]
+        order = np.argsort(np.concatenate([each[0] for each in found]))
+        np.testing.assert_array_equal(np.concatenate([each[0] for each in found])[order], ids)
+        np.testing.assert_allclose(np.concatenate([each[1] for each in found])[order], wanted, atol=1e-5)
+        np.testing.assert_array_equal(
+            np.concatenate([each[3] for each in found])[order], table.export_rows()[3], "counts"
+        )
+        for rank, (own_ids, *_) in enumerate(found):
+            assert (owners(own_ids, ranks) == rank).all()
+
+
+def test_what_is_cut_or_has_not_come_is_refused() -> None:
     native, batch = lookup(tables()), arguments(0)
-    wanted = native.collect(*batch, BATCH, 1)
-    sums = [np.empty((len(ids), dim), np.float32) for (ids, _), dim in zip(wanted, (4, 3), strict=True)]
+    numbers, message, sizes = native.ask(*batch, BATCH, 1, 1)
+    asked = AskedRows(tables())
+    with pytest.raises(ValueError, match="the message of a rank is cut"):
+        asked.find(message[: 8 * numbers.sum()], np.array([8 * numbers.sum()]), numbers, True, 1)
+    with pytest.raises(ValueError, match="other bytes than `bytes` says"):
+        asked.find(message[:-8], sizes, numbers, True, 1)
+    sums = np.empty(native.asked_values, np.float32)
     with pytest.raises(ValueError, match="have not come"):
         native.sum_gradients(sums, 1)
     native.set_gradients(np.zeros((BATCH, 11), np.float32), [None], 1)
     with pytest.raises(ValueError, match="a feature has none"):
         native.sum_gradients(sums, 1)
+
+
+def test_counts_of_any_size_arrive() -> None:
+    """An id that came more often than 127 times has a count of several bytes."""
+    values, offsets = [np.repeat([5, 6, 7], [127, 128, 70_000])], [np.array([0, 70_255])]
+    asked = BatchLookup(one := [TrainingTable(2)], [(0, 0, 0)]).ask(values, offsets, [None], 1, 1, 1)
+    owned = AskedRows(one)
+    owned.find(asked[1], asked[2], asked[0], True, 1)
+    assert one[0].export_rows()[3].tolist() == [127, 128, 70_000]
+    assert len(asked[1]) == 32  # 3 ids, and 1 + 2 + 3 bytes of counts, filled up
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7])
