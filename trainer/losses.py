@@ -51,17 +51,27 @@ def batch_loss(logits: Tensor, batch: Batch, targets: Targets) -> Tensor:
 
     A row's weight is a factor of its loss, and the loss of a batch is the mean over its rows with a label, 0 without
     any; of a pair, it is the weight of the row that should come first, and of a list, that of its rows by their labels.
+    Of a part of a batch (batch.whole) it is the part in the loss of all rows.
     """
+    whole = batch.whole
     total: Tensor | None = None
     at = 0
     for place, task in enumerate(targets.tasks):
         head, labels, weights = logits[:, at : at + task.width], batch.labels[:, place : place + 1], batch.weights
-        numbers = group_numbers(batch.groups[task.group]) if task.loss in RANKING_LOSSES and task.group else None
+        groups = batch.groups[task.group] if task.loss in RANKING_LOSSES and task.group else None
+        if groups is not None and whole is not None:
+            head, labels, groups = whole.beside_others(head), whole.constants(labels), whole.column(groups)
+            weights = None if weights is None else whole.constants(weights)
+        numbers = None if groups is None else group_numbers(groups)
         if task.missing_label == "ignore" and not (present := ~labels.isnan().squeeze(1)).all():
             head, labels = head[present], labels[present]
             weights = None if weights is None else weights[present]
             numbers = None if numbers is None else numbers[present.cpu().numpy()]
         loss = _task_loss(task, head, labels, weights, numbers) if len(labels) else (head * 0.0).sum()
+        if whole is not None and numbers is not None:
+            loss = whole.alike(loss)
+        elif whole is not None and task.missing_label == "ignore":
+            loss = whole.mean(loss, len(labels))
         if task.weight != 1.0:
             loss = task.weight * loss
         total = loss if total is None else total + loss

@@ -8,18 +8,15 @@ from storage.errors import ConfigError
 from trainer.config import TrainConfig
 from trainer.ranks import Ranks
 from trainer.row_tables import TableConfig
-from trainer.task_config import RANKING_LOSSES, RETRIEVAL
 
 
 def check_ranks(config: TrainConfig, ranks: Ranks) -> None:
     """Raises ConfigError for what several ranks do not train."""
     if not ranks.are_several:
         return
-    size = config.training.batch_size
-    if size % ranks.size:
+    if config.training.batch_size < ranks.size:
         raise ConfigError(
-            f"training.batch_size is {size}, expected a multiple of {ranks.size}, because each of the {ranks.size} "
-            "ranks trains on as many rows of a batch",
+            f"training.batch_size is {config.training.batch_size}, expected {ranks.size} or more: a row for each rank",
             field="training.batch_size",
         )
     for field, value in _refused(config):
@@ -46,8 +43,3 @@ def _refused(config: TrainConfig) -> Iterator[tuple[str, str]]:
         rows = part.rows
         if isinstance(rows, TableConfig) and rows.bloom is not None:
             yield f"tables.{rows.name}.admission", "admission by a filter"
-    for task in config.targets.tasks:
-        if task.loss in RANKING_LOSSES or task.loss == RETRIEVAL:
-            yield f"tasks.{task.name}.loss", f"the loss {task.loss}, which compares rows of a batch,"
-        if task.missing_label == "ignore":
-            yield f"tasks.{task.name}.missing_label", "a task that leaves rows out"

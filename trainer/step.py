@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from storage.errors import ConfigError, InvalidInput
 from trainer.config import TrainConfig
-from trainer.data import Batch, DeviceBatches
+from trainer.data import Batch, DeviceBatches, WholeBatch
 from trainer.dense_part import DensePart
 from trainer.devices import out_of_memory, transfers_of
 from trainer.embedding import EmbeddingTable, clip_gradients
@@ -104,7 +105,7 @@ class TrainingStep:
         with self._explained(number):
             self._take_buffers()
             with self._dense.used():
-                loss, logits = self._model.learn(self.batches.placed(batch), self._config.targets)
+                loss, logits = self._model.learn(self._part(batch, whole_rows), self._config.targets)
             arriving = None if self._by is None else self._by.to_host([loss.detach()])
             wanted = loss * share if self._ranks.are_several else loss
             wanted = wanted if self.loss_scale is None else self.loss_scale.scaled(wanted)
@@ -117,6 +118,13 @@ class TrainingStep:
         profile.add("dense", time.perf_counter() - began - looked_up)
         self._update(batch, number)
         return value, logits
+
+    def _part(self, batch: Batch, whole_rows: int) -> Batch:
+        """Returns the batch on the device of the step, as a part of that of all ranks."""
+        placed = self.batches.placed(batch)
+        if not self._ranks.are_several:
+            return placed
+        return replace(placed, whole=WholeBatch(self._ranks, batch.rows, whole_rows))
 
     @contextmanager
     def _explained(self, number: int) -> Iterator[None]:

@@ -11,6 +11,7 @@ from trainer.data.shares import Share
 from trainer.data.splits import Split
 from trainer.data.stream import RowStream
 from trainer.data.times import check_time_column
+from trainer.data.whole_batch import WholeBatch
 
 __all__ = [
     "TOGETHER_ROWS",
@@ -27,6 +28,7 @@ __all__ = [
     "SkippedFile",
     "Split",
     "Wanted",
+    "WholeBatch",
     "check_time_column",
     "device_of",
     "first_at_fault",

@@ -15,6 +15,7 @@ from storage.features.arrow_rows import ArrowEngine, TableColumns
 from trainer.data.cuts import ColumnsOfRows, cut_inputs
 from trainer.data.targets import read_groups, read_labels, read_weights
 from trainer.data.times import newest_seconds
+from trainer.data.whole_batch import WholeBatch
 from trainer.devices import Sent
 from trainer.task_config import Targets
 
@@ -41,6 +42,8 @@ class Batch:
     groups: Mapping[str, Any] = field(default_factory=dict)
     #: The times of the rows, (B,) int64, in milliseconds since 1970, -1 where unknown; None without a time column.
     times_ms: np.ndarray[Any, Any] | None = None
+    #: The batch of all ranks, of which this is a part; None where there is one process.
+    whole: WholeBatch | None = None
     #: What is on its way to the device that trains on it; None on a processor.
     sent: Sent | None = None
 

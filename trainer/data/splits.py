@@ -22,8 +22,12 @@ class Split:
     ranks: int = 1
 
     def bounds(self, rows: int) -> tuple[int, int]:
-        """Returns the first row of the rank and the one after its last, of a batch of so many rows."""
-        return rows * self.rank // self.ranks, rows * (self.rank + 1) // self.ranks
+        """Returns the first row of the rank and the one after its last, of a batch of so many rows.
+
+        A rank has as many of a smaller batch at most.
+        """
+        first, last = self._bounds(np.array(rows))
+        return int(first), int(last)
 
     def places(self, first: int, last: int, batch_size: int, total: int) -> NDArray[Any]:
         """Returns which of the rows `first` to `last` - 1 of an epoch are the rank's, counted from `first`.
@@ -33,6 +37,13 @@ class Split:
         rows = np.arange(first, last)
         begins = rows // batch_size * batch_size
         sizes = np.minimum(batch_size, total - begins)
+        first_of_own, end_of_own = self._bounds(sizes)
         places = rows - begins
-        own = (places >= sizes * self.rank // self.ranks) & (places < sizes * (self.rank + 1) // self.ranks)
-        return np.flatnonzero(own)
+        return np.flatnonzero((places >= first_of_own) & (places < end_of_own))
+
+    def _bounds(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns `bounds` of batches. Where they cannot be divided evenly, the last ranks have a row more."""
+        even, more = np.divmod(rows, self.ranks)
+        before = np.maximum(0, self.rank - self.ranks + more)
+        first = self.rank * even + before
+        return first, first + even + (self.rank >= self.ranks - more)

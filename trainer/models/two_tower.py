@@ -94,17 +94,23 @@ class TwoTower(RankingModel):
 
     def learn(self, batch: Batch, targets: Targets) -> tuple[Tensor, Tensor]:
         user, item = self.embed(batch.inputs)
-        scores = user @ item.T / self._temperature
-        ids = self.item_ids(batch.inputs)
+        whole, own = batch.whole, self.item_ids(batch.inputs)
+        items, ids, first = (item, own, 0) if whole is None else (whole.gathered(item), whole.array(own), whole.first)
+        scores = user @ items.T / self._temperature
         if self._corrects:
             scores = scores - torch.from_numpy(np.log(self._seen(ids))).to(scores)
-        same = torch.from_numpy(ids[:, None] == ids[None, :]) & ~torch.eye(len(ids), dtype=torch.bool)
+        same = torch.from_numpy(own[:, None] == ids[None, :])
+        same[:, first : first + len(own)].fill_diagonal_(False)
         scores = scores.masked_fill(same.to(scores.device), _HIDDEN)  # another row of the same item is no wrong answer
-        places = torch.arange(len(scores), device=scores.device)
+        places = torch.arange(first, first + len(own), device=scores.device)
         losses = functional.cross_entropy(scores, places, reduction="none").unsqueeze(1) * (batch.labels > 0)
         if batch.weights is not None:
             losses = losses * batch.weights
-        loss = losses.sum() / (batch.labels > 0).sum().clamp(min=1)
+        liked = (batch.labels > 0).sum()
+        if whole is None:
+            loss = losses.sum() / liked.clamp(min=1)
+        else:
+            loss = whole.part(losses.sum() / max(1.0, whole.total(float(liked))))
         return loss, (user * item).sum(dim=1, keepdim=True)
 
     def _seen(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ BLOOM = {"type": "bloom", "expected_ids": 1000, "false_rate": 0.01}
 @pytest.mark.parametrize(
     ("section", "change", "field"),
     [
-        ("training", {"batch_size": 255}, "training.batch_size"),
+        ("training", {"batch_size": 1}, "training.batch_size"),
         ("tables", {"admit_after": 2, "admission": BLOOM}, "tables.items.admission"),
     ],
 )
@@ -35,15 +35,6 @@ def test_settings_of_one_process(
     with pytest.raises(ConfigError, match=field.replace(".", r"\.")) as caught:
         check_ranks(config, TWO)
     assert caught.value.field == field
-
-
-@pytest.mark.parametrize("loss", ["pairwise", "listwise"])
-def test_losses_that_compare_rows_of_a_batch(config_of: Callable[..., TrainConfig], loss: str) -> None:
-    content = config_of().model_dump(mode="json", exclude_unset=True)
-    del content["label"]
-    content["tasks"] = [{"name": "score", "label": "clicked", "loss": loss, "group": "user"}]
-    with pytest.raises(ConfigError, match=r"tasks\.score\.loss"):
-        check_ranks(parse_content(content), TWO)
 
 
 def test_a_last_batch_without_a_row_for_each_rank_is_refused(config_of: Callable[..., TrainConfig]) -> None:
