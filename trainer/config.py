@@ -111,6 +111,15 @@ class TrainingConfig(StrictModel):
         return self
 
 
+class DriftConfig(StrictModel):
+    """A rise of the loss since the last publish, on which a delta is published."""
+
+    #: How much the mean loss has risen, as a share of what it was.
+    rise: float = Field(default=0.05, gt=0.0, allow_inf_nan=False)
+    #: Rows that a mean is taken over, but at least sixteen batches.
+    rows: int = Field(default=20_000, ge=1)
+
+
 class PublishConfig(StrictModel):
     """Content of a published version, when deltas are published, and what stays in the repository.
 
@@ -124,6 +133,8 @@ class PublishConfig(StrictModel):
     delta_every_steps: int = Field(default=0, ge=0)
     delta_every_rows: int = Field(default=0, ge=0)
     delta_every_seconds: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    #: A delta is published too when the loss has risen since the last one; None never.
+    delta_on_drift: DriftConfig | None = None
     #: Each n-th delta of a version holds all changes since the version; 0 never.
     cumulative_every: int = Field(default=16, ge=0)
     #: A full version of the same content follows after this many deltas; 0 never.

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from storage.data.columns import in_type, plain
 from storage.data.streams import Piece, Position, StreamSource
+from storage.data.times import unix_ms
 from storage.errors import InvalidInput
 from storage.features import Column
 from storage.features.times import is_time
@@ -84,6 +86,8 @@ class FollowFlow:
         self._profile = profile
         self._device = device
         self._read_rows = int(position["rows"])
+        # The stream began with this time, in milliseconds; None: with none.
+        self._since: int | None = position.get("since")
         self._held: deque[Piece] = deque()
         self._held_rows = 0
         self._offset = 0  # rows of the first piece that are in batches already
@@ -162,12 +166,18 @@ class FollowFlow:
         self._read_rows += rows
 
         def position(row: int) -> Position:
-            return {"at": piece.after(row), "rows": first + row}
+            own = {"at": piece.after(row), "rows": first + row}
+            return own if self._since is None else {**own, "since": self._since}
 
-        if options.negative_sampling == 1.0:
+        kept = np.arange(rows)
+        if self._since is not None and column is not None:
+            times = unix_ms(piece.table.column(column))
+            kept = np.flatnonzero((times >= self._since) | (times < 0))
+        if options.negative_sampling != 1.0:
+            task, seed = self._config.targets.tasks[0], self._config.training.seed
+            kept = np.intersect1d(kept, kept_of_table(piece.table, task, options.negative_sampling, seed, first))
+        if len(kept) == rows:
             return Piece(piece.table, position, piece.place_of)
-        task, seed = self._config.targets.tasks[0], self._config.training.seed
-        kept = kept_of_table(piece.table, task, options.negative_sampling, seed, first)
         return Piece(
             piece.table.take(pa.array(kept)),
             lambda row: position(rows if row == len(kept) else int(kept[row - 1]) + 1),

@@ -32,6 +32,7 @@ class FollowMetrics(Collector):
         for name, meaning, value in (
             ("rows", "Rows that the run was trained on", position.rows),
             ("steps", "Steps of the run", position.step),
+            ("drifts", "Deltas of them that were published because the loss rose", loop.drifts),
             ("snapshots_published", "Versions and deltas that this process has published", len(loop.published)),
         ):
             counter = CounterMetricFamily(f"{_PREFIX}_{name}", f"{meaning}.", labels=["model"])

@@ -6,11 +6,12 @@ import hashlib
 import math
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 
-from storage.data.streams import Credentials, Start
+from storage.data.streams import Credentials, start_of
 from storage.errors import ConfigError
 from trainer.config import PublishConfig
 from trainer.data import Data, DataRows
@@ -36,7 +37,7 @@ def follow(
     valid: Data | None = None,
     publish: PublishConfig | None = None,
     until_idle: float | None = None,
-    start: Start = "earliest",
+    start: str | datetime | float = "earliest",
     skip_lost: bool = False,
     credentials: Credentials = Credentials(),  # noqa: B008
     progress: bool = True,
@@ -56,11 +57,13 @@ def follow(
     for `update` and `train`. Deltas follow the policy of the configuration, or of `publish`; one comes at the end. The
     end is Ctrl-C, SIGTERM, or `until_idle` seconds without a new row, after which rows that make no whole batch are
     trained on too. Every commit has the position in the stream, and the same call continues behind it, also after a
-    crash. start: where a stream begins that this run has no position of. skip_lost: goes on without rows that are gone
-    before they were read. credentials: user and password of the stream, where its URL has none. from_snapshot: id or
-    VERSION.SEQUENCE; training goes back to its commit and position; with resume, only if it has not done so already.
-    metrics_port, metrics_host: where Prometheus finds the metrics of this training; 0 takes a free port. Raises
-    NotFound for a run or snapshot that is not there, ConfigError, InvalidInput.
+    crash. start: where a stream begins that this run has no position of: "earliest", "latest", or a moment, as text
+    or as seconds since 1970, which takes the rows of that time on by training.time_column. skip_lost: goes on
+    without rows that are gone before they were read. credentials: user and password of the stream, where its URL
+    has none. from_snapshot: id or VERSION.SEQUENCE; training goes back to its commit and position; with resume,
+    only if it has not done so already. metrics_port, metrics_host: where Prometheus finds the metrics of this
+    training; 0 takes a free port. Raises NotFound for a run or snapshot that is not there, ConfigError,
+    InvalidInput.
     """
     refuse_ranks("following a stream")
     run = UpdateRun(
@@ -83,6 +86,12 @@ def follow(
             "delta_every_rows or delta_every_steps (--every-seconds, --every-rows, --every-steps)",
             field="publish.delta_every_seconds",
         )
+    begin = start_of(start)
+    if isinstance(begin, int) and config.training.time_column is None:
+        raise ConfigError(
+            "start: a stream begins with a time by the times of its rows; set training.time_column",
+            field="training.time_column",
+        )
     streams = Followed(config, source, labels, run.output, credentials)
     stream = streams.stream
     # It has the place of the rows that a pass over data has.
@@ -93,8 +102,10 @@ def follow(
     ):
         loop = opened.loop
         known = loop.streams.get(stream.name)
-        at = stream.seek(None if known is None else known["at"], start, skip_lost=skip_lost)
-        position = {"at": at, "rows": 0 if known is None else known["rows"]}
+        at = stream.seek(None if known is None else known["at"], begin, skip_lost=skip_lost)
+        position = {"at": at, "rows": 0} if known is None else {**known, "at": at}
+        if known is None and isinstance(begin, int):
+            position["since"] = begin
         loop.streams = {**loop.streams, stream.name: position}
         update = opened.begin()
         flow = FollowFlow(config, stream, loop.stages, position, loop.batches)

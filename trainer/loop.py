@@ -84,6 +84,8 @@ class TrainingLoop:
         #: The times of the rows since the last publish.
         self.times = TrainedTimes()
         self.freshness = Freshness()
+        #: Deltas that this loop has published because the loss rose.
+        self.drifts = 0
         #: Called before each commit, and has on the disk what the commit refers to.
         self.before_commit: Callable[[], None] = lambda: None
         self._rows = rows
@@ -134,6 +136,7 @@ class TrainingLoop:
         if self._learning.loss_scale is not None:
             self._learning.loss_scale.restore(state.loss_scale)
         self._snapshots.carried = state.publishing
+        self._snapshots.carried_drift = state.drift
 
     def start_from(self, given: StartFrom) -> StartReport:
         """Fills model, tables and optimizers, all new, from another run or version; training begins at step 0."""
@@ -272,6 +275,7 @@ class TrainingLoop:
             stopped=self.stopped,
             streams=self.streams,
             events=self.times.to_json_value(),
+            drift=self._snapshots.drift_to_json_value(),
             loss_scale={} if self._learning.loss_scale is None else self._learning.loss_scale.to_json_value(),
         )
 
@@ -305,7 +309,10 @@ class TrainingLoop:
         return self._snapshots.is_due(self.position)
 
     def _publish_if_due(self) -> bool:
-        due = self.is_due
+        due, risen = self.is_due, self._snapshots.drift
+        if risen is not None:
+            self.drifts += 1
+            self._display.say(f"the loss has risen from {risen[0]:.4f} to {risen[1]:.4f}: a delta is due")
         if due:
             self.publish()
         return due
@@ -348,6 +355,7 @@ class TrainingLoop:
             seconds=seconds,
             labels=widened(self.position.labels, batch.labels, self.config.targets.tasks),
         )
+        self._snapshots.trained(loss, whole)
         self.times.add(batch.times_ms)
         self.freshness.add(batch.times_ms)
         self.track.step(self.position.step, whole, loss, self._learning.optimizers)

@@ -23,6 +23,7 @@ def delta_policy(config: TrainConfig) -> DeltaPolicy:
         delta_every_steps=options.delta_every_steps,
         delta_every_rows=options.delta_every_rows,
         delta_every_seconds=options.delta_every_seconds,
+        on_drift=None if options.delta_on_drift is None else (options.delta_on_drift.rise, options.delta_on_drift.rows),
         cumulative_every=options.cumulative_every,
         version_every_deltas=options.version_every_deltas,
         version_at_share=options.version_at_share,

@@ -19,6 +19,7 @@ from trainer.embedding.whole_table import at_first
 from trainer.event_times import TrainedTimes
 from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Lineage, Publisher, WantedKind
+from trainer.publishing.drift import LossDrift
 from trainer.ranks import Ranks
 
 _Result = TypeVar("_Result")
@@ -34,6 +35,9 @@ class Snapshots:
         self.written: list[Path] = []
         #: What was published so far, as JSON values, where this rank has no publisher.
         self.carried: dict[str, Any] | None = None
+        #: The state of `publish.delta_on_drift` as JSON values, until `publish_with`.
+        self.carried_drift: dict[str, Any] = {}
+        self._drift: LossDrift | None = None
         #: True from `publish_with` on, at all ranks.
         self.are_published = False
         self._display = display
@@ -47,6 +51,9 @@ class Snapshots:
         """Publishes from this call on. publisher: None at the other ranks than the first."""
         self._publisher = publisher
         self._policy = policy
+        if policy.on_drift is not None:
+            self._drift = LossDrift(*policy.on_drift)
+            self._drift.restore(self.carried_drift)
         self.are_published = True
         self._tell_lineage()
 
@@ -60,8 +67,24 @@ class Snapshots:
         if self._publisher is not None:
             self._publisher.forget_offered()
 
+    def trained(self, loss: float, rows: int) -> None:
+        """Takes the mean loss of a batch, at all ranks, before its step."""
+        if self._drift is not None:
+            self._drift.add(loss, rows)
+
+    @property
+    def drift(self) -> tuple[float, float] | None:
+        """The lowest mean loss since the last publish and the one now, if that is drift by the policy."""
+        return None if self._drift is None else self._drift.risen
+
+    def drift_to_json_value(self) -> dict[str, Any]:
+        """Returns the state of `publish.delta_on_drift`, for a commit."""
+        return self.carried_drift if self._drift is None else self._drift.to_json_value()
+
     def is_due(self, position: Position) -> bool:
         """Returns whether the policy asks for a delta of this position."""
+        if self.drift is not None:
+            return True
         if not self.are_published or not self._policy.publishes_deltas:
             return False
         seconds = time.monotonic() - self._published_at
@@ -81,6 +104,8 @@ class Snapshots:
         times: those of the rows that it was trained on, all of them at the first rank; they begin anew.
         """
         names = self._at_first(lambda: self._own.prepare(kind, from_snapshot=from_snapshot, times=times).snapshots)
+        if self._drift is not None:
+            self._drift.published()
         self._tell_lineage()
         return names
 

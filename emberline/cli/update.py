@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -65,8 +65,9 @@ Examples:
 )
 @click.option(
     "--start",
-    type=click.Choice(["earliest", "latest"]),
-    help="Where --follow begins the first time: with the oldest row (the default), or behind the newest.",
+    metavar="earliest|latest|TIME",
+    help="Where --follow begins the first time: with the oldest row (the default), behind the newest, or with the rows "
+    "from a time on, such as 2026-11-27T10:00:00Z.",
 )
 @click.option(
     "--skip-lost", is_flag=True, help="Go on with --follow without rows that were removed before they were read."
@@ -103,7 +104,7 @@ def command(
     every_rows: int | None,
     every_seconds: float | None,
     until_idle: float | None,
-    start: Literal["earliest", "latest"] | None,
+    start: str | None,
     skip_lost: bool,
     metrics_port: int | None,
     metrics_host: str,

@@ -87,6 +87,8 @@ class TrainingState:
     streams: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: The times of the rows since the last snapshot and since the last version (trainer.event_times).
     events: dict[str, Any] = field(default_factory=dict)
+    #: The state of `publish.delta_on_drift` (trainer.publishing.drift).
+    drift: dict[str, Any] = field(default_factory=dict)
     #: The scale of the loss (trainer.loss_scale); empty unless the precision is fp16.
     loss_scale: dict[str, float] = field(default_factory=dict)
 

@@ -21,6 +21,8 @@ class DeltaPolicy:
     delta_every_rows: int = 0
     #: Seconds after which a delta is published; 0 is off.
     delta_every_seconds: float = 0.0
+    #: The share by which the mean loss of so many rows has risen when a delta is published too; None never.
+    on_drift: tuple[float, int] | None = None
     #: Each n-th delta of a version holds all changes since the version; 0 never.
     cumulative_every: int = 16
     #: A delta is followed by a full version of the same content after this many deltas; 0 is off.

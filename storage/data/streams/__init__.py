@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from storage.data.streams.base import Credentials, Piece, Position, Start, StreamSource
+from storage.data.streams.base import Credentials, Piece, Position, StreamSource
 from storage.data.streams.join_log import JoinLog
 from storage.data.streams.join_options import JoinOptions, KindOptions
 from storage.data.streams.joined import JoinedSource
 from storage.data.streams.opening import open_stream
+from storage.data.streams.start import Start, start_of
 
 __all__ = [
     "Credentials",
@@ -19,4 +20,5 @@ __all__ = [
     "Start",
     "StreamSource",
     "open_stream",
+    "start_of",
 ]

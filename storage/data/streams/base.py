@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
+
+from storage.data.streams.start import Start
 
 Position = dict[str, Any]
-#: Where a stream begins that has no position yet: with the oldest row that is there, or behind the newest.
-Start = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class StreamSource(Protocol):
     def seek(self, position: Position | None, start: Start, *, skip_lost: bool = False) -> Position:
         """Continues behind a position, or at `start` where there is none, and returns the position.
 
+        A stream that begins with a time may give events from before it too, as far as clocks differ.
         skip_lost: goes on without rows behind the position that are not there any more, with a warning. Raises
         ConfigError for them otherwise.
         """

@@ -22,7 +22,8 @@ from storage.data.index import BlockIndex
 from storage.data.options import DataOptions
 from storage.data.places import Place, is_marker, places
 from storage.data.rows import DataRows
-from storage.data.streams.base import Piece, Position, Start
+from storage.data.streams.base import Piece, Position
+from storage.data.streams.start import CLOCKS_MS, Start
 from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.data")
@@ -93,13 +94,19 @@ class FolderSource:
         """Does nothing."""
 
     def seek(self, position: Position | None, start: Start, *, skip_lost: bool = False) -> Position:
-        """Continues behind a position; `latest` leaves out the files that are complete now."""
+        """Continues behind a position; `latest` leaves out the files that are complete now, and a time those that were
+        last changed before it.
+        """
         self._scan()
         self._scanned -= self._scan_s
         if position is None:
-            if start == "latest":
+            if start != "earliest":
                 complete = (name for name, seen in self._seen.items() if self._is_complete(name, seen))
-                self._done = {name: self._seen[name].file.size for name in complete}
+                self._done = {
+                    name: self._seen[name].file.size
+                    for name in complete
+                    if start == "latest" or _changed_ms(self._seen[name].file) < start - CLOCKS_MS
+                }
             return {"done": self._done, "file": "", "size": 0, "row": 0}
         self._done = {str(name): int(size) for name, size in position["done"].items()}
         if position["file"]:
@@ -249,6 +256,10 @@ class FolderSource:
         if name not in self._strange:
             self._strange.add(name)
             logger.warning("%s/%s: left out, %s", self.name, name, what)
+
+
+def _changed_ms(file: DataFile) -> float:
+    return time.time() * 1000 if file.changed_ns is None else file.changed_ns / 1e6
 
 
 def _has_end(file: DataFile) -> bool:

@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.data.streams.base import Piece, Position, Start, StreamSource
+from storage.data.streams.base import Piece, Position, StreamSource
 from storage.data.streams.join_log import JoinLog, Part, joined_parts
 from storage.data.streams.join_options import JoinOptions
+from storage.data.streams.start import Start
 from storage.data.times import unix_ms
 from storage.errors import ConfigError, InvalidInput
 

@@ -16,8 +16,9 @@ from typing import Any
 from storage.data.columns import Wanted
 from storage.data.options import DataOptions
 from storage.data.streams.address import Address
-from storage.data.streams.base import Credentials, Piece, Position, Start, slice_piece
+from storage.data.streams.base import Credentials, Piece, Position, slice_piece
 from storage.data.streams.messages import Messages, without_damaged
+from storage.data.streams.start import CLOCKS_MS, Start
 from storage.errors import ConfigError, InvalidInput
 
 logger = logging.getLogger("emberline.data")
@@ -87,12 +88,13 @@ class KafkaSource:
     def seek(self, position: Position | None, start: Start, *, skip_lost: bool = False) -> Position:
         """Continues behind a position. Raises ConfigError when no broker answers, or there is no such topic."""
         there = {number: self._bounds(number) for number in self._partitions()}
+        begin = self._begin(there, start) if position is None else {}
         known = {} if position is None else {int(number): int(at) for number, at in position["offsets"].items()}
         if position is not None:
             self._turn, self._taken, self._row = position["turn"], position["taken"], position["row"]
         for number in sorted({*there, *known}):
             low, high = there.get(number, (0, 0))
-            at = known.get(number, high if position is None and start == "latest" else low)
+            at = known.get(number, begin.get(number, low))
             if low <= at <= high:
                 self._next[number] = at
                 continue
@@ -110,6 +112,36 @@ class KafkaSource:
                 self._row = 0
         self._assign()
         return self._position()
+
+    def _begin(self, there: dict[int, tuple[int, int]], start: Start) -> dict[int, int]:
+        """Returns the offset of each partition to begin with."""
+        if start == "earliest":
+            return {}
+        if start == "latest":
+            return {number: high for number, (_, high) in there.items()}
+        asked = [self._partition(number, start - CLOCKS_MS) for number in there]
+        try:
+            found = self._consumer.offsets_for_times(asked, timeout=_TIMEOUT_S)
+        except self._kafka.KafkaException as error:
+            raise ConfigError(f"{self._name}: cannot be read: {error.args[0].str()}", field="follow") from None
+        offsets = {}
+        for partition in found:
+            low, high = there[partition.partition]
+            offsets[partition.partition] = partition.offset
+            if partition.offset < 0:  # no message is that new, or the broker cannot tell
+                is_old = high == low or self._newest_ms(partition.partition, high) < start - CLOCKS_MS
+                offsets[partition.partition] = high if is_old else low
+                if not is_old:
+                    logger.warning("%s: the brokers find no message by its time; reading from the oldest", self._name)
+        return offsets
+
+    def _newest_ms(self, number: int, high: int) -> int:
+        """Returns the time of the last message of a partition."""
+        self._consumer.assign([self._partition(number, high - 1)])
+        for message in self._consumer.consume(1, _TIMEOUT_S):
+            if message.error() is None:
+                return int(message.timestamp()[1])
+        return 1 << 62
 
     def read(self, rows: int) -> Piece | None:
         """Returns the rows of the next messages of a partition; None also while brokers cannot be reached."""

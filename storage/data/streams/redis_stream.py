@@ -15,8 +15,9 @@ from typing import Any
 from storage.data.columns import Wanted
 from storage.data.options import DataOptions
 from storage.data.streams.address import Address
-from storage.data.streams.base import Credentials, Piece, Position, Start, slice_piece
+from storage.data.streams.base import Credentials, Piece, Position, slice_piece
 from storage.data.streams.messages import Messages, without_damaged
+from storage.data.streams.start import CLOCKS_MS, Start
 from storage.errors import ConfigError, InvalidInput
 
 logger = logging.getLogger("emberline.data")
@@ -28,6 +29,8 @@ _ENTRIES, _BATCH_ENTRIES = 2_000, 8
 _TIMEOUT_S = 10.0
 _RETRY_S, _RETRY_AT_MOST_S = 0.1, 10.0
 _ZERO = "0-0"
+# The number of entries up to a position that was found by a time, until the end of the stream is reached.
+_UNKNOWN = -1
 
 
 class RedisSource:
@@ -57,7 +60,7 @@ class RedisSource:
         self._pieces: deque[Piece] = deque()
         # The entry at the position, if it is there.
         self._same: Any = None
-        self._added = 0
+        self._added = self._length = 0
         self._wait_s = 0.0
         self._again_at = 0.0
 
@@ -73,7 +76,8 @@ class RedisSource:
 
     def waiting(self) -> tuple[int, str]:
         """Returns the number of entries behind the last one that was read."""
-        return max(0, self._added - int(self._position["count"])), "entries"
+        count = int(self._position["count"])
+        return max(0, self._added - count) if count != _UNKNOWN else self._length, "entries"
 
     def close(self) -> None:
         """Ends the connection."""
@@ -100,9 +104,21 @@ class RedisSource:
             self._begin(there, start)
         return self._position
 
+    def _before(self, start: int) -> bytes | None:
+        """Returns the id of the last entry that is older than a time; None without one."""
+        import redis
+
+        try:
+            found = self._redis.xrevrange(self._key, f"({max(0, start - CLOCKS_MS)}-0", "-", 1)
+        except redis.RedisError as error:
+            raise ConfigError(f"{self._name}: cannot be read: {error}", field="follow") from None
+        return found[0][0] if found else None
+
     def _begin(self, there: dict[str, Any] | None, start: Start) -> None:
         if there is not None and start == "latest":
             self._position = {"id": there["last-generated-id"].decode(), "count": there["entries-added"], "row": 0}
+        elif there is not None and isinstance(start, int) and (before := self._before(start)) is not None:
+            self._position = {"id": before.decode(), "count": _UNKNOWN, "row": 0}
         elif there is not None:
             self._position = {"id": _ZERO, "count": there["entries-added"] - there["length"], "row": 0}
 
@@ -137,7 +153,8 @@ class RedisSource:
         if there is None or not entries:
             return
         ids = [entry[0].decode() for entry in entries]
-        counts = [int(self._position["count"]) + number + 1 for number in range(len(ids))]
+        count = int(self._position["count"])
+        counts = [_UNKNOWN if count == _UNKNOWN else count + number + 1 for number in range(len(ids))]
         if ids[-1] == there["last-generated-id"].decode():
             counts[-1] = there["entries-added"]  # entries in between were deleted one by one
         ends = [{"id": name, "count": number, "row": 0} for name, number in zip(ids, counts, strict=True)]
@@ -212,7 +229,7 @@ class RedisSource:
                 "Valkey",
                 field="follow",
             )
-        self._added = int(there["entries-added"])
+        self._added, self._length = int(there["entries-added"]), int(there["length"])
         return [entry for _, entries in found or () for entry in entries], there
 
     def _check(self, there: dict[str, Any] | None) -> None:
@@ -220,6 +237,13 @@ class RedisSource:
         last, count = str(self._position["id"]), int(self._position["count"])
         if there is None or self._same:
             return  # the last one read is still there, and streams are trimmed from their oldest entry on
+        if count == _UNKNOWN:
+            raise ConfigError(
+                f"{self._name}: the entry {last}, the last one read, was trimmed before the end of the stream was "
+                "reached, and entries behind it may be gone. Keep more of the stream (XADD MAXLEN, MINID); to go on "
+                "without them, give --skip-lost",
+                field="follow",
+            )
         if there["entries-added"] < count:
             raise ConfigError(
                 f"{self._name}: was made anew: {count:,} entries had been added up to the last one read ({last}), and "

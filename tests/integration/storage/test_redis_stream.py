@@ -135,6 +135,30 @@ def test_what_was_trimmed_unread_is_lost_and_what_was_read_is_not(server: RedisS
         stream(server, positions[99])
 
 
+def test_it_begins_with_a_time(server: RedisServer) -> None:
+    moment = 1_700_000_000_000
+    with server.client.pipeline(transaction=False) as calls:
+        for user in range(10):
+            calls.xadd("clicks", {**ROW, "user": str(user)}, id=f"{moment + user * 60_000}-0")
+        calls.execute()
+    # A minute before the time, because clocks differ.
+    assert read(stream(server, start=moment - 1))[0] == list(range(10))
+    source = stream(server, start=moment + 5 * 60_000)
+    assert source.waiting() == (10, "entries")
+    users, positions = read(source)
+    assert users == [4, 5, 6, 7, 8, 9]
+    assert source.waiting() == (0, "entries")
+    assert read(stream(server, positions[2]))[0] == [7, 8, 9]
+    late = stream(server, start=moment + 10**9)
+    assert read(late)[0] == []
+    add(server, range(10, 12))
+    assert read(late)[0] == [10, 11]
+    early = stream(server, start=moment + 5 * 60_000)
+    server.client.xtrim("clicks", maxlen=4, approximate=False)
+    with pytest.raises(ConfigError, match="was trimmed before the end of the stream"):
+        early.read(100)
+
+
 def test_entries_that_were_deleted_one_by_one_are_no_loss(server: RedisServer) -> None:
     add(server, range(10))
     names = [name for name, _ in server.client.xrange("clicks")]
