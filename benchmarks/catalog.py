@@ -46,6 +46,7 @@ BENCHMARKS = {
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
     "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",
     "gpu_lookup": "rows on a GPU, every id hits: the limit by row numbers, torch EmbeddingBag, FBGEMM, a small graph",
+    "gpu_training": "training on a GPU: samples/s beside the processor, in three precisions; parts of a step; compiled",
     "gpu_tiers": "a store with a GPU over it: a tenth of the rows there, the rest in DRAM; a delta beside four streams",
 }
 QUICK_S = 30.0

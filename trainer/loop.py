@@ -72,7 +72,8 @@ class TrainingLoop:
         device: torch.device = _HOST,
     ) -> None:
         self.config = config
-        self.model = model.to(device)
+        with out_of_memory(device, "moving the weights", "make the layers of `model` narrower"):
+            self.model = model.to(device)
         self.device = device
         self.tables = tables
         self.position = Position()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,7 +116,8 @@ class TrainingStep:
         value, self.stops = self._summed(value, share, stop)
         looked_up = profile.lookup_seconds - looked_up
         profile.add("dense", time.perf_counter() - began - looked_up)
-        self._update(batch, number)
+        with self._memory(number):
+            self._update(batch, number)
         return value, logits
 
     def _part(self, batch: Batch, whole_rows: int) -> Batch:
@@ -129,13 +130,15 @@ class TrainingStep:
     @contextmanager
     def _explained(self, number: int) -> Iterator[None]:
         """Says whose error it is that the block raises: of the model's code, of torch's compiler, of a full GPU."""
+        with own_errors(self._model, f"step {number + 1}"), self._memory(number), self._dense.explained():
+            yield
+
+    def _memory(self, number: int) -> AbstractContextManager[None]:
         advice = (
             f"lower training.batch_size (it is {self._config.training.batch_size:,}), choose training.precision bf16, "
             "or make the layers of `model` narrower"
         )
-        step = f"step {number + 1}"
-        with own_errors(self._model, step), out_of_memory(self._device, step, advice), self._dense.explained():
-            yield
+        return out_of_memory(self._device, f"step {number + 1}", advice)
 
     def _summed(self, loss: float, share: float, stop: bool) -> tuple[float, bool]:
         """Adds up the dense gradients of the ranks; returns the loss of their rows, and whether one was asked to stop.

@@ -58,6 +58,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "gpu_sessions",
         "gpu_lookup",
         "gpu_tiers",
+        "gpu_training",
     ]
     wrong = bench("bulkload")
     assert wrong.returncode == 2

@@ -30,6 +30,7 @@ FILES = {
     "rows": ("tests/gpu/test_hbm.py", 100.0),
     "sharing": ("tests/gpu/test_hbm_sharing_on_gpu.py", 100.0),
     "sessions": ("tests/gpu/test_sessions.py", 200.0),
+    "training": ("tests/gpu/test_training_on_gpu.py", 120.0),
 }
 # The driver of the simulated GPU is not the one for CUDA, whose calls go to a model of torch and CuPy there.
 REHEARSED_DRIVER = "tests/unit/serving/gpu/test_torch_driver.py"
@@ -86,6 +87,7 @@ def sessions(given: Given) -> list[Step]:
     return [
         _suite(given, "graphs", "sessions", "graphs,latency", 100.0, quick=True),
         _suite(given, "end to end", "sessions", "end_to_end,in_hbm,tenth,weights", 160.0, quick=True),
+        _suite(given, "training", "training", "rates,parts,compile", 110.0, quick=True),
         _suite(given, "soak", "sessions", "soak", 50.0, quick=True),
         _suite(given, "sessions", "sessions", "sessions", 70.0, quick=True),
         _suite(given, "trace", "sessions", "trace", 60.0, quick=True, more=picture),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.devices.choice import DEVICES, choose_device, device_option
 from trainer.devices.running import DeviceReport, described_device, device_report, on_host, out_of_memory, running_on
-from trainer.devices.transfers import Arriving, CudaTransfers, Sent, Transfers, transfers_of
+from trainer.devices.transfers import Arriving, CudaTransfers, Sent, Transfers, replaced_transfers, transfers_of
 
 __all__ = [
     "DEVICES",
@@ -19,6 +19,7 @@ __all__ = [
     "device_report",
     "on_host",
     "out_of_memory",
+    "replaced_transfers",
     "running_on",
     "transfers_of",
 ]

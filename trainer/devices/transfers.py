@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,8 @@ class CudaTransfers(Transfers):
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._sending = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._returning = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        #: The stream on which tensors go to the host.
+        self.returning = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def host_tensor(self, shape: Sequence[int]) -> Tensor:
         return torch.empty(tuple(shape), dtype=torch.float32, pin_memory=True)
@@ -101,14 +103,14 @@ class CudaTransfers(Transfers):
 
     def to_host(self, tensors: Sequence[Tensor]) -> Arriving:
         found = [tensor.detach().contiguous() for tensor in tensors]
-        self._returning.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._returning):
+        self.returning.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self.returning):
             hosts = []
             for tensor in found:
                 host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
                 hosts.append(host.copy_(tensor, non_blocking=True))
-                tensor.record_stream(self._returning)
-            event = self._returning.record_event()
+                tensor.record_stream(self.returning)
+            event = self.returning.record_event()
         return _CudaArriving(hosts, event)
 
 
@@ -123,3 +125,17 @@ def transfers_of(device: torch.device) -> Transfers | None:
         with _MAKING:
             found = _MADE.setdefault(device, CudaTransfers(device)) if device not in _MADE else _MADE[device]
     return found
+
+
+@contextmanager
+def replaced_transfers(device: torch.device, by: Transfers) -> Iterator[None]:
+    """Has `transfers_of` return other transfers for the block: those of a test, or of a measurement."""
+    before = _MADE.get(device)
+    _MADE[device] = by
+    try:
+        yield
+    finally:
+        if before is None:
+            del _MADE[device]
+        else:
+            _MADE[device] = before

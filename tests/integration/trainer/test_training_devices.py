@@ -16,7 +16,7 @@ from tests.support.late_transfers import LateTransfers
 from trainer import load_trained
 from trainer.checkpoint import read_state
 from trainer.config import TrainConfig
-from trainer.devices import transfers
+from trainer.devices import replaced_transfers
 from trainer.loss_scale import LossScale
 
 Make = Callable[..., TrainConfig]
@@ -24,14 +24,14 @@ Make = Callable[..., TrainConfig]
 
 @pytest.mark.parametrize("model", ["dlrm", "din"])
 def test_copies_that_are_as_late_as_they_may_be_change_no_bit(
-    clicks: Path, tmp_path: Path, config_of: Make, monkeypatch: pytest.MonkeyPatch, model: str
+    clicks: Path, tmp_path: Path, config_of: Make, model: str
 ) -> None:
     config = config_of(model, epochs="1")
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.05})})
     on_host = quiet(config, clicks, tmp_path / "host", valid=0.1, repository=tmp_path / "models")
     late = LateTransfers()
-    monkeypatch.setitem(transfers._MADE, torch.device("cpu"), late)
-    other = quiet(config, clicks, tmp_path / "late", valid=0.1, repository=tmp_path / "other models")
+    with replaced_transfers(torch.device("cpu"), late):
+        other = quiet(config, clicks, tmp_path / "late", valid=0.1, repository=tmp_path / "other models")
     assert content(config, other.checkpoint) == content(config, on_host.checkpoint)
     assert other.epochs == on_host.epochs
     assert late.received == late.sent >= other.steps

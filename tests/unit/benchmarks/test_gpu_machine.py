@@ -253,7 +253,7 @@ def test_the_tests_that_run_under_the_sanitizer_are_there(parts: ModuleType) -> 
             assert "captur" not in name
     for path, _ in parts.FILES.values():
         assert (ROOT / path).exists()
-    assert list(parts.FILES) == ["driver", "assemble", "kernels", "rows", "sharing", "sessions"]
+    assert list(parts.FILES) == ["driver", "assemble", "kernels", "rows", "sharing", "sessions", "training"]
 
 
 def test_a_part_asks_the_suites_for_parts_that_there_are(parts: ModuleType, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from tests.support.late_transfers import LateTransfers, MetaTransfers
 from trainer import EmbeddingBag, EmbeddingTable, SparseSGD, load_config
 from trainer.config import TrainConfig
 from trainer.data import BatchMaker, DeviceBatches, inputs_on
-from trainer.devices import choose_device, out_of_memory, running, transfers
+from trainer.devices import choose_device, out_of_memory, replaced_transfers, running
 from trainer.models import MODELS, build_model, build_tables
 from trainer.row_sources import training_rows
 from trainer.settings import settings_of
@@ -24,10 +24,10 @@ TWO_TOWER = Path(__file__).parents[3] / "trainer" / "configs" / "movielens_two_t
 
 
 @pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> LateTransfers:
+def late() -> Iterator[LateTransfers]:
     made = LateTransfers()
-    monkeypatch.setitem(transfers._MADE, torch.device("cpu"), made)
-    return made
+    with replaced_transfers(torch.device("cpu"), made):
+        yield made
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -106,19 +106,17 @@ def test_rows_get_gradients_that_are_on_their_way_when_the_optimizer_asks_for_th
 
 
 @pytest.mark.parametrize("model", [*(kind for kind in MODELS if kind != "two_tower"), "two_tower"])
-def test_no_model_mixes_tensors_of_the_host_with_those_of_its_device(
-    clicks: Path, tmp_path: Path, config_of: Make, monkeypatch: pytest.MonkeyPatch, model: str
-) -> None:
+def test_no_model_mixes_tensors_of_the_host_with_those_of_its_device(clicks: Path, config_of: Make, model: str) -> None:
     device = torch.device("meta")
-    monkeypatch.setitem(transfers._MADE, device, MetaTransfers())
     config = load_config(TWO_TOWER) if model == "two_tower" else config_of(model)
     rows = training_rows(config, made_up_films(50) if model == "two_tower" else clicks, learns=True)
-    batch = BatchMaker(config.spec, config.targets).batch(rows.range(0, 9).read())
-    built = build_model(config, build_tables(config)).to(device)
-    batches = DeviceBatches(device)
-    loss, _ = built.learn(batches.placed(batches.sent(batch)), config.targets)
-    loss.backward()
-    assert loss.device == device
-    assert all(weight.grad is None or weight.grad.device == device for weight in built.parameters())
-    built.eval()
-    assert {each.device for each in built(inputs_on(device, batch.inputs)).values()} == {device}
+    with replaced_transfers(device, MetaTransfers()):
+        batch = BatchMaker(config.spec, config.targets).batch(rows.range(0, 9).read())
+        built = build_model(config, build_tables(config)).to(device)
+        batches = DeviceBatches(device)
+        loss, _ = built.learn(batches.placed(batches.sent(batch)), config.targets)
+        loss.backward()
+        assert loss.device == device
+        assert all(weight.grad is None or weight.grad.device == device for weight in built.parameters())
+        built.eval()
+        assert {each.device for each in built(inputs_on(device, batch.inputs)).values()} == {device}
