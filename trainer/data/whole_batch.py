@@ -70,10 +70,24 @@ class WholeBatch:
 
     def array(self, own: Array) -> Array:
         """Brings rows (b, ...) of all ranks together, (B, ...)."""
-        own = np.ascontiguousarray(own)
-        width = own.itemsize * int(np.prod(own.shape[1:], dtype=np.int64))
-        parts = self.ranks.exchange([[own]] * self.ranks.size, [size * width for size in self.sizes], "batch")
-        return np.concatenate([part.view(own.dtype) for part in parts]).reshape(-1, *own.shape[1:])
+        # As bytes, which are not rounded on their way.
+        message = np.ascontiguousarray(own).reshape(-1).view(np.uint8)
+        sending = np.full(self.ranks.size, len(message))
+        came = self.ranks.exchange(np.tile(message, self.ranks.size), sending, self._bytes(own), "batch")
+        return came.view(own.dtype).reshape(-1, *own.shape[1:])
+
+    def own_sums(self, rows: Array) -> Array:
+        """Returns, of rows (B, ...) of which each rank has some, the sums of all ranks for its own rows (b, ...)."""
+        sending = self._bytes(rows)
+        coming = np.full(self.ranks.size, sending[self.ranks.rank])
+        came = self.ranks.exchange(rows.reshape(-1).view(np.uint8), sending, coming, "batch").view(rows.dtype)
+        summed: Array = came.reshape(self.ranks.size, self.own, *rows.shape[1:]).sum(axis=0)
+        return summed
+
+    def _bytes(self, rows: Array) -> NDArray[np.int64]:
+        """Returns the bytes of the rows of each rank."""
+        width = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
+        return np.array(self.sizes, np.int64) * width
 
     def constants(self, own: Tensor) -> Tensor:
         """Brings rows (b, ...) of all ranks together, (B, ...), without a gradient."""
@@ -108,12 +122,5 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         whole: WholeBatch = ctx.whole
-        rows = gradients[0].detach().cpu().contiguous().numpy()
-        parts = [[part] for part in np.split(rows, np.cumsum(whole.sizes)[:-1])]
-        size = whole.own * rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
-        came = whole.ranks.exchange(parts, [size] * whole.ranks.size, "batch")
-        total = came[0].view(rows.dtype).copy()
-        for part in came[1:]:
-            total += part.view(rows.dtype)
-        own = torch.from_numpy(total.reshape(whole.own, *rows.shape[1:]))
-        return own.to(gradients[0].device), None
+        own = whole.own_sums(gradients[0].detach().cpu().contiguous().numpy())
+        return torch.from_numpy(own).to(gradients[0].device), None
