@@ -7,8 +7,8 @@
 // this bucket.
 //
 // Who loads what, and in which order, comes in as a class. Loads of a bucket:
-//   id(at), word(at)       word(at) is loaded with acquire
-//   stays(at, id)          whether the id is still there, looked at after its word
+//   id(at), word(at)       word(at) is loaded with acquire, except where the bucket was loaded whole
+//   stays(at, id)          whether the id is still there, looked at after its word; not of one that was loaded whole
 // and an array of buckets: count(), loads(bucket).
 #pragma once
 
@@ -57,25 +57,9 @@ struct Found {
   uint64_t bucket = 0;
 };
 
-// Finds the owner in one bucket. Versions:
-//   1 in turn    four ways one after the other, each its word, the id again, the next way. The lanes of a warp want
-//                different ways, and a warp takes diverging branches one after the other: a bucket costs eight
-//                dependent loads. Kept for a comparison: -DEMBERLINE_PROBE_IN_TURN (benchmarks/gpu/search.py). No GPU
-//                has measured it.
-//   2 by mask    the ids make a mask of ways first, and a loop takes its set bits: nearly always one, so all lanes load
-//                their words together, and a bucket costs two dependent loads. A third of the acquiring loads in the
-//                machine code.
+// Finds the owner in one bucket whose writer may be at work. The ids make a mask first: nearly always one bit is set.
 template <class Loads>
 EMBERLINE_HD Match probe_bucket(const Loads& loads, int64_t id, uint32_t table) {
-#if defined(EMBERLINE_PROBE_IN_TURN)
-  EMBERLINE_UNROLL
-  for (int i = 0; i < kCacheBucketIds; ++i) {
-    if (loads.id(i) != id) continue;
-    const uint64_t w = loads.word(i);
-    if (word::slot(w) == 0 || word::table(w) != table) continue;
-    if (loads.stays(i, id)) return {w, i};
-  }
-#else
   uint32_t ways = 0;
   EMBERLINE_UNROLL
   for (int i = 0; i < kCacheBucketIds; ++i) ways |= static_cast<uint32_t>(loads.id(i) == id) << i;
@@ -85,8 +69,21 @@ EMBERLINE_HD Match probe_bucket(const Loads& loads, int64_t id, uint32_t table) 
     if (word::slot(w) == 0 || word::table(w) != table) continue;
     if (loads.stays(i, id)) return {w, i};
   }
-#endif
   return {};
+}
+
+// Finds the owner in a bucket that was loaded whole, without a branch: lanes of a warp want different ways.
+template <class Loaded>
+EMBERLINE_HD Match probe_loaded(const Loaded& bucket, int64_t id, uint32_t table) {
+  Match match;
+  EMBERLINE_UNROLL
+  for (int i = 0; i < kCacheBucketIds; ++i) {
+    const uint64_t w = bucket.word(i);
+    const bool is_it = bucket.id(i) == id && word::slot(w) != 0 && word::table(w) == table;
+    match.word = is_it ? w : match.word;
+    match.at = is_it ? i : match.at;
+  }
+  return match;
 }
 
 // Ends a search whose first bucket, read after `flags`, did not hold the owner.
@@ -114,14 +111,13 @@ EMBERLINE_HD Found find(const Buckets& buckets, int64_t id, uint32_t table, uint
   return find_on(buckets, id, table, mixed, flags);
 }
 
-// For an index that may miss an owner on the move: the flags wait until the first bucket turned out not to hold it, and
-// the common case is one load after another less. Asks each bucket once.
+// For an index that may miss an owner on the move, whose buckets are loaded whole. Asks each bucket once.
 template <class Buckets>
 EMBERLINE_HD Match find_unless_moving(const Buckets& buckets, int64_t id, uint32_t table, uint64_t mixed) {
   const auto head = buckets.loads(first_bucket(mixed, buckets.count()));
-  const Match match = probe_bucket(head, id, table);
+  const Match match = probe_loaded(head, id, table);
   if (match.at >= 0 || (head.word(0) & word::kOverflow) == 0) return match;
-  return probe_bucket(buckets.loads(second_bucket(mixed, buckets.count())), id, table);
+  return probe_loaded(buckets.loads(second_bucket(mixed, buckets.count())), id, table);
 }
 
 }  // namespace emberline

@@ -158,17 +158,14 @@ EMBERLINE_HD IdRange ids_of(const Feature& feature, int64_t row, int64_t batch) 
   return {begin, clamp(range.end, begin, feature.id_count)};
 }
 
-// The loads of the search. The protocol is that of buckets.h with one rule more, which publish.cuh has: between the
-// time a position is emptied and the time it gets a new owner, all lookups have ended that were running. So the ids may
-// be loaded ahead, all four at once, and what must come in order is the word, with acquire, and after it the id again.
-struct GpuBucketLoads {
-  const uint64_t* bucket;
-  int64_t ids[kCacheBucketIds];
+// A bucket in registers, by four loads of 16 bytes that are under way together and may come in any order: whoever sees
+// a word began after its id and its row were complete (publish.cuh).
+struct LoadedBucket {
+  IdPair ids[kCacheBucketIds / 2], words[kCacheBucketIds / 2];
 
-  EMBERLINE_DEVICE int64_t id(int at) const { return ids[at]; }
-  EMBERLINE_DEVICE uint64_t word(int at) const { return load_acquire(bucket + kCacheBucketIds + at); }
-  EMBERLINE_DEVICE bool stays(int at, int64_t id) const {
-    return load_relaxed(reinterpret_cast<const int64_t*>(bucket) + at) == id;
+  EMBERLINE_DEVICE int64_t id(int at) const { return at % 2 == 0 ? ids[at / 2].low : ids[at / 2].high; }
+  EMBERLINE_DEVICE uint64_t word(int at) const {
+    return static_cast<uint64_t>(at % 2 == 0 ? words[at / 2].low : words[at / 2].high);
   }
 };
 
@@ -177,11 +174,10 @@ struct GpuBuckets {
   uint64_t bucket_count;
 
   EMBERLINE_DEVICE uint64_t count() const { return bucket_count; }
-  EMBERLINE_DEVICE GpuBucketLoads loads(uint64_t index) const {
-    const uint64_t* bucket = buckets + index * (2 * kCacheBucketIds);
-    const IdPair first = load_pair_relaxed(reinterpret_cast<const int64_t*>(bucket));
-    const IdPair second = load_pair_relaxed(reinterpret_cast<const int64_t*>(bucket) + 2);
-    return {bucket, {first.low, first.high, second.low, second.high}};
+  EMBERLINE_DEVICE LoadedBucket loads(uint64_t index) const {
+    const int64_t* bucket = reinterpret_cast<const int64_t*>(buckets) + index * (2 * kCacheBucketIds);
+    return {{load_pair_relaxed(bucket), load_pair_relaxed(bucket + 2)},
+            {load_pair_relaxed(bucket + 4), load_pair_relaxed(bucket + 6)}};
   }
 };
 
@@ -280,10 +276,18 @@ EMBERLINE_HD int64_t units_of(int64_t dim) {
   return (encoded_bytes(kType, dim) + 4 * kWords - 1) / (4 * kWords);
 }
 
-// Calls work.run<row type, words of a unit>().
-template <class Work>
+// Of every row type.
+constexpr int kAnyRowType = -1;
+
+// Calls work.run<row type, words of a unit>(), where the feature has rows of the type that is asked for. A kernel for
+// one type has fewer registers, so that more warps are under way, than one that has the code of all of them.
+template <int kType, class Work>
 EMBERLINE_DEVICE void by_row_type(const Feature& feature, const Work& work) {
   const bool wide = feature.stride % 16 == 0;
+  if constexpr (kType != kAnyRowType) {
+    if (feature.row_type != kType) return;
+    return wide ? work.template run<kType, 4>() : work.template run<kType, 1>();
+  }
   switch (feature.row_type) {
     case kRowFp32: return wide ? work.template run<kRowFp32, 4>() : work.template run<kRowFp32, 1>();
     case kRowFp16: return wide ? work.template run<kRowFp16, 4>() : work.template run<kRowFp16, 1>();

@@ -23,28 +23,16 @@ constexpr int kPeerChainWords = 1 + kMostChain;
 constexpr int kPeerWords = 5;
 constexpr int kPeerChainsWord = 11;
 
-// As GpuBucketLoads and GpuBuckets, of another GPU's memory.
-struct PeerBucketLoads {
-  const uint64_t* bucket;
-  int64_t ids[kCacheBucketIds];
-
-  EMBERLINE_DEVICE int64_t id(int at) const { return ids[at]; }
-  EMBERLINE_DEVICE uint64_t word(int at) const { return load_acquire_system(bucket + kCacheBucketIds + at); }
-  EMBERLINE_DEVICE bool stays(int at, int64_t id) const {
-    return load_relaxed_system(reinterpret_cast<const int64_t*>(bucket) + at) == id;
-  }
-};
-
+// As GpuBuckets, of another GPU's memory.
 struct PeerBuckets {
   const uint64_t* buckets;
   uint64_t bucket_count;
 
   EMBERLINE_DEVICE uint64_t count() const { return bucket_count; }
-  EMBERLINE_DEVICE PeerBucketLoads loads(uint64_t index) const {
-    const uint64_t* bucket = buckets + index * (2 * kCacheBucketIds);
-    const IdPair first = load_pair_relaxed_system(reinterpret_cast<const int64_t*>(bucket));
-    const IdPair second = load_pair_relaxed_system(reinterpret_cast<const int64_t*>(bucket) + 2);
-    return {bucket, {first.low, first.high, second.low, second.high}};
+  EMBERLINE_DEVICE LoadedBucket loads(uint64_t index) const {
+    const int64_t* bucket = reinterpret_cast<const int64_t*>(buckets) + index * (2 * kCacheBucketIds);
+    return {{load_pair_relaxed_system(bucket), load_pair_relaxed_system(bucket + 2)},
+            {load_pair_relaxed_system(bucket + 4), load_pair_relaxed_system(bucket + 6)}};
   }
 };
 

@@ -92,12 +92,12 @@ struct GatherRows {
   }
 };
 
-// What one warp of `warps` does for a feature.
-template <class Output, class Where = OwnRows>
+// What one warp of `warps` does for a feature, if its rows are of the type.
+template <class Output, class Where = OwnRows, int kType = kAnyRowType>
 EMBERLINE_DEVICE void gather_share(const Tile& tile, const Lookup& lookup, int64_t number, int64_t warp,
                                    int64_t warps) {
   const Feature feature = feature_at(lookup.features, lookup.header, number);
-  by_row_type(feature, GatherRows<Output, Where>{tile, lookup, feature, number, warp, warps});
+  by_row_type<kType>(feature, GatherRows<Output, Where>{tile, lookup, feature, number, warp, warps});
 }
 
 }  // namespace emberline

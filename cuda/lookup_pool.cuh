@@ -169,12 +169,12 @@ struct PoolBags {
   }
 };
 
-// What one thread of `threads` does for a feature, with the others of its tile.
-template <class Where = OwnRows>
+// What one thread of `threads` does for a feature, with the others of its tile, if its rows are of the type.
+template <class Where = OwnRows, int kType = kAnyRowType>
 EMBERLINE_DEVICE void pool_share(const Lookup& lookup, int64_t number, int64_t thread, int64_t threads) {
   Feature feature = feature_at(lookup.features, lookup.header, number);
   if (feature.shape != kPoolWeighted) feature.weights = nullptr;
-  by_row_type(feature, PoolBags<Where>{lookup, feature, number, thread, threads});
+  by_row_type<kType>(feature, PoolBags<Where>{lookup, feature, number, thread, threads});
 }
 
 }  // namespace emberline

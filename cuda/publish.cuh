@@ -10,27 +10,31 @@
 // launch of its own, one after the other on one stream, so that what a list stores is visible before anything of the
 // next one.
 //
-// Protocol. A reader (lookup.cuh) takes the ids of a bucket, then a word with acquire, then its id again, then the row.
-// It is right because the host, for a set of changes, launches in this order:
+// Protocol. A reader (lookup.cuh) loads a bucket, its ids and its words in any order, then the row that the word of its
+// id names. It is right because the host, for a set of changes, launches in this order:
 //
 //   1  rows     for new owners and for rows that changed, into slots that no lookup can hold
+//      grace    if 2 names any of them
 //   2  stores   words: emptied positions become no slot (their ids stay); a row that changed gets its new slot; flags
-//      grace    an event after 2 has come to pass; then every lookup that was launched before has ended: whoever was in
-//               at 2 has left. Counted from earlier, it would not cover a lookup that was launched while 2 still waited
-//               for its turn. The host knows who is in (storage/hbm/readers.py); further changes are collected
-//               meanwhile
+//      grace
 //   3  stores   ids of new owners, at positions that were empty since 2
+//      grace    if 4 names any of them
 //   4  stores   words of new owners
+//
+// A grace period: an event after the launch before it has come to pass; then every lookup that was launched before has
+// ended: whoever was in has left. Counted from earlier, it would not cover a lookup that was launched while the list
+// still waited for its turn. The host knows who is in (storage/hbm/readers.py); further changes are collected meanwhile.
 //
 // Steps 1 and 2 of the next set may follow 4 at once: so there is a grace period between the emptying of a position and
 // its next owner, and none between an owner's coming and its leaving. A slot that 2 took away (of an emptied position,
-// or the old one of a row that changed) is free for step 1 again after the same grace period.
+// or the old one of a row that changed) is free for step 1 again after the grace period that follows 2.
 //
-// Why no reader gets another owner's row. In the time of one lookup a position goes through one of: word to no slot; no
-// slot to the next owner; slot to slot of the same owner; or a new owner and then its emptying. Never from one owner to
-// another: the grace period lies between. A word that names a slot, with id A in place before it and after it, is thus
-// A's, unless it is of the next owner B, and then id B was stored in a launch before: who acquired that word sees B at
-// the second look. The row came in a launch before its word.
+// Why no reader gets another owner's row. Whoever sees a word that names a slot was launched after its id and its row
+// were complete: a grace period lies between, and a launch sees all that was complete before it, with no stale cache.
+// So the id that such a reader loads is that of the word's owner, or of a later one; and a later one's id comes only
+// after a grace period that follows the end of this word, and thus after the reader. No load has to wait for another
+// one: a bucket costs one round trip to memory. A version before this one had one grace period and, in its place, an
+// acquiring load of the word and a second look at the id: three round trips, one after the other.
 //
 // A replica may be behind its cache, and an owner that moves within the index is missed from 2 until 4: the lookup
 // reports a miss, and the host, whose index is the one that counts, supplies the row. The use counts of words are not
@@ -84,7 +88,7 @@ EMBERLINE_DEVICE void publish_stores_share(const int64_t* entries, const int64_t
   for (int64_t entry = thread; entry < given; entry += threads) {
     const int64_t at = entries[entry * kPublishWords];
     if (at < 0 || at >= bucket_count * kBucketWords) continue;  // our own bug
-    store_release(buckets + at, static_cast<uint64_t>(entries[entry * kPublishWords + 1]));
+    store_relaxed_system(buckets + at, static_cast<uint64_t>(entries[entry * kPublishWords + 1]));
   }
 }
 

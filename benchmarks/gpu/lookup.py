@@ -25,7 +25,6 @@ PARTS = {
     "pool": Part(_MODULE, "pool", 120.0, "main", "sums of bags, uniform and Zipf ids, beside torch and FBGEMM"),
     "across": Part(_MODULE, "across", 40.0, "main", "rows looked for as another GPU's"),
     "small": Part(_MODULE, "small", 60.0, "main", "4,096 ids in a CUDA graph"),
-    "search": Part(_MODULE, "search", 60.0, "main", "the search by a mask beside its first version"),
 }
 SUITE = Suite(
     "gpu_lookup",

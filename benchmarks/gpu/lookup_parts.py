@@ -11,7 +11,6 @@ from benchmarks.gpu.dense import always
 from benchmarks.gpu.events import Launch, Timed, forget, largest
 from benchmarks.gpu.limits import PlainKernels, embedding_bag, fbgemm, index_select
 from benchmarks.gpu.replica import GpuRows, Lookups, Shape, fitting_rows
-from benchmarks.gpu.search import InTurn
 from benchmarks.measure import Contestant, Samples
 from serving.gpu.driver import Graph
 
@@ -152,39 +151,6 @@ def small(bench: Bench) -> None:
     ):
         bench.compare(name, samples, "bound", ours=ours, target=target, unit="us", less_is_better=True)
     _times(bench, f"{what}, {count} in a graph", timed)
-    bench.run.settle(samples)
-
-
-def search(bench: Bench) -> None:
-    """Compares the search in a bucket by a mask with its first version, the four ways in turn.
-
-    Both are measured with large batches and small ones.
-    """
-    if bench.is_simulated:
-        bench.remark("the search by a mask beside ways in turn: left out, it needs a GPU")
-        return
-    in_turn = InTurn(bench.gpu)
-    rows = _rows(bench, WIDE)
-    for length in (None, BAG):
-        lookups = _lookups(bench, rows, "uniform", length)
-        before = in_turn.launch(lookups)
-        timed = {"ours": _timed(bench, lookups, lookups.launch), "in turn": _timed(bench, lookups, before)}
-        samples = _race(bench, lookups, timed, limits=("in turn",))
-        kind = "written out" if length is None else f"bags of {length}, summed"
-        what = f"the search by a mask, {lookups.ids:,} uniform ids of {rows.index.rows:,} rows, {WIDE}, {kind}"
-        bench.compare(what, samples, "in turn", unit="G ids/s", scale=GIDS)
-        bench.run.settle(samples)
-        del lookups, before, timed
-    lookups = Lookups(rows, IN_A_GRAPH, SMALL_IDS, skew="uniform")
-    launches = {"ours": lookups.launch, "in turn": in_turn.launch(lookups)}
-    timed = {}
-    for name, launch in launches.items():
-        graph = _captured(bench, lookups, launch, IN_A_GRAPH)
-        timed[name] = _timed(bench, lookups, partial(_launch, bench, graph, lookups))
-    contestants = {name: partial(_each, timed[name], IN_A_GRAPH) for name in timed}
-    samples = bench.interleave(contestants, max_s=6.0)
-    what = f"the search by a mask, {SMALL_IDS:,} ids, {WIDE}, one of {IN_A_GRAPH} in a graph"
-    bench.compare(what, samples, "in turn", unit="us", less_is_better=True)
     bench.run.settle(samples)
 
 

@@ -50,10 +50,9 @@ STREAM, PIECES, BETWEEN = 0.85, 0.60, 0.72
 PIECE_BYTES = 64
 # Second-level cache: bytes that hold rows and buckets, bytes a second, a load that it answers; a load from memory.
 NEAR_BYTES, NEAR, NEAR_US, FAR_US = 40e6, 5.5e12, 0.3, 0.7
-# Warps of our kernels on a multiprocessor (128 registers), loads of one thread under way at once, threads of a warp.
+# Warps of version 2 of our kernels on a multiprocessor (128 registers), loads of one thread under way at once,
+# threads of a warp.
 WARPS, AHEAD, SESSIONS = 16, 4, 32
-# Ways of a bucket, which the first version of the search took in turn.
-WAYS = 4
 IN_SECOND = 0.15
 BUCKET_BYTES = 64
 # torch's EmbeddingBag: 1,024 blocks of eight warps, a thread for each value, one row after the other.

@@ -55,7 +55,6 @@ from benchmarks.gpu.prediction_assumptions import (
     STREAM,
     TORCH_WARPS,
     WARPS,
-    WAYS,
     Sheet,
 )
 from benchmarks.gpu.replica import Shape
@@ -116,14 +115,14 @@ def lookup(sheet: Sheet, shape: Shape, written: float, near: float = 0.0) -> Rat
     return min(by_bytes, by_loads, key=lambda rate: rate.ids)
 
 
-def search_us(near: float = 0.0, ways: int = 1) -> float:
-    """Predicts the microseconds of a warp's search.
+def search_us(near: float = 0.0) -> float:
+    """Predicts the microseconds of a warp's search, as version 2 of the lookups did it.
 
     It loads its ids, their buckets, the word and a second check, the flags, and the second bucket where one id needs
-    it. ways: how many of a bucket's words are checked in turn.
+    it. Version 3 loads a bucket at once.
     """
     far_us = near * NEAR_US + (1 - near) * FAR_US
-    return 2 * far_us + 2 * ways * NEAR_US + NEAR_US + far_us + 2 * ways * NEAR_US
+    return 2 * far_us + 2 * NEAR_US + NEAR_US + far_us + 2 * NEAR_US
 
 
 def copy_us(shape: Shape, near: float = 0.0) -> float:
@@ -253,7 +252,6 @@ def _pools() -> list[Line]:
 def _small() -> list[Line]:
     by = f"2 nodes of {NODE_US} us, search {search_us():.1f} us, rows {copy_us(WIDE):.1f} us, the feature's words"
     one = f"{SMALL_IDS:,} ids, {WIDE}, all hit, one of {IN_A_GRAPH} in a graph, on the GPU"
-    before = small_us(WIDE) + search_us(ways=WAYS) - search_us()
     return [
         Line(
             f"{SMALL_IDS:,} ids, {WIDE}, one graph",
@@ -267,13 +265,6 @@ def _small() -> list[Line]:
             "",
             (f"{small_us(NARROW):.0f} us",) * len(SHEETS),
             f"the same with rows {copy_us(NARROW):.1f} us",
-        ),
-        Line(
-            f"{SMALL_IDS:,} ids, {WIDE}, the search by a mask, over ways in turn",
-            "",
-            (f"{before / small_us(WIDE):.1f}x",) * len(SHEETS),
-            f"search {search_us(ways=WAYS):.1f} us in turn: the sessions of a warp want different ways",
-            Found(f"the search by a mask, {SMALL_IDS:,} ids, .*", "in turn"),
         ),
     ]
 

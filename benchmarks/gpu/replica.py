@@ -256,6 +256,7 @@ class Lookups:
 
     def _call(self, packed: Tensor) -> KernelCall:
         given = {
+            "row_type": self.rows.shape.row_type,
             "features": self._features,
             "feature_count": 1,
             "header": packed,

@@ -26,6 +26,7 @@ from benchmarks.gpu.bench import Bench, LiveReport, Settings
 from benchmarks.isolated_parts import LOST, Part, append_event, supervise
 from benchmarks.machine import machine_line
 from benchmarks.report import Report
+from serving.interpreter import share_gil
 from storage.errors import ConfigError, DeviceLost, EmberlineError
 
 
@@ -89,6 +90,7 @@ class Suite:
         def tell(kind: str, value: Any) -> None:
             append_event(events, kind, value)
 
+        share_gil()  # as a server does
         try:
             bench = Bench.open(run, settings)
         except EmberlineError as error:

@@ -129,6 +129,7 @@ class TierSession:
         driver.zero(self._found[:_COUNT_BYTES], stream)
         driver.kernel(
             lookup_kernels.pool(
+                row_type=visible.replica.tables[0].row_type,
                 features=self._features,
                 feature_count=1,
                 header=self._packed,

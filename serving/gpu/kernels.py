@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,8 +134,8 @@ class GpuKernels:
         driver.assemble(self._assembly, rows, context.stream)
         driver.zero(context.results[COUNTS_AT:COUNTS_END], context.stream)
         for part in self._parts:
-            call = self._call(part, rows, replica)
-            driver.kernel(call if self._sharing is None else self._sharing.launched(call), context.stream)
+            for call in self._calls(part, rows, replica):
+                driver.kernel(call if self._sharing is None else self._sharing.launched(call), context.stream)
 
     def put_misses(self) -> None:
         """Copies the number of misses, and the first of them, to the host."""
@@ -171,7 +172,7 @@ class GpuKernels:
         driver.copy(buffer[: late.size], self._host_missed[: late.size], stream)
         staging = buffer[late.rows_at : late.size]
         for part in self._parts:
-            header, outputs = self._staging[part.header :], self._outputs(part, rows)
+            header, outputs = self._staging[part.header :], self._outputs(part.features, rows)
             if part.number == 0 and late.scatter:
                 call = lookup_kernels.scatter_missed(
                     "fp32",
@@ -199,12 +200,25 @@ class GpuKernels:
                 )
                 driver.kernel(call, stream)
 
-    def _call(self, part: _Part, rows: int, replica: Replica) -> KernelCall:
+    def _calls(self, part: _Part, rows: int, replica: Replica) -> list[KernelCall]:
+        """Returns a launch for each row type of the part's tables."""
+        by_type: dict[str, list[GpuFeature]] = {}
+        for feature in part.features:
+            by_type.setdefault(replica.tables[feature.table].row_type, []).append(feature)
+        return [
+            self._call(part, rows, replica, row_type, self._outputs(features, rows))
+            for row_type, features in by_type.items()
+        ]
+
+    def _call(
+        self, part: _Part, rows: int, replica: Replica, row_type: str, outputs: tuple[torch.Tensor, ...]
+    ) -> KernelCall:
         count = self._context.results[COUNTS_AT + 8 * part.number :][:8]
-        header, outputs = self._staging[part.header :], self._outputs(part, rows)
+        header = self._staging[part.header :]
         if part.number == 0:
             return lookup_kernels.gather(
                 "fp32",
+                row_type=row_type,
                 features=part.words,
                 feature_count=len(part.features),
                 header=header,
@@ -218,6 +232,7 @@ class GpuKernels:
                 shared=replica.shared,
             )
         return lookup_kernels.pool(
+            row_type=row_type,
             features=part.words,
             feature_count=len(part.features),
             header=header,
@@ -230,10 +245,10 @@ class GpuKernels:
             shared=replica.shared,
         )
 
-    def _outputs(self, part: _Part, rows: int) -> tuple[torch.Tensor, ...]:
-        """Returns the tensors that a kernel writes, with this many rows."""
+    def _outputs(self, features: Sequence[GpuFeature], rows: int) -> tuple[torch.Tensor, ...]:
+        """Returns the tensors that a kernel writes for these features, with this many rows."""
         sections = self._context.model.inputs.sections
-        places = [place for each in part.features for place in (each.place, each.states) if place is not None]
+        places = [place for each in features for place in (each.place, each.states) if place is not None]
         return tuple(
             self._context.target[sections[place].offset :][: sections[place].row_bytes * rows] for place in places
         )

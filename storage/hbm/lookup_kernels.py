@@ -42,6 +42,7 @@ def header_words(feature_count: int) -> int:
 def gather(
     output: OutputType,
     *,
+    row_type: str,
     features: torch.Tensor,
     feature_count: int,
     header: torch.Tensor,
@@ -56,11 +57,12 @@ def gather(
 ) -> KernelCall:
     """Writes the decoded rows of unpooled features to their places.
 
-    features: (feature_count, 16) int64. header: begins with the header of a batch and has all that it refers to. rows:
-    those of the largest batch. longest: output rows of the longest feature. misses: (miss_room, 2) int64. miss_count:
-    int64, the number of misses, set to 0 before on the same stream; several launches may append to one list. use_every:
-    every use_every-th lookup marks its row as used, a power of two; 0 for none. outputs: outputs and states of the
-    features, written in full. shared: index buckets, slabs and marks of use.
+    row_type: of the features that this launch does; it leaves the others alone. features: (feature_count, 16) int64.
+    header: begins with the header of a batch and has all that it refers to. rows: those of the largest batch. longest:
+    output rows of the longest feature. misses: (miss_room, 2) int64. miss_count: int64, the number of misses, set to 0
+    before on the same stream; several launches may append to one list. use_every: every use_every-th lookup marks its
+    row as used, a power of two; 0 for none. outputs: outputs and states of these features, written in full. shared:
+    index buckets, slabs and marks of use.
 
     Raises ConfigError for another use_every, and for no feature or too many.
     """
@@ -68,11 +70,12 @@ def gather(
     blocks = _blocks(longest, _checked(feature_count))
     # A list is appended to, so it is read too.
     reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
-    return KernelCall(f"lookup_gather_{output}", blocks, values, reads, writes, shared)
+    return KernelCall(f"lookup_gather_{row_type}_{output}", blocks, values, reads, writes, shared)
 
 
 def pool(
     *,
+    row_type: str,
     features: torch.Tensor,
     feature_count: int,
     header: torch.Tensor,
@@ -91,7 +94,7 @@ def pool(
     values = (features, header, rows, misses, miss_count, miss_room, _use_mask(use_every))
     blocks = _blocks(rows * _WARP, _checked(feature_count))
     reads, writes = (features, header, misses, miss_count), (misses, miss_count, *outputs)
-    return KernelCall("lookup_pool", blocks, values, reads, writes, shared)
+    return KernelCall(f"lookup_pool_{row_type}", blocks, values, reads, writes, shared)
 
 
 def scatter_missed(

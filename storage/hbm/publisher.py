@@ -1,10 +1,14 @@
 """Brings the changes of a cache's index to the GPU, set by set, in the order of cuda/publish.cuh.
 
     1 rows      into slots that no lookup can hold
+      grace     if 2 names any of them
     2 emptied   words that lose their owner, or whose owner's row lies elsewhere now
-      grace     2 is complete, then every session that was inside has come out
+      grace
     3 ids       of new owners
+      grace
     4 words     of new owners
+
+A grace period: what was launched is complete, then every session that was inside has come out.
 
 Lists and rows go through the halves of a pinned buffer in turn, in pieces where they are larger: one is filled while
 the GPU reads the other. Rows may also be put into `space`, where the GPU reads them itself. Not thread-safe.
@@ -92,10 +96,13 @@ class Publisher:
             slab.cache.complete_set()
             return
         self._put_rows(slab, changes)
+        if len(changes.rows) and len(changes.emptied):
+            self._grace()
         self._put_stores(slab, changes.emptied)
-        self._finish()
-        self._turns.wait()
+        self._grace()
         self._put_stores(slab, changes.ids)
+        if len(changes.ids):
+            self._grace()
         self._put_stores(slab, changes.words)
         self._finish()
         slab.cache.complete_set()
@@ -221,6 +228,11 @@ class Publisher:
         if half.pending:
             self._device.synchronize(half.done)
             half.pending = False
+
+    def _grace(self) -> None:
+        """Waits until no lookup is under way that was launched before what is on the stream was complete."""
+        self._finish()
+        self._turns.wait()
 
     def _finish(self) -> None:
         """Waits until the GPU has done all its work."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from storage._table import GpuCache
 from storage.errors import ConfigError
 from storage.hbm.device import Device
+from storage.hbm.kernel_sources import ROW_TYPES
 from storage.specs import TableSpec, encoded_bytes
 from storage.tiers.arrays import Flags, Ids
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("emberline.storage")
 
-# Row types as kRow* of cuda/row_decode.cuh.
-ROW_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "fp8": 4}
 # Snapshots beside the base that a GPU can answer for at once; the length of the kernels' chain.
 MOST_DIFFERENCES = 8
 BUCKET_BYTES = 64

@@ -25,6 +25,7 @@ from storage.errors import ConfigError
 from storage.hbm.device import Device, KernelCall
 from storage.hbm.filling import hottest
 from storage.hbm.gpus import Gpus, gpus_of
+from storage.hbm.kernel_sources import ROW_TYPES
 from storage.hbm.lookup_kernels import MOST_CHAIN
 from storage.hbm.offers import Offers
 from storage.hbm.replica import Replica
@@ -43,7 +44,10 @@ PEER_CHAIN_WORDS = 1 + MOST_CHAIN
 
 # Samples of uses that wait for the worker of a GPU.
 _MOST_USED = 1024
-_KERNELS = {"lookup_gather_fp32": "lookup_gather_across_fp32", "lookup_pool": "lookup_pool_across"}
+_KERNELS = {
+    **{f"lookup_gather_{row_type}_fp32": f"lookup_gather_across_{row_type}" for row_type in ROW_TYPES},
+    **{f"lookup_pool_{row_type}": f"lookup_pool_across_{row_type}" for row_type in ROW_TYPES},
+}
 
 
 @dataclass(frozen=True)

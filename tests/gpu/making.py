@@ -20,14 +20,10 @@ _BUILD_S = 900.0
 _COMPILE = """
 import sys
 from pathlib import Path
-from benchmarks.gpu.search import COMPARED, IN_TURN
 from storage.compile_kernels import compile_all
-from storage.hbm.kernels import compile_kernel
 
 folder, arch = Path(sys.argv[1]), sys.argv[2]
 compile_all([arch], folder)
-for name in COMPARED:
-    compile_kernel(name, arch, folder, options=IN_TURN)
 """
 _FOR_HOST = "from tests.simulated_gpu import kernels; print(kernels._library()._name)"
 

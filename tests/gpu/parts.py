@@ -71,9 +71,7 @@ def lookups(given: Given) -> list[Step]:
     """Returns part 2: lookups, tiers, and the profile of the two kernels."""
     rehearsed = [Step("profiled", [str(given.python), "-m", "benchmarks.gpu.profiled", "--simulated"], 60.0)]
     return [
-        _suite(
-            given, "lookup", "lookup", "small,search,gather,pool", 110.0 if given.quick else 190.0, quick=given.quick
-        ),
+        _suite(given, "lookup", "lookup", "small,gather,pool", 110.0 if given.quick else 190.0, quick=given.quick),
         _suite(given, "tiers", "tiers", "misses,delta", 170.0, quick=True),
         _ncu(given, 75.0),
         *(rehearsed if given.simulated else []),

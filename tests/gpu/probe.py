@@ -25,7 +25,6 @@ from benchmarks.gpu.device import Gpu, find_gpu, measure_limits
 from benchmarks.gpu.limits import PlainKernels
 from benchmarks.gpu.lookup_parts import NARROW, WIDE
 from benchmarks.gpu.replica import GpuRows, Lookups
-from benchmarks.gpu.search import IN_TURN, InTurn
 from serving.gpu.driver import Stream
 from storage.errors import CaptureError, DeviceLost
 from storage.hbm.kernel_sources import SOURCES
@@ -49,7 +48,6 @@ class Probe:
         """Reports whether a start compiles, which only costs half a minute."""
         capability = (9, 0) if self.gpu.is_simulated else self.driver.info.capability
         wanted: list[tuple[str, tuple[str, ...]]] = [("assemble", OPTIONS), *[(name, OPTIONS) for name in SOURCES]]
-        wanted += [(name, IN_TURN) for name in ("lookup_gather", "lookup_pool")]
         kept = sum(is_kept(name, capability, DEFAULT_CACHE, options) for name, options in wanted)
         return f"{kept} of {len(wanted)} kernels are compiled already"
 
@@ -112,12 +110,10 @@ class Probe:
         lookups.check()
         return "its first launch lies in the graph"
 
-    def plain_kernels_and_the_first_search_load(self) -> str:
+    def plain_kernels_load(self) -> str:
         rows = GpuRows.make(self.gpu, WIDE, self.rows)
         lookups = Lookups(rows, 1, self.ids, skew="uniform", length=8)
         PlainKernels(self.gpu).launch(lookups)(0)
-        if not self.gpu.is_simulated:
-            InTurn(self.gpu).launch(lookups)(0)
         self._wait(lookups.stream)
         return ""
 
@@ -160,7 +156,7 @@ CHECKS: tuple[Callable[[Probe], str], ...] = (
     Probe.a_capture_that_fails_leaves_the_stream_usable,
     Probe.lookups_lie_in_a_graph,
     Probe.lookups_find_their_rows,
-    Probe.plain_kernels_and_the_first_search_load,
+    Probe.plain_kernels_load,
     Probe.a_cache_is_filled_looked_up_and_changed,
     Probe.the_gpu_copies_and_multiplies,
 )

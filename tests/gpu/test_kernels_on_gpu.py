@@ -91,6 +91,7 @@ def test_a_captured_lookup_sees_what_lies_in_its_buffers_now(driver: Driver, bes
         table = beside.bring(translated(first.table, at))
         outputs = tuple(at[tensor.data_ptr()] for tensor in first.outputs)
         call = lookup_kernels.pool(
+            row_type="fp16",
             features=table,
             feature_count=2,
             header=header,

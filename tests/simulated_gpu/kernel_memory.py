@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from storage.hbm.kernel_sources import SOURCES
+from storage.hbm.kernel_sources import ROW_TYPES, SOURCES
 from storage.hbm.lookup_kernels import (
     FEATURE_SHIFT,
     FEATURE_WORDS,
@@ -91,8 +91,12 @@ def _lookup(reach: Reach, values: Sequence[int], blocks: tuple[int, int]) -> Non
     features, header, rows, misses, count, room, _ = values
     reach.named("the list of misses", misses, room * _ENTRY_BYTES, _WORD_BYTES)
     reach.named("the number of misses", count, _WORD_BYTES, _WORD_BYTES)
+    words = reach.name.split("_")
+    row_type = ROW_TYPES[words[3] if words[2] == "across" else words[2]]
     for number in range(blocks[1]):
         feature = _Feature(reach, features, header, number, rows)
+        if feature.row_type != row_type:
+            continue  # another launch does it
         feature.look_at_output(feature.output_rows)
         feature.look_at_batch()
 
@@ -153,7 +157,7 @@ class _Feature:
         words = reach.words("the table of features", at, FEATURE_WORDS)
         packed = PACKED_FEATURE_WORD + number * PACKED_FEATURE_WORDS
         header_all = reach.words("the header", header, header_words(number + 1))
-        self._replica = words[:5]
+        self._replica, self.row_type = words[:5], words[5]
         self._peers, self._parts, self._part = words[11], words[12] & 0xFFFFFFFF, words[12] >> 32
         self._peer_chains = header_all[PEER_CHAINS_WORD]
         self.dim, self._uses, self._bound, self.shape, self._output, self._states = (
@@ -161,9 +165,10 @@ class _Feature:
         )
         self._batch = max(0, min(header_all[1], rows))
         self._ids, self._count, self._ranges, self._weights = header_all[packed : packed + PACKED_FEATURE_WORDS]
-        suffix = reach.name.rpartition("_")[2]
-        self._value_bytes = 2 if suffix in ("fp16", "bf16") else 4
-        self._is_gathered = suffix in ("fp32", "fp16", "bf16")
+        is_scattered = reach.name in SOURCES["missed_rows"] and reach.name != "missed_rows_add"
+        self._is_gathered = is_scattered or reach.name.startswith("lookup_gather_")
+        has_output = self._is_gathered and not reach.name.startswith("lookup_gather_across_")
+        self._value_bytes = 2 if has_output and reach.name.endswith(("fp16", "bf16")) else 4
         unbounded = self._is_gathered and self.shape <= 0
         self.output_rows = self._bound if unbounded else rows * self.shape if self._is_gathered else rows
         self._has_ranges = not unbounded

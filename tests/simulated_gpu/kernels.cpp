@@ -64,6 +64,11 @@ void run(void (*kernel)(Arguments...), const std::int64_t* values, Place blocks,
   }
 }
 
+std::int64_t width_of_pool(const std::int64_t* values, std::int64_t number) {
+  return emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),
+                                                     argument<const std::int64_t*>(values[1]), number));
+}
+
 }  // namespace
 
 #define EMBERLINE_ON_HOST(name, width)                                                                               \
@@ -72,16 +77,19 @@ void run(void (*kernel)(Arguments...), const std::int64_t* values, Place blocks,
   }                                                                                                                  \
   extern "C" const std::int64_t values_of_##name = count_of(name);
 
-EMBERLINE_ON_HOST(lookup_gather_fp32, emberline::kWarp)
-EMBERLINE_ON_HOST(lookup_gather_fp16, emberline::kWarp)
-EMBERLINE_ON_HOST(lookup_gather_bf16, emberline::kWarp)
-EMBERLINE_ON_HOST(lookup_pool,
-                  emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),
-                                                              argument<const std::int64_t*>(values[1]), y)))
-EMBERLINE_ON_HOST(lookup_gather_across_fp32, emberline::kWarp)
-EMBERLINE_ON_HOST(lookup_pool_across,
-                  emberline::pool_width(emberline::feature_at(argument<const std::int64_t*>(values[0]),
-                                                              argument<const std::int64_t*>(values[1]), y)))
+#define EMBERLINE_LOOKUPS_ON_HOST(row_type)                            \
+  EMBERLINE_ON_HOST(lookup_gather_##row_type##_fp32, emberline::kWarp) \
+  EMBERLINE_ON_HOST(lookup_gather_##row_type##_fp16, emberline::kWarp) \
+  EMBERLINE_ON_HOST(lookup_gather_##row_type##_bf16, emberline::kWarp) \
+  EMBERLINE_ON_HOST(lookup_gather_across_##row_type, emberline::kWarp) \
+  EMBERLINE_ON_HOST(lookup_pool_##row_type, width_of_pool(values, y))  \
+  EMBERLINE_ON_HOST(lookup_pool_across_##row_type, width_of_pool(values, y))
+
+EMBERLINE_LOOKUPS_ON_HOST(fp32)
+EMBERLINE_LOOKUPS_ON_HOST(fp16)
+EMBERLINE_LOOKUPS_ON_HOST(bf16)
+EMBERLINE_LOOKUPS_ON_HOST(int8)
+EMBERLINE_LOOKUPS_ON_HOST(fp8)
 EMBERLINE_ON_HOST(missed_rows_fp32, 1)
 EMBERLINE_ON_HOST(missed_rows_fp16, 1)
 EMBERLINE_ON_HOST(missed_rows_bf16, 1)

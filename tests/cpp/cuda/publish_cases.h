@@ -145,15 +145,14 @@ inline void settle(Host& host, std::vector<Lookup>& lookups, int at, bool row) {
 
 // A difference goes without being taken over, and another gets its number.
 inline void drop(Host& host, std::vector<Lookup>& lookups) {
-  const bool at_once = host.fault() == Fault::kNumberReusedInSet;
   const Owner a = host.owner(0, 1), over = Host::under(a, 1);
   const auto version = static_cast<int>(host.put(a, kP0));
   host.start();
   const auto first = static_cast<int>(host.put(over, kQ0));
   host.publish(1);
-  host.bar(2, !at_once && host.fault() != Fault::kDroppedUnderReaders);
+  host.bar(2, host.fault() != Fault::kDroppedUnderReaders);
   host.erase(over);
-  if (!at_once) host.publish(3);
+  host.publish(3);
   const auto second = static_cast<int>(host.put(over, kQ0));
   host.publish(4);
   lookups = {{a, {}, version}, {a, {1}, first, phases({1})}, {a, {1}, second, phases({4})}};

@@ -10,12 +10,11 @@
 // Memory. Each location has a history of values, one a launch at most. A load may give any of them, old ones too,
 // except
 //   - those before the last one that the reader knows of: of what was complete when the publisher last held the lock
-//     before the reader entered, and, once an acquire gave a value of launch L, of all launches before L (the end of
-//     a kernel orders its stores before the next kernel of its stream; a release passes that on to who acquires it)
+//     before the reader entered
 //   - those before a value that the reader already loaded there (coherence)
-// Loads of ids and of rows order nothing: an id may be as old as the reader's section, unless an acquire came
-// between. That a load is done late, or ahead of loads before it, shows only in which value it gives, and is thus
-// among these: it is the model of C++ and PTX for readers that store nothing.
+// No load orders another one: a value may be as old as the reader's section. That a load is done late, or ahead of loads
+// before it, shows only in which value it gives, and is thus among these: it is the model of C++ and PTX for readers
+// that store nothing.
 //
 // Properties. A slot that a reader accepts holds a whole row of the owner that was asked for, of a version that the
 // reader did not know to be replaced when it entered, or of exactly the version that its snapshot has. An owner that
@@ -39,7 +38,7 @@ namespace publish_model {
 constexpr int kMostReaders = 3;
 
 struct Action {
-  std::uint8_t actor;   // a reader, or kPublisher
+  std::uint8_t actor;  // a reader, or kPublisher
   std::uint8_t choice;  // a store, a lookup, or which value of a history
 };
 constexpr std::uint8_t kPublisher = 255, kWholeLaunch = 255;
@@ -62,12 +61,8 @@ class Model {
   enum Order { kAllOrders, kMissedLoads };
 
   // Each of the readers enters at most `entries` times, each time for one of the lookups.
-  Model(Program program, std::vector<Lookup> lookups, Fault fault, int readers, int entries)
-      : program_(std::move(program)),
-        lookups_(std::move(lookups)),
-        fault_(fault),
-        readers_(readers),
-        entries_(entries) {
+  Model(Program program, std::vector<Lookup> lookups, int readers, int entries)
+      : program_(std::move(program)), lookups_(std::move(lookups)), readers_(readers), entries_(entries) {
     accepted.resize(lookups_.size());
     missed.resize(lookups_.size());
     program_.end();
@@ -175,8 +170,7 @@ class Model {
   // The next load of a reader: which values it may give; location -1 when there is none to come.
   struct Range {
     int location = -1, oldest = 0, newest = 0;
-    bool acquire = false, astray = false;
-    int launch = 0;  // of the search: what acquires have told so far
+    bool astray = false;
     std::uint32_t slot = 0;
   };
 
@@ -205,15 +199,13 @@ class Model {
       range.newest = newest(state, range.location);
       return range;
     }
-    Replay search{program_, fault_, reader.log.data(), reader.loads};
+    Replay search{program_, reader.log.data(), reader.loads};
     replay = &search;
     range.slot = find(lookups_[reader.lookup]);
     range.location = search.wanted;
     range.astray = search.astray;
-    range.launch = std::max<int>(reader.known, search.launch - 1);
     if (range.location < 0) return range;
-    range.acquire = search.wanted_acquire && fault_ != Fault::kNoAcquire;
-    range.oldest = oldest(range.location, fault_ == Fault::kNoAcquire ? reader.known : range.launch);
+    range.oldest = oldest(range.location, reader.known);
     for (int at = 0; at < search.loads; ++at) {
       if (search.locations[at] == range.location) range.oldest = std::max<int>(range.oldest, reader.log[at]);
     }
@@ -243,7 +235,7 @@ class Model {
     if (trace == nullptr) return;
     tell_location(range.location, trace);
     const std::vector<Message>& history = program_.history(range.location);
-    std::fprintf(trace, range.acquire ? " acquired: " : " loaded: ");
+    std::fprintf(trace, " loaded: ");
     tell_value(range.location, history[value].value, trace);
     std::fprintf(trace, " of launch %d\n", history[value].launch);
   }
@@ -275,7 +267,6 @@ class Model {
       } else {
         if (trace != nullptr) std::fprintf(trace, "  reader %d accepts slot %u\n", r, range.slot);
         reader.stage = Reader::kReadingRow;
-        reader.known = static_cast<std::uint8_t>(fault_ == Fault::kNoAcquire ? reader.known : range.launch);
         reader.slot = static_cast<std::uint8_t>(range.slot);
         reader.loads = 0;
       }
@@ -389,7 +380,6 @@ class Model {
 
   Program program_;
   std::vector<Lookup> lookups_;
-  Fault fault_;
   int readers_, entries_;
 };
 

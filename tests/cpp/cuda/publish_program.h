@@ -38,14 +38,12 @@ enum class Fault {
   kRowsAfterWords,
   kSlotReusedInSet,
   kNoFlags,
-  // Of the reader.
-  kNoSecondLook,
-  kNoAcquire,
+  kNoGraceAfterRows,
+  kNoGraceAfterIds,
   // Of the host that decides what is published.
   kBaseSwappedWithRemoval,
   kBaseSwappedUnderReaders,
   kDroppedUnderReaders,
-  kNumberReusedInSet,
   kOverlayMoved,
   kAdmittedWithOverlay,
   kSharedSlotFreed,
@@ -214,13 +212,17 @@ class Host {
       words.clear();
     }
 
+    const bool names_rows = !rows.empty() && !emptied.empty() && fault_ != Fault::kNoGraceAfterRows;
     if (!missed_rows) program_.launch("rows", rows);
+    if (names_rows && !missed_rows) grace();
     if (fault_ == Fault::kGraceTooEarly) program_.look();
     program_.launch("emptied", std::move(emptied));
     if (fault_ != Fault::kNoGrace && fault_ != Fault::kGraceTooEarly) program_.look();
     if (fault_ != Fault::kNoGrace) program_.wait();
     if (fault_ == Fault::kWordsBeforeIds) program_.launch("words", std::exchange(words, {}));
+    const bool names_ids = !ids.empty() && fault_ != Fault::kNoGraceAfterIds;
     program_.launch("ids", std::move(ids));
+    if (names_ids) grace();
     program_.launch("words", std::move(words));
     if (missed_rows) program_.launch("rows", std::move(rows));
     program_.phase(phase < 0 ? program_.current_phase() : phase);
@@ -240,6 +242,11 @@ class Host {
     Owner owner;
     std::uint32_t slot, row;
   };
+
+  void grace() {
+    program_.look();
+    program_.wait();
+  }
   struct Published {
     Owner owner;
     std::uint64_t word = 0;

@@ -29,31 +29,20 @@ struct Lookup {
 // The search of one reader, again from its beginning: it gets what it loaded before, and tells what it wants next.
 struct Replay {
   const Program& program;
-  Fault fault;
   const std::uint8_t* log;
   int logged;
   bool across = false;
-  int loads = 0, wanted = -1, launch = 0;  // launch: the highest that an acquire gave
-  bool wanted_acquire = false;
+  int loads = 0, wanted = -1;
   bool astray = false;  // it loaded the memory of another GPU as if it were its own
   std::array<std::uint8_t, kMostLoads> locations{};
 
-  std::uint64_t take(int location, bool acquire) {
+  std::uint64_t take(int location) {
     if (loads < logged) {
       const Message& message = program.history(location)[log[loads]];
       locations[loads++] = static_cast<std::uint8_t>(location);
-      if (acquire) launch = std::max(launch, message.launch);
       return message.value;
     }
-    if (wanted < 0) wanted = location, wanted_acquire = acquire;
-    return 0;
-  }
-  // Without the second look: what the first one gave.
-  std::uint64_t take_again(int location) {
-    if (fault != Fault::kNoSecondLook || wanted >= 0) return take(location, false);
-    for (int load = loads; load-- > 0;) {
-      if (locations[load] == location) return program.history(location)[log[load]].value;
-    }
+    if (wanted < 0) wanted = location;
     return 0;
   }
 };
@@ -70,44 +59,24 @@ inline int location_of(const void* from, bool of_gpu) {
   replay->astray = replay->astray || (of_gpu && replay->across);
   return static_cast<int>(word - buckets);
 }
-inline std::int64_t load_again(const std::int64_t* from, bool of_gpu) {
-  const int location = location_of(from, of_gpu);
-  return location < 0 ? 0 : static_cast<std::int64_t>(replay->take_again(location));
-}
 inline emberline::IdPair load_pair(const std::int64_t* from, bool of_gpu) {
   const int location = location_of(from, of_gpu);
   if (location < 0) return {0, 0};
-  const auto low = static_cast<std::int64_t>(replay->take(location, false));
-  return {low, static_cast<std::int64_t>(replay->take(location + 1, false))};
-}
-inline std::uint64_t load_acquired(const std::uint64_t* from, bool of_gpu) {
-  const int location = location_of(from, of_gpu);
-  return location < 0 ? 0 : replay->take(location, true);
+  const auto low = static_cast<std::int64_t>(replay->take(location));
+  return {low, static_cast<std::int64_t>(replay->take(location + 1))};
 }
 
 }  // namespace publish_model
 
 namespace emberline {
-inline int64_t modelled_relaxed(const int64_t* from) { return publish_model::load_again(from, true); }
 inline IdPair modelled_pair(const int64_t* from) { return publish_model::load_pair(from, true); }
-inline uint64_t modelled_acquire(const uint64_t* from) { return publish_model::load_acquired(from, true); }
-inline int64_t modelled_relaxed_system(const int64_t* from) { return publish_model::load_again(from, false); }
 inline IdPair modelled_pair_system(const int64_t* from) { return publish_model::load_pair(from, false); }
-inline uint64_t modelled_acquire_system(const uint64_t* from) { return publish_model::load_acquired(from, false); }
 }  // namespace emberline
-#define load_relaxed modelled_relaxed
 #define load_pair_relaxed modelled_pair
-#define load_acquire modelled_acquire
-#define load_relaxed_system modelled_relaxed_system
 #define load_pair_relaxed_system modelled_pair_system
-#define load_acquire_system modelled_acquire_system
 #include "lookup_across.cuh"
-#undef load_relaxed
 #undef load_pair_relaxed
-#undef load_acquire
-#undef load_relaxed_system
 #undef load_pair_relaxed_system
-#undef load_acquire_system
 
 namespace publish_model {
 

@@ -81,7 +81,7 @@ Model model_of(const Case& each, Fault fault, int readers, int entries) {
   Host host(fault);
   std::vector<Lookup> lookups;
   each.build(host, lookups);
-  return Model(host.program(), lookups, fault, readers, entries);
+  return Model(host.program(), lookups, readers, entries);
 }
 
 // Whether some case shows it, in all orders and with late loads alike.
@@ -158,7 +158,7 @@ Model random_model(std::uint32_t seed, Fault fault, const std::vector<int>& plac
   const int begin = static_cast<int>(random() % static_cast<std::uint32_t>(sets - 1));
   const int end = begin + 1 + static_cast<int>(random() % static_cast<std::uint32_t>(sets - begin - 1));
   changes.publish(sets, begin, end);
-  return Model(host.program(), changes.lookups(), fault, readers, entries);
+  return Model(host.program(), changes.lookups(), readers, entries);
 }
 
 Model small_model(std::uint32_t seed, Fault fault) {
@@ -248,8 +248,8 @@ TEST(random_sets_find_faults_too) {
       {Fault::kRowsAfterWords, "rows_after_words"},
       {Fault::kSlotReusedInSet, "a_slot_reused_in_its_set"},
       {Fault::kNoFlags, "no_flags"},
-      {Fault::kNoSecondLook, "no_second_look_at_the_id"},
-      {Fault::kNoAcquire, "words_loaded_without_acquire"},
+      {Fault::kNoGraceAfterRows, "no_grace_after_rows"},
+      {Fault::kNoGraceAfterIds, "no_grace_after_ids"},
       {Fault::kBaseSwappedUnderReaders, "base_swapped_under_its_readers"},
   };
   for (const auto& [fault, name] : faults) {
@@ -266,8 +266,9 @@ TEST(random_sets_find_faults_too) {
 TEST(readers_across_find_faults_too) {
   const auto each =
       std::find_if(kCases.begin(), kCases.end(), [](const Case& at) { return !std::strcmp(at.name, "across"); });
-  for (const Fault fault : {Fault::kNoGrace, Fault::kGraceTooEarly, Fault::kIdsWithWords, Fault::kWordsBeforeIds,
-                            Fault::kRowsAfterWords, Fault::kSlotReusedInSet, Fault::kNoSecondLook, Fault::kNoAcquire}) {
+  for (const Fault fault :
+       {Fault::kNoGrace, Fault::kGraceTooEarly, Fault::kIdsWithWords, Fault::kWordsBeforeIds, Fault::kRowsAfterWords,
+        Fault::kSlotReusedInSet, Fault::kNoGraceAfterRows, Fault::kNoGraceAfterIds}) {
     CHECK(explore(model_of(*each, fault, 1, 1), Model::kAllOrders).wrong != nullptr);
   }
 }
@@ -282,12 +283,11 @@ FINDS(words_before_ids, kWordsBeforeIds)
 FINDS(rows_after_words, kRowsAfterWords)
 FINDS(a_slot_reused_in_its_set, kSlotReusedInSet)
 FINDS(no_flags, kNoFlags)
-FINDS(no_second_look_at_the_id, kNoSecondLook)
-FINDS(words_loaded_without_acquire, kNoAcquire)
+FINDS(no_grace_after_rows, kNoGraceAfterRows)
+FINDS(no_grace_after_ids, kNoGraceAfterIds)
 FINDS(base_swapped_with_removal, kBaseSwappedWithRemoval)
 FINDS(base_swapped_under_its_readers, kBaseSwappedUnderReaders)
 FINDS(difference_dropped_under_readers, kDroppedUnderReaders)
-FINDS(number_reused_in_a_set, kNumberReusedInSet)
 FINDS(entry_of_a_difference_moves, kOverlayMoved)
 FINDS(admitted_with_the_difference, kAdmittedWithOverlay)
 FINDS(shared_slot_freed, kSharedSlotFreed)

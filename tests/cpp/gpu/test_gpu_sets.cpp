@@ -140,6 +140,7 @@ class World {
         if (const std::int64_t* entry = next(set_.rows)) return gpu_.copy(entry, set_.staged), true;
         return begin(2, set_.emptied);
       case 2:
+        if (must_leave_) return false;
         if (const std::int64_t* entry = next(set_.emptied)) return gpu_.store(entry), true;
         for (const auto& [owner, length] : coming_) floor_[owner] = length;
         ++begun_;
@@ -149,6 +150,7 @@ class World {
         if (const std::int64_t* entry = next(set_.ids)) return gpu_.store(entry), true;
         return begin(4, set_.words);
       default:
+        if (must_leave_) return false;
         if (const std::int64_t* entry = next(set_.words)) return gpu_.store(entry), true;
         cache.complete_set();
         ++complete_;
@@ -163,8 +165,8 @@ class World {
     const std::int64_t id = any_id();
     const History::Owner owner{table, id};
     const std::size_t floor = floor_[owner];
-    const std::int64_t complete = complete_, begun = begun_;
-    entered_ = begun;
+    const std::int64_t complete = complete_;
+    entered_ = passed_;
     inside_ = true;
     const Match match = find_unless_moving(Index{*this}, id, table, mix_owner(id, table_salt(table)));
     const std::uint32_t slot = match.at < 0 ? 0 : word::slot(match.word);
@@ -210,10 +212,6 @@ class World {
       world.meanwhile();
       return bucket[kCacheBucketIds + at];
     }
-    bool stays(int at, std::int64_t id) const {
-      world.meanwhile();
-      return static_cast<std::int64_t>(bucket[at]) == id;
-    }
   };
   struct Index {
     World& world;
@@ -235,14 +233,21 @@ class World {
     if (random_() % 4 == 0) change();
     for (int steps = static_cast<int>(random_() % 24) - 12; steps > 0; --steps) {
       const std::int64_t begun = begun_;
-      if (step_ == 3 && inside_ && begun_ > entered_) must_leave_ = true;
+      if (inside_ && passed_ > entered_ && follows_grace()) must_leave_ = true;
       if (!step()) return;
       moved += begun_ != begun;
     }
   }
 
+  // Whether the step under way may not begin while a lookup is inside that began before what comes before it was there.
+  bool follows_grace() const {
+    if (step_ == 2) return !set_.rows.empty() && !set_.emptied.empty();
+    return step_ == 3 || (step_ == 4 && !set_.ids.empty());
+  }
+
   bool begin(int next_step, std::vector<std::int64_t>& list) {
     step_ = next_step;
+    ++passed_;
     order_.clear();
     for (std::size_t at = 0; at < list.size(); at += 2) order_.push_back(at);
     std::shuffle(order_.begin(), order_.end(), random_);
@@ -284,7 +289,7 @@ class World {
   GpuSet set_;
   std::vector<std::size_t> order_;
   int step_ = 0;
-  std::int64_t stamps_ = 0, collecting_ = 0, begun_ = 0, complete_ = 0, entered_ = 0;
+  std::int64_t stamps_ = 0, collecting_ = 0, begun_ = 0, complete_ = 0, entered_ = 0, passed_ = 0;
   bool inside_ = false, must_leave_ = false;
 };
 

@@ -202,6 +202,7 @@ class Batch:
         """Launches gather, or pool when there is no output type."""
         longest = max(len(feature.output) for feature in self.features)
         of_all: dict[str, Any] = {
+            "row_type": self.features[0].on.codec.row_type,
             "features": self.table,
             "feature_count": len(self.features),
             "header": self.header,

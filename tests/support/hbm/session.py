@@ -103,6 +103,7 @@ class GpuLookupSession:
         device.copy(self._staging[:used], self._host[:used], stream)
         device.zero(self._counts, stream)
         common = {
+            "row_type": replica.tables[table].row_type,
             "features": self._staging[:_WORDS_BYTES],
             "feature_count": 1,
             "header": self._staging[_FIRST_BYTES:],

@@ -20,7 +20,7 @@ from benchmarks.gpu.events import Timed, largest
 from benchmarks.gpu.index import buckets_for, ids_of, make_index, mix, two_buckets
 from benchmarks.gpu.limits import NAMES, SOURCE, PlainKernels, embedding_bag
 from benchmarks.gpu.lookup_parts import NARROW, TINY, WIDE
-from benchmarks.gpu.prediction_assumptions import H200, NEAR_US, WAYS
+from benchmarks.gpu.prediction_assumptions import H200
 from benchmarks.gpu.replica import GpuRows, Lookups, Shape, expected_rows, fitting_rows, zipf_ranks
 from benchmarks.gpu.suite import Suite
 from benchmarks.gpu.tier_world import MadeDelta, fitting_table
@@ -280,8 +280,6 @@ def test_the_predictions_follow_from_bytes_and_loads() -> None:
     assert wide.ids == pytest.approx(4.8e12 / ((8 + 512 + 512) / 0.85 + 1.15 * 64 / 0.6))
     assert prediction_rows.limit(sheet, WIDE, 512).ids > wide.ids
     assert prediction_rows.lookup(sheet, TINY, 1).by.startswith("loads: 32 ids a warp in 4.3 us")
-    # Ways in turn are two loads more for each way but the first, in both buckets.
-    assert prediction_rows.search_us(ways=WAYS) - prediction_rows.search_us() == pytest.approx(12 * NEAR_US)
     assert prediction_rows.copy_us(WIDE) == pytest.approx(8 * 0.7)
     popularity = zipf(100_000)
     assert prediction_rows.hottest(10_000, 100_000) == pytest.approx(popularity.best_static(10_000), abs=1e-3)

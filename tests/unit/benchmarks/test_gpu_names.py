@@ -6,7 +6,7 @@ import ast
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,8 +18,6 @@ from benchmarks.gpu.device import Gpu, find_gpu
 from benchmarks.gpu.limits import NAMES, PlainKernels
 from benchmarks.gpu.lookup_parts import WIDE
 from benchmarks.gpu.replica import GpuRows, Lookups
-from benchmarks.gpu.search import IN_TURN, InTurn
-from storage.hbm.kernels import Kernels
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("benchmarks", "emberline", "serving", "storage", "trainer")
@@ -126,28 +124,6 @@ def test_plain_kernels_are_loaded_and_started_as_on_a_gpu(module: Module, monkey
         function, *shape = module.launched[-1][:7]
         assert function == NAMES.index(name) + 1
         assert shape == [8 if length is None else 1, 1, 1, 256, 1, 1]
-
-
-def test_the_first_version_of_the_search_is_loaded_and_started_as_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    compiled, made = [], Module()
-
-    def functions(self: Kernels, source: str, names: Sequence[str], options: Sequence[str] = ()) -> dict[str, int]:
-        compiled.append((source, tuple(options)))
-        return {name: number for number, name in enumerate(names, 7)}
-
-    gpu = find_gpu(simulated=True)
-    lookups = Lookups(GpuRows.make(gpu, WIDE, 700), 1, 64, skew="uniform", length=8)
-    monkeypatch.setattr(lookups.stream, "raw", 5, raising=False)
-    monkeypatch.setattr(Kernels, "functions", functions)
-    monkeypatch.setattr("storage.hbm.kernels._driver", lambda: made)
-    InTurn(gpu).launch(lookups)(0)
-    assert compiled == [("lookup_gather", IN_TURN), ("lookup_pool", IN_TURN)]
-    call = lookups.call(0)
-    function, *grid = made.launched[0][:4]
-    assert (function, grid) == (7, [*call.blocks, 1])
 
 
 def test_every_function_of_nvml_that_is_called_is_there() -> None:

@@ -13,9 +13,9 @@ import torch
 from storage.errors import ConfigError
 from storage.hbm import kernel_sources, lookup_kernels, sharing
 from storage.hbm.device import KernelCall
-from storage.hbm.kernel_sources import SOURCES
+from storage.hbm.kernel_sources import ROW_TYPES, SOURCES
 from storage.hbm.lookup_kernels import OutputType
-from storage.hbm.replica import MOST_DIFFERENCES, ROW_TYPES
+from storage.hbm.replica import MOST_DIFFERENCES
 from storage.hbm.sharing import across
 
 CUDA = Path(__file__).parents[3] / "cuda"
@@ -61,14 +61,15 @@ def pool_across(**arguments: Any) -> KernelCall:
     return across(lookup_kernels.pool(**arguments), PEERS)
 
 
+OUTPUTS: tuple[OutputType, ...] = ("fp32", "fp16", "bf16")
 # What is asked for, and the launch.
 LAUNCHES: list[tuple[Callable[..., KernelCall], tuple[str, ...], dict[str, Any], KernelCall]] = [
     (
         lookup_kernels.gather,
         (output,),
-        LOOKUP | {"feature_count": 5, "longest": 1000, "use_every": 8},
+        LOOKUP | {"row_type": row_type, "feature_count": 5, "longest": 1000, "use_every": 8},
         KernelCall(
-            f"lookup_gather_{output}",
+            f"lookup_gather_{row_type}_{output}",
             (4, 5),
             (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, 7),
             LOOKUP_READS,
@@ -76,48 +77,58 @@ LAUNCHES: list[tuple[Callable[..., KernelCall], tuple[str, ...], dict[str, Any],
             (BUCKETS, SLAB, USES),
         ),
     )
-    for output in ("fp32", "fp16", "bf16")
+    for row_type in ROW_TYPES
+    for output in OUTPUTS
 ]
 LAUNCHES += [
     (
         gather_across,
         ("fp32",),
-        LOOKUP | {"feature_count": 5, "longest": 1000, "use_every": 8},
+        LOOKUP | {"row_type": row_type, "feature_count": 5, "longest": 1000, "use_every": 8},
         KernelCall(
-            "lookup_gather_across_fp32",
+            f"lookup_gather_across_{row_type}",
             (4, 5),
             (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, 7),
             (*LOOKUP_READS, PEERS),
             LOOKUP_WRITES,
             (BUCKETS, SLAB, USES),
         ),
-    ),
+    )
+    for row_type in ROW_TYPES
+]
+LAUNCHES += [
     (
         pool_across,
         (),
-        LOOKUP | {"feature_count": 26, "use_every": 8},
+        LOOKUP | {"row_type": row_type, "feature_count": 26, "use_every": 8},
         KernelCall(
-            "lookup_pool_across",
+            f"lookup_pool_across_{row_type}",
             (64, 26),
             (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, 7),
             (*LOOKUP_READS, PEERS),
             LOOKUP_WRITES,
             (BUCKETS, SLAB, USES),
         ),
-    ),
+    )
+    for row_type in ROW_TYPES
+]
+LAUNCHES += [
     (
         lookup_kernels.pool,
         (),
-        LOOKUP | {"feature_count": 26, "use_every": 0},
+        LOOKUP | {"row_type": row_type, "feature_count": 26, "use_every": 0},
         KernelCall(
-            "lookup_pool",
+            f"lookup_pool_{row_type}",
             (64, 26),
             (FEATURES, HEADER, 512, MISSES, MISS_COUNT, 9, -1),
             LOOKUP_READS,
             LOOKUP_WRITES,
             (BUCKETS, SLAB, USES),
         ),
-    ),
+    )
+    for row_type in ROW_TYPES
+]
+LAUNCHES += [
     (
         lookup_kernels.scatter_missed,
         ("bf16",),
@@ -254,7 +265,7 @@ def test_threads_of_a_block_are_what_the_kernels_were_compiled_for() -> None:
 
 def test_across_gpus_there_is_one_type_of_output() -> None:
     with pytest.raises(ConfigError, match="expected fp32 where GPUs share rows, got bf16"):
-        gather_across("bf16", **LOOKUP, feature_count=1, longest=1, use_every=0)
+        gather_across("bf16", **LOOKUP, row_type="fp16", feature_count=1, longest=1, use_every=0)
 
 
 def test_chains_of_other_gpus_have_room_for_every_difference() -> None:
@@ -272,12 +283,12 @@ def test_a_header_ends_with_its_last_feature() -> None:
 def test_no_feature_or_too_many_is_refused(feature_count: int) -> None:
     message = f"feature_count: expected 1 to 65535, got {feature_count}"
     with pytest.raises(ConfigError, match=message):
-        lookup_kernels.pool(**LOOKUP, feature_count=feature_count, use_every=0)
+        lookup_kernels.pool(**LOOKUP, row_type="fp32", feature_count=feature_count, use_every=0)
     with pytest.raises(ConfigError, match=message):
-        lookup_kernels.gather("fp32", **LOOKUP, feature_count=feature_count, longest=9, use_every=0)
+        lookup_kernels.gather("fp32", **LOOKUP, row_type="fp32", feature_count=feature_count, longest=9, use_every=0)
 
 
 @pytest.mark.parametrize("use_every", [-1, 3, 12])
 def test_a_sample_that_is_no_power_of_two_is_refused(use_every: int) -> None:
     with pytest.raises(ConfigError, match="use_every: expected 0 or a power of two, got"):
-        lookup_kernels.pool(**LOOKUP, feature_count=1, use_every=use_every)
+        lookup_kernels.pool(**LOOKUP, row_type="fp32", feature_count=1, use_every=use_every)

@@ -122,6 +122,7 @@ class LookedUpAcross:
 
     def call(self, *, looks_across: bool = True, **changes: Any) -> KernelCall:
         arguments: dict[str, Any] = {
+            "row_type": self.on.codec.row_type,
             "features": self.table,
             "feature_count": len(self.features),
             "header": self.header,

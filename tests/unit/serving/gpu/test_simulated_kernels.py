@@ -248,6 +248,7 @@ class LookedUp:
 
     def call(self, **changes: Any) -> KernelCall:
         arguments: dict[str, Any] = {
+            "row_type": "fp16",
             "features": self.table,
             "feature_count": 2,
             "header": self.header,

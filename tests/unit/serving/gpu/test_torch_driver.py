@@ -387,8 +387,8 @@ def test_a_kernel_that_does_not_start_says_whether_the_gpu_is_lost(driver: Drive
     Kernels.failure = CUDARuntimeError(1)
     with pytest.raises(DeviceError, match="did not start"):
         driver.assemble(assembly, 1, stream)
-    with pytest.raises(DeviceError, match="did not start kernel lookup_pool"):
-        driver.kernel(KernelCall("lookup_pool", (1, 1), ()), stream)
+    with pytest.raises(DeviceError, match="did not start kernel lookup_pool_fp32"):
+        driver.kernel(KernelCall("lookup_pool_fp32", (1, 1), ()), stream)
     Kernels.failure = CUDARuntimeError(719)
     with pytest.raises(DeviceLost):
         driver.assemble(assembly, 1, stream)
