@@ -52,14 +52,16 @@ class Taken:
 class Idle:
     """Nothing has come."""
 
-    #: Rows that have come and make no whole batch.
+    #: Rows that have come and make no whole batch, if they are enough for a smaller one.
     rest: int
     #: True when something has come that is no row yet.
     is_expecting: bool
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class Chunk:
+    """Rows that batches are made of."""
+
     table: Any
     #: Where each batch ends.
     ends: list[int]
@@ -69,7 +71,7 @@ class _Chunk:
 
 class FollowFlow:
     """Makes the batches of a stream. position: where it continues, as an earlier batch had it. device: where they are
-    sent ahead of their step.
+    sent ahead of their step. least: rows that a batch has at least.
     """
 
     def __init__(
@@ -79,12 +81,14 @@ class FollowFlow:
         profile: StepProfile,
         position: Position,
         device: DeviceBatches | None = None,
+        least: int = 1,
     ) -> None:
         self.maker = BatchMaker(config.spec, config.targets, config.training.time_column)
         self._config = config
         self._source = source
         self._profile = profile
         self._device = device
+        self._least = least
         self._read_rows = int(position["rows"])
         # The stream began with this time, in milliseconds; None: with none.
         self._since: int | None = position.get("since")
@@ -101,10 +105,16 @@ class FollowFlow:
         """
         make = self._profile.working("features", self._made)
         with (
-            Prefetcher(self._chunks(), depth=1) as read,
+            self.chunks_ahead() as read,
             Prefetcher(mapped(make, read, self._config.training.feature_threads), depth=2) as made,
         ):
             yield iter(made)
+
+    @contextmanager
+    def chunks_ahead(self) -> Iterator[Iterator[Chunk | Idle]]:
+        """Yields the rows of batches, before features are made of them, as `ahead` yields batches."""
+        with Prefetcher(self._chunks(), depth=1) as read:
+            yield iter(read)
 
     def take_rest(self) -> None:
         """Has the rows that make no whole batch come as a smaller one, with those that come meanwhile."""
@@ -118,7 +128,11 @@ class FollowFlow:
         table = _joined(tables)
         return self.maker.columns(table.slice(max(0, table.num_rows - rows)).combine_chunks())
 
-    def _made(self, item: _Chunk | Idle) -> Taken | Idle:
+    def keep_recent(self, table: Any) -> None:
+        """Takes rows for `recent`."""
+        self._recent.append(table)
+
+    def _made(self, item: Chunk | Idle) -> Taken | Idle:
         if isinstance(item, Idle):
             return item
         size = self._config.training.batch_size
@@ -129,14 +143,14 @@ class FollowFlow:
             if row is None:
                 raise
             raise InvalidInput(f"{_place_of(item, row)}: {alone or error}", field=error.field) from error
-        self._recent.append(item.table)
+        self.keep_recent(item.table)
         return made
 
     def _batches(self, table: Any, size: int) -> list[Batch]:
         batches = self.maker.batches(table, size)
         return batches if self._device is None else [self._device.sent(batch) for batch in batches]
 
-    def _chunks(self) -> Iterator[_Chunk | Idle]:
+    def _chunks(self) -> Iterator[Chunk | Idle]:
         size = self._config.training.batch_size
         together = size * max(1, TOGETHER_ROWS // size)
         pause = threading.Event()
@@ -152,10 +166,10 @@ class FollowFlow:
                 self._held_rows += piece.table.num_rows
             elif self._held_rows >= size:
                 yield self._cut(self._held_rows // size * size)
-            elif self._rest_wanted.is_set() and self._held_rows:
+            elif self._rest_wanted.is_set() and self._held_rows >= self._least:
                 yield self._cut(self._held_rows)
             else:
-                yield Idle(self._held_rows, self._source.is_expecting)
+                yield Idle(self._held_rows if self._held_rows >= self._least else 0, self._source.is_expecting)
                 pause.wait(_PAUSE_S)
 
     def _sampled(self, piece: Piece) -> Piece:
@@ -184,7 +198,7 @@ class FollowFlow:
             lambda row: piece.place_of(int(kept[row])),
         )
 
-    def _cut(self, rows: int) -> _Chunk:
+    def _cut(self, rows: int) -> Chunk:
         """Takes rows that are held, as batches with the position behind each."""
         self._rest_wanted.clear()
         size = self._config.training.batch_size
@@ -205,10 +219,10 @@ class FollowFlow:
                 self._offset = 0
         self._held_rows -= rows
         _check_kinds(pieces)
-        return _Chunk(_joined(tables), ends, positions, pieces)
+        return Chunk(_joined(tables), ends, positions, pieces)
 
 
-def _place_of(chunk: _Chunk, row: int) -> str:
+def _place_of(chunk: Chunk, row: int) -> str:
     for piece, offset, count in chunk.pieces:
         if row < count:
             return piece.place_of(offset + row)

@@ -8,6 +8,7 @@ import time
 from storage.data.streams import JoinedSource, StreamSource
 from trainer.checkpoint import UpdateState, checkpoints, read_state
 from trainer.follow_flow import FollowFlow, Idle, Taken
+from trainer.follow_ranks import SharedFlow
 from trainer.interrupts import noticed_interrupts
 from trainer.loop import TrainingLoop
 from trainer.progress import Display
@@ -22,20 +23,23 @@ _UPKEEP_S = 30.0
 class FollowPass:
     """One pass over a stream. until_idle: ends it when nothing has come for so many seconds; None: never.
 
-    joined: the stream, where labels are joined to its rows.
+    name, source: those of the stream, which the first rank alone has. joined: the stream, where labels are joined to
+    its rows.
     """
 
     def __init__(
         self,
         loop: TrainingLoop,
-        flow: FollowFlow,
-        source: StreamSource,
+        flow: FollowFlow | SharedFlow,
+        name: str,
+        source: StreamSource | None,
         display: Display,
         until_idle: float | None,
         joined: JoinedSource | None = None,
     ) -> None:
         self._loop = loop
         self._flow = flow
+        self._name = name
         self._source = source
         self._display = display
         self._until_idle = until_idle
@@ -62,7 +66,7 @@ class FollowPass:
                         self._came_at = time.monotonic()
                     elif self._is_over(item):
                         break
-                    if self._stop.is_set():
+                    if self._stops:
                         break
                     self._say()
                     if time.monotonic() - self._kept_at >= _UPKEEP_S:
@@ -71,13 +75,14 @@ class FollowPass:
             self._remove_joined()
 
     def report(self) -> FollowReport:
-        """Returns how far the stream has been followed, with the speed since the line before."""
+        """Returns how far the stream has been followed, with the speed since the line before. Of the first rank."""
+        assert self._source is not None
         waiting, unit = self._source.waiting()
         seconds = max(time.monotonic() - self._line_at, 1e-9)
         newest_ms = self._loop.freshness.newest_unix_ms["trained"]
         age = time.time() - newest_ms / 1000 if newest_ms else None
         return FollowReport(
-            self._source.name,
+            self._name,
             waiting,
             unit,
             (self._loop.position.rows - self._line_rows) / seconds,
@@ -86,16 +91,21 @@ class FollowPass:
             {} if self._joined is None else self._joined.figures,
         )
 
+    @property
+    def _stops(self) -> bool:
+        """True when a rank was asked to stop."""
+        return bool(self._loop.ranks.largest(self._stop.is_set()))
+
     def _train(self, taken: Taken) -> None:
         loop = self._loop
         for batch, position in zip(loop.with_rows(taken.batches), taken.positions, strict=True):
             began = time.perf_counter()
             loop.take(batch, self._seconds + time.monotonic() - self._begin_at)
-            loop.streams = {**loop.streams, self._source.name: position}
+            loop.streams = {**loop.streams, self._name: position}
             loop.freshness.reached("trained")
             loop.publish_or_save()
             loop.stages.step(time.perf_counter() - began)
-            if self._stop.is_set():
+            if self._stops:
                 return
 
     def _is_over(self, idle: Idle) -> bool:
@@ -108,7 +118,8 @@ class FollowPass:
         if idle.is_expecting:
             self._came_at = time.monotonic()
             return False
-        if self._until_idle is None or time.monotonic() - self._came_at < self._until_idle:
+        waited = loop.ranks.from_first(time.monotonic() - self._came_at)  # all ranks end together
+        if self._until_idle is None or waited < self._until_idle:
             return False
         if idle.rest:
             self._flow.take_rest()
@@ -117,14 +128,14 @@ class FollowPass:
     def _remove_joined(self) -> None:
         """Removes the events that waited for their labels once and are needed by no commit."""
         self._kept_at = time.monotonic()
-        commit, name = self._loop.checkpoint, self._source.name
+        commit, name = self._loop.checkpoint, self._name
         if self._joined is not None and commit is not None:
             known = [read_state(folder).streams for folder in checkpoints(commit.parent.parent)]
             self._joined.remove_others(streams[name]["at"] for streams in known if name in streams)
 
     def _say(self) -> None:
         now = time.monotonic()
-        if now - self._line_at < _LINE_S or self._loop.position.rows == self._line_rows:
+        if self._source is None or now - self._line_at < _LINE_S or self._loop.position.rows == self._line_rows:
             return
         report = self.report()
         self._loop.track.follow(self._loop.position.step, report)

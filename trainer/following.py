@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import math
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from storage.data.streams import Credentials, start_of
+from storage.data.streams import Credentials, Position, Start, start_of
 from storage.errors import ConfigError
 from trainer.config import PublishConfig
 from trainer.data import Data, DataRows
 from trainer.follow_flow import FollowFlow
 from trainer.follow_metrics import shown_metrics
 from trainer.follow_pass import FollowPass
+from trainer.follow_ranks import SharedFlow
 from trainer.joining import Followed
-from trainer.rank_place import refuse_ranks
-from trainer.ranks import Ranks
-from trainer.report import UpdateReport
+from trainer.loop import TrainingLoop
+from trainer.ranks import join_ranks
+from trainer.report import FollowReport, UpdateReport
 from trainer.run import skipped_of
 from trainer.tracking import tracked
 from trainer.trained import SAMPLE_ROWS
-from trainer.update_run import UpdateRun
+from trainer.update_run import OpenPass, UpdateRun
 
 
 def follow(
@@ -65,65 +68,100 @@ def follow(
     training; 0 takes a free port. Raises NotFound for a run or snapshot that is not there, ConfigError,
     InvalidInput.
     """
-    refuse_ranks("following a stream")
-    run = UpdateRun(
-        output,
-        repository,
-        Ranks(),
-        valid=valid,
-        publish=publish,
-        dram_bytes=dram_bytes,
-        device=device,
-        track=track,
-        progress=progress,
-    )
-    config = run.config
     if until_idle is not None and not (math.isfinite(until_idle) and until_idle >= 0.0):
         raise ConfigError(f"until_idle is {until_idle}, expected seconds, 0 or more", field="until_idle")
-    if until_idle is None and not run.policy.publishes_deltas:
-        raise ConfigError(
-            "publish: a stream does not end, and no limit says when a delta is due; set publish.delta_every_seconds, "
-            "delta_every_rows or delta_every_steps (--every-seconds, --every-rows, --every-steps)",
-            field="publish.delta_every_seconds",
-        )
     begin = start_of(start)
-    if isinstance(begin, int) and config.training.time_column is None:
-        raise ConfigError(
-            "start: a stream begins with a time by the times of its rows; set training.time_column",
-            field="training.time_column",
+    with join_ranks() as ranks:
+        run = UpdateRun(
+            output,
+            repository,
+            ranks,
+            valid=valid,
+            publish=publish,
+            dram_bytes=dram_bytes,
+            device=device,
+            track=track,
+            progress=progress,
         )
-    streams = Followed(config, source, labels, run.output, credentials)
-    stream = streams.stream
+        config = run.config
+        if until_idle is None and not run.policy.publishes_deltas:
+            raise ConfigError(
+                "publish: a stream does not end, and no limit says when a delta is due; set "
+                "publish.delta_every_seconds, delta_every_rows or delta_every_steps (--every-seconds, --every-rows, "
+                "--every-steps)",
+                field="publish.delta_every_seconds",
+            )
+        if isinstance(begin, int) and config.training.time_column is None:
+            raise ConfigError(
+                "start: a stream begins with a time by the times of its rows; set training.time_column",
+                field="training.time_column",
+            )
+        # The first rank reads the stream, and tells the others what has come.
+        streams = Followed(config, source, labels, run.output, credentials) if ranks.is_first else None
+        with closing(streams.stream) if streams is not None else nullcontext():
+            return _follow(
+                run,
+                streams,
+                lambda opened: _position(opened.loop, streams, begin, skip_lost=skip_lost),
+                until_idle,
+                {"resume": resume, "from_snapshot": from_snapshot},
+                (metrics_host, metrics_port),
+            )
+
+
+def _position(loop: TrainingLoop, streams: Followed | None, begin: Start, *, skip_lost: bool) -> Position | None:
+    """Returns where the stream continues; None at the other ranks than the first."""
+    if streams is None:
+        return None
+    known = loop.streams.get(streams.stream.name)
+    at = streams.stream.seek(None if known is None else known["at"], begin, skip_lost=skip_lost)
+    position = {"at": at, "rows": 0} if known is None else {**known, "at": at}
+    if known is None and isinstance(begin, int):
+        position["since"] = begin
+    return position
+
+
+def _follow(
+    run: UpdateRun,
+    streams: Followed | None,
+    position_of: Callable[[OpenPass], Position | None],
+    until_idle: float | None,
+    start: Mapping[str, Any],
+    metrics: tuple[str, int | None],
+) -> UpdateReport:
+    config, ranks = run.config, run.ranks
+    name = ranks.from_first("" if streams is None else streams.stream.name)
     # It has the place of the rows that a pass over data has.
-    rows = DataRows((), pa.schema([]), hashlib.sha256(f"stream {stream.name}".encode()).hexdigest())
-    with (
-        closing(stream),
-        run.opened(rows, resume=resume, from_snapshot=from_snapshot, follows=stream.name) as opened,
-    ):
+    rows = DataRows((), pa.schema([]), hashlib.sha256(f"stream {name}".encode()).hexdigest())
+    followed: FollowReport | None = None
+    with run.opened(rows, **start, follows=name) as opened:
         loop = opened.loop
-        known = loop.streams.get(stream.name)
-        at = stream.seek(None if known is None else known["at"], begin, skip_lost=skip_lost)
-        position = {"at": at, "rows": 0} if known is None else {**known, "at": at}
-        if known is None and isinstance(begin, int):
-            position["since"] = begin
-        loop.streams = {**loop.streams, stream.name: position}
+        position = ranks.from_first(position_of(opened))
+        assert position is not None
+        loop.streams = {**loop.streams, name: position}
         update = opened.begin()
-        flow = FollowFlow(config, stream, loop.stages, position, loop.batches)
-        following = FollowPass(loop, flow, stream, opened.display, until_idle, streams.joined)
-        with (
-            shown_metrics(loop, streams.joined or stream, metrics_host, metrics_port) as port,
-            tracked(config, run.output, loop.position.step, {"follow": stream.name}) as loop.track,
-        ):
-            if port is not None:
-                opened.display.say(f"metrics: http://{metrics_host}:{port}/metrics")
+        stream, joined = (None, None) if streams is None else (streams.stream, streams.joined)
+        flow: FollowFlow | None = None
+        if stream is not None:
+            flow = FollowFlow(config, stream, loop.stages, position, loop.batches, least=ranks.size)
+        shared = SharedFlow(ranks, config, loop.stages, flow, loop.batches) if ranks.are_several else flow
+        assert shared is not None
+        following = FollowPass(loop, shared, name, stream, opened.display, until_idle, joined)
+        with ExitStack() as around:
+            if stream is not None:
+                port = around.enter_context(shown_metrics(loop, joined or stream, *metrics))
+                loop.track = around.enter_context(tracked(config, run.output, loop.position.step, {"follow": name}))
+                if port is not None:
+                    opened.display.say(f"metrics: http://{metrics[0]}:{port}/metrics")
             following.run(update)
-        followed = following.report()
-        newer = flow.recent(SAMPLE_ROWS // 2)
-        if newer is not None:
-            opened.renew_sample(newer)
+        if flow is not None:
+            followed = following.report()
+            if (newer := flow.recent(SAMPLE_ROWS // 2)) is not None:
+                opened.renew_sample(newer)
         opened.end()
     report = replace(opened.report(update), followed=followed, skipped=skipped_of(run.valid))
-    report.write(run.output / "update.json")
-    run.index.remove_copies()
-    streams.remove_copies()
+    if streams is not None:
+        report.write(run.output / "update.json")
+        run.index.remove_copies()
+        streams.remove_copies()
     return report

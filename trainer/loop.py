@@ -398,7 +398,9 @@ class TrainingLoop:
 
     def _whole_rows(self, batch: Batch) -> int:
         """Returns the rows of the batch at all ranks."""
-        return self._flow.rows_of(self.position.batch) if self.ranks.are_several else batch.rows
+        if not self.ranks.are_several:
+            return batch.rows
+        return batch.whole_rows or self._flow.rows_of(self.position.batch)
 
     def _step(self, batch: Batch) -> float:
         whole, stop = self._whole_rows(batch), self._stop.is_set()

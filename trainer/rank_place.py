@@ -77,9 +77,3 @@ def speaker() -> str:
 def is_first_rank() -> bool:
     """Returns whether this process is the first rank, or the only one."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def refuse_ranks(what: str) -> None:
-    """Raises ConfigError in one of several ranks. what: what one process does."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError(f"{what} is not done by several ranks yet; run it without torchrun", field="WORLD_SIZE")

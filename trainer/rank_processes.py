@@ -41,8 +41,8 @@ class RankProcesses:
         self._stopped = False
 
     def run(self) -> int:
-        """Returns the exit code of the command: 0 when all ranks are done, 130 after Ctrl-C or SIGTERM, which each rank
-        gets; else that of a rank that failed, 1 where one was killed.
+        """Returns the exit code of the command: 0 when all ranks are done, and that of a rank that failed. Ctrl-C and
+        SIGTERM go to each rank: 130 where it was interrupted. 1 where ranks were killed too often.
         """
         # The ranks meet at a store that outlives each of them. Port 0: one that is free.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -51,8 +51,6 @@ class RankProcesses:
         try:
             for restarts in range(self._max_restarts + 1):
                 killed, code = self._run_once(store.port, restarts)
-                if self._stopped:
-                    return _STOPPED
                 if not killed:
                     return code
                 left = restarts < self._max_restarts
@@ -82,7 +80,7 @@ class RankProcesses:
                 self._kill()
                 return _description(*killed[0]), 1
             if len(ended) == self._count:
-                return "", max(failed, default=0)
+                return "", max([*failed, *(_STOPPED for _ in killed)], default=0)
             if failed or killed:
                 deadline = deadline or time.monotonic() + _ENDING_S
                 if time.monotonic() > deadline and not self._stopped:

@@ -144,8 +144,6 @@ def command(
             raise click.UsageError(f"{option} is for --follow, which is not given")
     if starts_ranks(nproc):
         assert nproc is not None
-        if follow is not None:
-            raise click.UsageError("--follow is not done by several processes yet; leave --nproc out")
         run_ranks(nproc, max_restarts)
     from storage.data.streams import Credentials
     from trainer import follow as follow_stream

@@ -42,6 +42,8 @@ class Batch:
     groups: Mapping[str, Any] = field(default_factory=dict)
     #: The times of the rows, (B,) int64, in milliseconds since 1970, -1 where unknown; None without a time column.
     times_ms: np.ndarray[Any, Any] | None = None
+    #: Rows of the batch at all ranks; 0 where its place in the data says it.
+    whole_rows: int = 0
     #: The batch of all ranks, of which this is a part; None where there is one process.
     whole: WholeBatch | None = None
     #: What is on its way to the device that trains on it; None on a processor.
