@@ -1,6 +1,6 @@
-// lookup_gather: the rows of all unpooled features of a batch that have one row type, by one launch, each decoded to its
-// own row of the output (lookup_gather_ROW_OUTPUT: by the types of the rows and of the output). lookup_gather.cuh has
-// all arithmetic, lookup.cuh the layout of what is read; this file only says who does which part. Where tables of
+// lookup_gather: the rows of all unpooled features of a batch that have one row type, by one launch, each decoded to
+// its own row of the output (lookup_gather_ROW_OUTPUT: by the types of the rows and of the output). lookup_gather.cuh
+// has all arithmetic, lookup.cuh the layout of what is read; this file only says who does which part. Where tables of
 // several row types stand side by side there is a launch for each type, and the blocks of the other features end at
 // once.
 //

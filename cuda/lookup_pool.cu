@@ -1,16 +1,16 @@
 // lookup_pool: all pooled features of a batch that have one row type, by one launch: bags of rows summed in float32
-// (lookup_pool_ROW: by the type of the rows). lookup_pool.cuh has all arithmetic, lookup.cuh the layout of what is read;
-// this file only says who does which part. Where tables of several row types stand side by side there is a launch for
-// each type, and the blocks of the other features end at once.
+// (lookup_pool_ROW: by the type of the rows). lookup_pool.cuh has all arithmetic, lookup.cuh the layout of what is
+// read; this file only says who does which part. Where tables of several row types stand side by side there is a launch
+// for each type, and the blocks of the other features end at once.
 //
 // Grid: y is the feature; the tiles of all x stride over its bags. A tile has a lane for each unit of a row, 4 to 32.
 // No shared memory, nothing allocated, nothing waits: sizes are the launch's or are read on the GPU, so a graph may
 // hold it.
 //
-// Bytes, for an id that hits: 8 of the id, 64 of its bucket, its row in sectors of 32; the output is a row for a bag. 128
-// fp16 values: 328 bytes, at 85 % of 4.8 TB/s 12.4 G ids a second. At 80 registers three blocks fit on a multiprocessor:
-// 24 warps with four units of 16 bytes a lane. Sixteen sums a lane (int8, fp8) take 128 registers and two blocks. Long
-// bags in small batches leave lanes idle: a bag is one tile's, or its bits would not be the host's.
+// Bytes, for an id that hits: 8 of the id, 64 of its bucket, its row in sectors of 32; the output is a row for a bag.
+// 128 fp16 values: 328 bytes, at 85 % of 4.8 TB/s 12.4 G ids a second. At 80 registers three blocks fit on a
+// multiprocessor: 24 warps with four units of 16 bytes a lane. Sixteen sums a lane (int8, fp8) take 128 registers and
+// two blocks. Long bags in small batches leave lanes idle: a bag is one tile's, or its bits would not be the host's.
 //
 // Versions, with what an H200 reached of the limit (rows by their numbers) for bags of 64 of 128 fp32 values:
 //   v1  a tile a bag, an id a lane in the search, four rows under way; the ways of a bucket in turn: 4.60 G ids/s

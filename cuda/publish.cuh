@@ -23,7 +23,8 @@
 //
 // A grace period: an event after the launch before it has come to pass; then every lookup that was launched before has
 // ended: whoever was in has left. Counted from earlier, it would not cover a lookup that was launched while the list
-// still waited for its turn. The host knows who is in (storage/hbm/readers.py); further changes are collected meanwhile.
+// still waited for its turn. The host knows who is in (storage/hbm/readers.py); further changes are collected
+// meanwhile.
 //
 // Steps 1 and 2 of the next set may follow 4 at once: so there is a grace period between the emptying of a position and
 // its next owner, and none between an owner's coming and its leaving. A slot that 2 took away (of an emptied position,

@@ -12,9 +12,9 @@
 //   - those before the last one that the reader knows of: of what was complete when the publisher last held the lock
 //     before the reader entered
 //   - those before a value that the reader already loaded there (coherence)
-// No load orders another one: a value may be as old as the reader's section. That a load is done late, or ahead of loads
-// before it, shows only in which value it gives, and is thus among these: it is the model of C++ and PTX for readers
-// that store nothing.
+// No load orders another one: a value may be as old as the reader's section. That a load is done late, or ahead of
+// loads before it, shows only in which value it gives, and is thus among these: it is the model of C++ and PTX for
+// readers that store nothing.
 //
 // Properties. A slot that a reader accepts holds a whole row of the owner that was asked for, of a version that the
 // reader did not know to be replaced when it entered, or of exactly the version that its snapshot has. An owner that
