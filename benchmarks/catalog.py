@@ -32,6 +32,7 @@ BENCHMARKS = {
     "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "train": "training: embeddings beside FBGEMM, a DLRM beside torch and TorchRec, growth, rows on SSD, admission",
+    "ranks": "two ranks beside one process, beside two without exchange, beside DDP; their bytes; bf16 and fp16",
     "data": "Parquet to batches of tensors, beside pyarrow; three of 41 columns; a training beside its stages alone",
     "mirror": "a repository in an object store: downloads beside plain obstore, requests, publish to served",
     "replica": "a new replica over an object store: hit rate and p99 of its first requests, with hot ids and without",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from storage.errors import Unavailable
 from trainer.rank_place import incomplete, rank_place
-from trainer.wire import pack, sum_rounded, unpack
+from trainer.wire import pack, rounded, unpack
 
 _Value = TypeVar("_Value")
 _Array = TypeVar("_Array", NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8])
@@ -44,6 +44,23 @@ class Traffic:
         """Counts bytes."""
         self.sent[kind] = self.sent.get(kind, 0) + sent
         self.received[kind] = self.received.get(kind, 0) + received
+
+
+class Arriving(Generic[_Value]):
+    """Values that are on their way between ranks, while the caller goes on."""
+
+    def __init__(self, ranks: Ranks, begin: Callable[[], Any], arrived: Callable[[], _Value]) -> None:
+        self._ranks = ranks
+        self._arrived = arrived
+        with ranks.exchanging():
+            self._work = begin()
+
+    def wait(self) -> _Value:
+        """Returns them when they are here. Call it once."""
+        with self._ranks.exchanging():
+            if self._work is not None:
+                self._work.wait()
+        return self._arrived()
 
 
 class Ranks:
@@ -97,6 +114,10 @@ class Ranks:
         sending, coming: values to and from each rank, (R,). kind: what they are, for `traffic`. float32 values that
         travel are rounded as `wire` says.
         """
+        return self.start_exchange(values, sending, coming, kind).wait()
+
+    def start_exchange(self, values: _Array, sending: Sizes, coming: Sizes, kind: str) -> Arriving[_Array]:
+        """Begins what `exchange` does; `values` must stay as they are until it has arrived."""
         out, sends, comes = torch.from_numpy(values), sending.tolist(), coming.tolist()
         wire = self.wire if values.dtype == np.float32 else None
         if wire is not None:
@@ -105,42 +126,52 @@ class Ranks:
         else:
             packed, more, received = out, 0, torch.empty(sum(comes), dtype=out.dtype)
         sent, came = [each + more for each in sends], [each + more for each in comes]
-        with self._exchanging():
-            dist.all_to_all_single(received, packed, came, sent)
         item = packed.element_size()
         self.traffic.add(kind, item * (sum(sent) - sent[self.rank]), item * (sum(came) - came[self.rank]))
-        if wire is not None:
-            received = unpack(received, comes, wire)
+
+        def arrived() -> _Array:
+            if wire is None:
+                return received.numpy()
+            whole = unpack(received, comes, wire)
             # What stays here was not rounded.
             first, own = sum(comes[: self.rank]), sum(sends[: self.rank])
-            received[first : first + comes[self.rank]] = out[own : own + sends[self.rank]]
-        return received.numpy()
+            whole[first : first + comes[self.rank]] = out[own : own + sends[self.rank]]
+            return whole.numpy()
+
+        return Arriving(self, lambda: dist.all_to_all_single(received, packed, came, sent, async_op=True), arrived)
 
     def sum(self, values: Tensor, *, rounds: bool = False) -> None:
         """Replaces float values by their sums over the ranks, the same bits at each. rounds: as `wire` says."""
+        self.start_sum(values, rounds=rounds).wait()
+
+    def start_sum(self, values: Tensor, *, rounds: bool = False) -> Arriving[None]:
+        """Begins what `sum` does; the sums are there when it has arrived."""
         if not self.are_several:
-            return
+            return Arriving(self, lambda: None, lambda: None)
         wire = self.wire if rounds else None
         group = None if values.device.type == "cpu" else self._of_gpus
-        with self._exchanging():
-            there = values if values.device.type == "cpu" or group is not None else values.cpu()
-            if wire is None:
-                dist.all_reduce(there, group=group)
-            else:
-                sum_rounded(there, self.size, wire, group)
+        there = values if values.device.type == "cpu" or group is not None else values.cpu()
+        with self.exchanging():
+            sums, scale = (there, 1.0) if wire is None else rounded(there, self.size, wire, group)
+        # Each rank passes on a part to the next one, twice around.
+        count = 2 * sums.nbytes * (self.size - 1) // self.size
+        self.traffic.add("dense", count, count)
+
+        def arrived() -> None:
+            if sums is not there:
+                there.copy_(sums)
+                there.mul_(scale)
             if there is not values:
                 values.copy_(there)
-        # Each rank passes on a part to the next one, twice around.
-        item = values.element_size() if wire is None else wire.itemsize
-        count = 2 * values.numel() * item * (self.size - 1) // self.size
-        self.traffic.add("dense", count, count)
+
+        return Arriving(self, lambda: dist.all_reduce(sums, group=group, async_op=True), arrived)
 
     def largest(self, value: float) -> float:
         """Returns the largest value of all ranks."""
         if not self.are_several:
             return value
         values = torch.tensor(value, dtype=torch.float64)
-        with self._exchanging():
+        with self.exchanging():
             dist.all_reduce(values, dist.ReduceOp.MAX)
         return float(values)
 
@@ -149,7 +180,7 @@ class Ranks:
         if not self.are_several:
             return [value]
         values: list[Any] = [None] * self.size
-        with self._exchanging():
+        with self.exchanging():
             dist.all_gather_object(values, value)
         return values
 
@@ -158,7 +189,7 @@ class Ranks:
         if not self.are_several:
             return [value]
         values: list[Any] | None = [None] * self.size if self.is_first else None
-        with self._exchanging():
+        with self.exchanging():
             dist.gather_object(value, values)
         return values
 
@@ -172,7 +203,7 @@ class Ranks:
             self.gather(None)
 
     @contextmanager
-    def _exchanging(self) -> Iterator[None]:
+    def exchanging(self) -> Iterator[None]:
         """Counts the time of an exchange, and says in one sentence that another rank has gone."""
         began = time.perf_counter()
         try:

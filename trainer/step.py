@@ -152,11 +152,12 @@ class TrainingStep:
         flat = [each.new_zeros(each.numel()) if each.grad is None else each.grad.reshape(-1) for each in weights]
         # In float64, so that the loss loses nothing beside that of one rank.
         facts = torch.tensor([loss * share, float(stop), *has, *self._times.facts()], dtype=torch.float64)
-        self._ranks.sum(facts)
+        total = torch.cat(flat)
+        facts_arrive, total_arrives = self._ranks.start_sum(facts), self._ranks.start_sum(total, rounds=True)
+        facts_arrive.wait()
         givens, told = torch.split(facts[2:], [len(has), len(facts) - 2 - len(has)])
         self._times.receive(told.tolist())
-        total = torch.cat(flat)
-        self._ranks.sum(total, rounds=True)
+        total_arrives.wait()
         for each, part, given in zip(weights, torch.split(total, [f.numel() for f in flat]), givens, strict=True):
             each.grad = part.view_as(each) if given else None
         return float(facts[0]), bool(facts[1])

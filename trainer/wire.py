@@ -50,17 +50,16 @@ def unpack(packed: Tensor, counts: Sequence[int], wire: torch.dtype) -> Tensor:
     return values
 
 
-def sum_rounded(values: Tensor, ranks: int, wire: torch.dtype, group: dist.ProcessGroup | None = None) -> None:
-    """Replaces values by their sums over so many ranks, rounded on their way and in between."""
+def rounded(
+    values: Tensor, ranks: int, wire: torch.dtype, group: dist.ProcessGroup | None = None
+) -> tuple[Tensor, float]:
+    """Returns values to be summed over so many ranks, rounded, and what the sum is multiplied by."""
     power = 0
     if wire == torch.float16:
         largest = values.abs().max()
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
         power = _power(float(largest) * ranks)
-    sums = (values * 2.0**power).to(wire)
-    dist.all_reduce(sums, group=group)
-    values.copy_(sums)
-    values.mul_(2.0**-power)
+    return (values * 2.0**power).to(wire), 2.0**-power
 
 
 def _power(largest: float) -> int:

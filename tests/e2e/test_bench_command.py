@@ -44,6 +44,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "plan_accuracy",
         "update",
         "train",
+        "ranks",
         "data",
         "mirror",
         "replica",

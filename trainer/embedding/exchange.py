@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from storage._table import AskedRows
-from trainer.ranks import Ranks
+from trainer.ranks import Arriving, Ranks
 
 if TYPE_CHECKING:
     from trainer.embedding.table import EmbeddingTable
@@ -80,8 +80,29 @@ class RowExchange:
         return rows, flags, route
 
     def give(self, route: Route, sums: Values) -> None:
-        """Gives the ranks the gradients of the rows that `bring` brought, in their order; tables keep them."""
-        came = self._ranks.exchange(sums, route.asked_sizes, route.given_sizes, "gradients")
-        route.given.set_gradients(came, torch.get_num_threads())
+        """Sends the ranks the gradients of the rows that `bring` brought, in their order.
+
+        Tables get theirs when they are asked for them, and until then the caller goes on.
+        """
+        arriving = self._ranks.start_exchange(sums, route.asked_sizes, route.given_sizes, "gradients")
+        expected = _Expected(route.given, arriving, self._tables)
+        for table in self._tables:
+            table.expect_gradients(expected.keep)
+
+
+class _Expected:
+    """Gradients of one lookup that are on their way from other ranks. Each table of the lookup asks for them."""
+
+    def __init__(self, given: AskedRows, arriving: Arriving[Values], tables: Sequence[EmbeddingTable]) -> None:
+        self._given = given
+        self._arriving: Arriving[Values] | None = arriving
+        self._tables = tables
+
+    def keep(self) -> None:
+        """Waits for them and gives them to the tables, once."""
+        arriving, self._arriving = self._arriving, None
+        if arriving is None:
+            return
+        self._given.set_gradients(arriving.wait(), torch.get_num_threads())
         for place, table in enumerate(self._tables):
-            table.keep_gradients(route.given.gradients(place))
+            table.keep_gradients(self._given.gradients(place))

@@ -216,7 +216,7 @@ class EmbeddingTable:
         self._waiting.append(gradients)
 
     def expect_gradients(self, keep: Callable[[], None]) -> None:
-        """Notes gradients that are on their way from a GPU: `keep` waits for them and calls `keep_gradients`.
+        """Notes gradients that are on their way from a GPU or a rank: `keep` waits for them and calls `keep_gradients`.
 
         It is called once, when this table, or another one of the same lookup, is asked for its gradients.
         """
