@@ -50,6 +50,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "replica",
         "fleet",
         "scaling",
+        "freshness",
         "zoo",
         "features",
         "engine",
@@ -58,8 +59,8 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "bulk_load",
         "gpu_sessions",
         "gpu_lookup",
-        "gpu_tiers",
         "gpu_training",
+        "gpu_tiers",
     ]
     wrong = bench("bulkload")
     assert wrong.returncode == 2
