@@ -38,6 +38,7 @@ BENCHMARKS = {
     "replica": "a new replica over an object store: hit rate and p99 of its first requests, with hot ids and without",
     "fleet": "three replicas over an object store: publish to all, how closely they switch, older answers, requests",
     "scaling": "a fleet up to 1,000 replicas: requests, bytes and times beside what fleet_costs computes of them",
+    "drift": "AUC served while tastes turn: a model that follows the clicks beside the same one, updated once a day",
     "freshness": "a stream of 5,000 events/s that is trained on, published and served: event written to score changed",
     "zoo": "AUC of every model on the bundled sets, beside a logistic regression and LightGBM on the same features",
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
@@ -226,7 +227,8 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
     module = importlib.import_module(module_of(check_name(name)))
     measure: Callable[[Run], None] = module.measure
     check_parts(name, options.only, getattr(module, "PARTS", ()))
-    if options.plot is not None:
+    draw: Callable[[Report, Path], None] | None = getattr(module, "draw", None)
+    if options.plot is not None and draw is None:
         from benchmarks.plot import need_matplotlib
 
         need_matplotlib()
@@ -260,7 +262,7 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
     if options.plot is not None and report.rows:
         from benchmarks.plot import plot
 
-        plot(report, options.plot)
+        (draw or plot)(report, options.plot)
     return report
 
 

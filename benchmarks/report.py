@@ -55,6 +55,8 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     interrupted: bool = False
+    #: Lines of a picture of its own, name -> points; drawn by `draw` of the benchmark.
+    lines: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def compare(
         self,

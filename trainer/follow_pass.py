@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from storage.data.streams import JoinedSource, StreamSource
 from trainer.checkpoint import UpdateState, checkpoints, read_state
@@ -16,6 +17,8 @@ from trainer.report import FollowReport
 
 # Seconds between two lines about the progress.
 _LINE_S = 10.0
+# Seconds after which the rows for golden requests are replaced by newer ones.
+_RENEW_S = 600.0
 # Seconds between two looks for what no commit needs any more.
 _UPKEEP_S = 30.0
 
@@ -24,7 +27,7 @@ class FollowPass:
     """One pass over a stream. until_idle: ends it when nothing has come for so many seconds; None: never.
 
     name, source: those of the stream, which the first rank alone has. joined: the stream, where labels are joined to
-    its rows.
+    its rows. renew: is called now and then behind a publish, to keep newer rows for golden requests.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class FollowPass:
         display: Display,
         until_idle: float | None,
         joined: JoinedSource | None = None,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._flow = flow
@@ -47,7 +51,8 @@ class FollowPass:
         if joined is not None:
             loop.before_commit = joined.sync
         self._stop = threading.Event()
-        self._kept_at = time.monotonic()
+        self._renew = renew
+        self._kept_at = self._renewed_at = time.monotonic()
         self._line_at = self._came_at = time.monotonic()
         self._line_rows = loop.position.rows
 
@@ -103,7 +108,9 @@ class FollowPass:
             loop.take(batch, self._seconds + time.monotonic() - self._begin_at)
             loop.streams = {**loop.streams, self._name: position}
             loop.freshness.reached("trained")
-            loop.publish_or_save()
+            if loop.publish_or_save() and time.monotonic() - self._renewed_at >= _RENEW_S:
+                self._renew()
+                self._renewed_at = time.monotonic()
             loop.stages.step(time.perf_counter() - began)
             if self._stops:
                 return

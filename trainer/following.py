@@ -146,7 +146,13 @@ def _follow(
             flow = FollowFlow(config, stream, loop.stages, position, loop.batches, least=ranks.size)
         shared = SharedFlow(ranks, config, loop.stages, flow, loop.batches) if ranks.are_several else flow
         assert shared is not None
-        following = FollowPass(loop, shared, name, stream, opened.display, until_idle, joined)
+
+        def renew() -> None:
+            newer = None if flow is None else flow.recent(SAMPLE_ROWS // 2)
+            if newer is not None:
+                opened.renew_sample(newer)
+
+        following = FollowPass(loop, shared, name, stream, opened.display, until_idle, joined, renew)
         with ExitStack() as around:
             if stream is not None:
                 port = around.enter_context(shown_metrics(loop, joined or stream, *metrics))
@@ -156,8 +162,7 @@ def _follow(
             following.run(update)
         if flow is not None:
             followed = following.report()
-            if (newer := flow.recent(SAMPLE_ROWS // 2)) is not None:
-                opened.renew_sample(newer)
+            renew()
         opened.end()
     report = replace(opened.report(update), followed=followed, skipped=skipped_of(run.valid))
     if streams is not None:

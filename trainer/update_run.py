@@ -48,6 +48,8 @@ class OpenPass:
     metrics_after: Metrics = field(default_factory=dict)
     tables_after: list[TableReport] = field(default_factory=list)
     memory_after: MemoryFigures | None = None
+    #: What publishes, from `begin` on; None at other ranks than the first.
+    publisher: Publisher | None = None
 
     def begin(self) -> UpdateState:
         """Continues the log of commits here, and publishes from now on; returns the pass.
@@ -60,6 +62,7 @@ class OpenPass:
         if loop.ranks.is_first:
             lineage = self.start.lineage
             publisher = publisher_of(run.config, loop.model, self.sample, run.repository, run.policy, lineage)
+        self.publisher = publisher
         loop.publish_with(publisher, run.policy)
         if self.start.update is not None:
             return self.start.update
@@ -77,6 +80,8 @@ class OpenPass:
         self.sample = with_newer_rows(self.sample, newer, self.run.config.spec)
         if self.loop.ranks.is_first:
             save_sample(self.run.output, self.sample)
+        if self.publisher is not None:
+            self.publisher.renew_sample(self.sample)
 
     def end(self) -> None:
         """Evaluates, and takes the figures that the report needs while the tables are open."""

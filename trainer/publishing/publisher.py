@@ -120,6 +120,10 @@ class Publisher:
         while sum(map(_rows_of, self._offered)) - _rows_of(self._offered[0]) >= POOL_ROWS:
             self._offered.popleft()
 
+    def renew_sample(self, sample: object) -> None:
+        """Takes another sample, of which the golden requests of the next version are made."""
+        self._sample = sample
+
     def forget_offered(self) -> None:
         """Forgets the rows that were offered; call it when training continues on other rows."""
         self._offered.clear()

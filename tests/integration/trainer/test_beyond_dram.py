@@ -15,7 +15,7 @@ import pytest
 from storage.checkpoint import list_deltas
 from storage.errors import ConfigError
 from tests.integration.trainer.update_runs import check_published, restored, snapshots
-from trainer import TrainReport, load_trained, train, update
+from trainer import TrainReport, follow, load_trained, train, update
 from trainer.config import PublishConfig, TrainConfig, parse_text
 from trainer.embedding import MemoryFigures
 
@@ -212,3 +212,25 @@ def test_a_run_may_go_on_with_another_bound(data: Path, tmp_path: Path) -> None:
     assert second.epochs == whole.epochs
     assert restored(config, second.checkpoint) == restored(config, whole.checkpoint)
     assert figures(second).rows_on_ssd > 0
+
+
+def test_a_stream_that_is_followed_with_less_memory_leads_to_the_same(both: Both, data: Path, tmp_path: Path) -> None:
+    config, whole, _, part, report = both
+    (tmp_path / "stream").mkdir()
+    shutil.copy(data / "newer.parquet", tmp_path / "stream")
+    reports = {}
+    for name, start, dram_bytes in (("all", whole, None), ("less", part, figures(report).dram_bytes * 3 // 4)):
+        shutil.copytree(start, tmp_path / name)
+        reports[name] = follow(
+            tmp_path / name / "run",
+            tmp_path / "stream",
+            repository=tmp_path / name / "models",
+            until_idle=0.0,
+            publish=PublishConfig(delta_every_steps=20, version_every_deltas=0, version_at_share=0.0),
+            progress=False,
+            dram_bytes=dram_bytes,
+        )
+    memory = reports["less"].memory
+    assert memory is not None
+    assert memory.rows_on_ssd > memory.rows_in_dram
+    assert restored(config, reports["less"].checkpoint)[1] == restored(config, reports["all"].checkpoint)[1]
