@@ -10,7 +10,7 @@
 // should be no need to do several units at a time.
 //
 // Versions:
-//   v1  one unit at a time, a division for each unit of the user's side; unmeasured: no figure from a GPU yet
+//   v1  one unit at a time, a division for each unit of the user's side; its own time was not measured
 //
 // Full occupancy is 32 registers; at 40, six blocks of 256 threads still fit. Checked by `make cuda-check`:
 // budget: assemble 40 registers

@@ -10,7 +10,7 @@
 // round trip.
 //
 // Versions:
-//   v1  a warp an entry; a bag's columns go through its rows one after the other; unmeasured: no figure from a GPU yet
+//   v1  a warp an entry; a bag's columns go through its rows one after the other; its own time was not measured
 //
 // Checked by `make cuda-check`:
 // budget: missed_rows_fp32 48 registers

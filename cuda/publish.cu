@@ -10,7 +10,7 @@
 // under 1 us of traffic. A launch is more than that, so the host should make few lists of many changes.
 //
 // Versions:
-//   v1  one piece at a time, a division for each; unmeasured: no figure from a GPU yet
+//   v1  one piece at a time, a division for each; its own time was not measured
 //
 // Checked by `make cuda-check`:
 // budget: publish_rows 40 registers

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -199,13 +200,14 @@ def why_no_native(python: Path) -> str:
 
 
 def why_no_import(python: Path) -> list[str]:
-    """Returns a line, with the reason, for each tested module that does not import."""
-    found = []
-    for name in _IMPORTED:
-        done = run([str(python), "-c", f"import {name}"], _PROBE_S)
-        if done.returncode != 0:
-            found.append(f"{name} does not import: {last_words(done)}")
-    return found
+    """Returns a line, with the reason, for each tested module that does not import; they are tried side by side."""
+    with ThreadPoolExecutor(len(_IMPORTED)) as pool:
+        tried = list(pool.map(lambda name: run([str(python), "-c", f"import {name}"], _PROBE_S), _IMPORTED))
+    return [
+        f"{name} does not import: {last_words(done)}"
+        for name, done in zip(_IMPORTED, tried, strict=True)
+        if done.returncode != 0
+    ]
 
 
 def distributions(python: Path) -> dict[str, str]:
@@ -256,9 +258,11 @@ def main() -> None:
     troubles = [f"MISSING {name}: not here, and not in {carried.name}" for name in install(python, carried)]
     kernels, host = place_kernels(carried)
     came = native(python, folder, carried)
-    troubles += why_no_import(python)
-    # Checks once more, with the interpreter that will be used.
-    if check_machine(python, needs_gpu=not options.without_gpu) != machine:
+    with ThreadPoolExecutor(1) as pool:
+        # Checks once more, with the interpreter that will be used.
+        again = pool.submit(check_machine, python, needs_gpu=not options.without_gpu)
+        troubles += why_no_import(python)
+    if again.result() != machine:
         refuse(f"{python} has another torch or CuPy than {sys.executable}")
     for trouble in troubles:
         print(f"! {trouble}", flush=True)

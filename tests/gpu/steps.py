@@ -60,7 +60,8 @@ class Verdict:
     """The result of a step."""
 
     name: str
-    #: passed, FAILED, HANGS, CRASHED, NO TIME, or not run; the last alone does not count against the part.
+    #: passed, FAILED, HANGS, CRASHED, CUT (by the end of the part), NO TIME, or not run; the last alone does not count
+    #: against the part.
     word: str
     detail: str
     seconds: float
@@ -128,6 +129,7 @@ def run(step: Step, limit_s: float, log: IO[str], show: Callable[[str], None]) -
         return Verdict(step.name, "not run", step.why_not, 0.0)
     if limit_s < LEAST_S:
         return Verdict(step.name, "NO TIME", "the steps before took it", 0.0)
+    is_short = limit_s < step.limit_s
     limit_s = min(limit_s, step.limit_s)
     log.write(f"\n==== {step.name}: {' '.join(step.command)}\n")
     log.flush()
@@ -153,6 +155,8 @@ def run(step: Step, limit_s: float, log: IO[str], show: Callable[[str], None]) -
         _kill(process)
         output.end()
     word, detail = judge(step, code, limit_s, output.last)
+    if code is None and is_short:
+        word = "CUT"
     return Verdict(step.name, word, detail, time.monotonic() - began)
 
 
