@@ -11,6 +11,7 @@ from storage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from trainer.config import TrainConfig, load_config
+    from trainer.dense_sums import sum_gradients
     from trainer.embedding import (
         AbsentRows,
         CombinedBag,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from trainer.metrics import auc, log_loss, paired_bootstrap
     from trainer.models import FeatureEmbeddings, RankingModel
     from trainer.publishing import publish
+    from trainer.ranks import Ranks, join_ranks
     from trainer.report import TrainReport, UpdateReport
     from trainer.run import train
     from trainer.trained import Trained, load_trained
@@ -65,6 +67,7 @@ _HOMES = {
     "FeatureEmbeddings": "trainer.models",
     "Initializer": "trainer.embedding",
     "RankingModel": "trainer.models",
+    "Ranks": "trainer.ranks",
     "RowMemory": "trainer.embedding",
     "SparseAdagrad": "trainer.embedding",
     "SparseAdagradDecay": "trainer.embedding",
@@ -89,6 +92,7 @@ _HOMES = {
     "follow": "trainer.following",
     "global_clip": "trainer.embedding",
     "hashed_table": "trainer.embedding",
+    "join_ranks": "trainer.ranks",
     "load_config": "trainer.config",
     "load_trained": "trainer.trained",
     "log_loss": "trainer.metrics",
@@ -98,6 +102,7 @@ _HOMES = {
     "publish": "trainer.publishing",
     "quotient_remainder_table": "trainer.embedding",
     "static_table": "trainer.embedding",
+    "sum_gradients": "trainer.dense_sums",
     "start_module": "trainer.warm_start",
     "train": "trainer.run",
     "update": "trainer.updates",
@@ -116,6 +121,7 @@ __all__ = [
     "FeatureEmbeddings",
     "Initializer",
     "RankingModel",
+    "Ranks",
     "RowMemory",
     "SparseAdagrad",
     "SparseAdagradDecay",
@@ -140,6 +146,7 @@ __all__ = [
     "follow",
     "global_clip",
     "hashed_table",
+    "join_ranks",
     "load_config",
     "load_trained",
     "log_loss",
@@ -150,6 +157,7 @@ __all__ = [
     "quotient_remainder_table",
     "start_module",
     "static_table",
+    "sum_gradients",
     "train",
     "update",
 ]

@@ -296,9 +296,13 @@ def _made_for(rule: str, tables: Iterable[EmbeddingTable]) -> list[EmbeddingTabl
 def global_clip(clip_norm: float, dense: Iterable[torch.Tensor], sparse: SparseOptimizer) -> float:
     """Scales the gradients of `dense` in place so that the norm of all gradients together is at most `clip_norm`.
 
-    Returns the factor for the step of `sparse`.
+    Returns the factor for the step of `sparse`. Where several ranks have the tables, all of them call it, with the sums
+    of the gradients of `dense`.
     """
-    return clip_gradients(clip_norm, dense, sparse.squared_norm())
+    squares = torch.tensor(sparse.squared_norm(), dtype=torch.float64)
+    if sparse.tables:
+        sparse.tables[0].ranks.sum(squares)
+    return clip_gradients(clip_norm, dense, float(squares))
 
 
 def clip_gradients(clip_norm: float, dense: Iterable[torch.Tensor], sparse_squares: float) -> float:

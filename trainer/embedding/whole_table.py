@@ -35,7 +35,7 @@ def at_first(
     In it, layers and `whole` read the rows of all ranks. tables: all that it may read. scratch: a folder of the first
     rank, where many rows lie for that time. Raises what `work` raises, and Unavailable at the other ranks.
     """
-    if not ranks.are_several:
+    if not ranks.are_several or ranks.works_alone:
         return work()
     if not ranks.is_first:
         return _take_part(ranks, {table.name: table for table in tables})  # type: ignore[no-any-return]

@@ -128,6 +128,12 @@ def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
     return found
 
 
+def tables_of(module: nn.Module) -> list[EmbeddingTable]:
+    """Returns the tables of our own layers in a module, each once."""
+    layers = (each for each in module.modules() if isinstance(each, TABLE_LAYERS))
+    return list(dict.fromkeys(layer.table for layer in layers))
+
+
 def check_layer(path: str, layer: EmbeddingLayer) -> None:
     """Raises Unsupported for options that the server does not reproduce."""
     if isinstance(layer, Embedding | EmbeddingBag):

@@ -19,9 +19,11 @@ from storage.checkpoint.fingerprint import weights_fingerprint
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
 from storage.specs import check_model_name
+from trainer.embedding.whole_table import at_first
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
 from trainer.publishing.delta_content import live_weights
+from trainer.publishing.embedding_layers import tables_of
 from trainer.publishing.export import export_half
 from trainer.publishing.golden import golden_columns
 from trainer.publishing.lineage import Lineage
@@ -29,6 +31,7 @@ from trainer.publishing.parity import ParityChecker
 from trainer.publishing.prepared_module import PreparedModule, unwrapped
 from trainer.publishing.row_types import RowTypes, rounding_metadata
 from trainer.publishing.target import Target
+from trainer.ranks import Ranks
 
 GOLDEN_REQUESTS_AT_LEAST = 256
 # Steps by which write_prepared advances a display.
@@ -62,33 +65,38 @@ def publish(
     how far a served output may be from the module's own, times the largest output if that is above 1; what rounding
     alone changes is always accepted. row_types: how rows are stored: fp32, fp16, bf16 or int8, for all tables or by
     table ("default" for the rest). Raises Unsupported for a module that cannot be cut, ParityError when the halves do
-    not give the module's outputs.
+    not give the module's outputs. Several ranks that have the module's tables call it together.
     """
     check_golden_requests(golden_requests)
     check_model_name(name)
     target = Target.of(repository, name)
-    target.bring(Lineage())
     module = unwrapped(module)
-    with evaluation_mode(module), Display(visible=progress) as display, torch.no_grad():
-        display.begin(f"publishing {name}: sample", STEPS + 1)
-        prepared = PreparedModule.of(module, sample_batch, spec)
-        display.advance()
-        snapshot = secrets.token_hex(16)
-        folder = write_prepared(
-            prepared,
-            target.model_dir,
-            golden_requests=golden_requests,
-            tolerance=tolerance,
-            display=display,
-            version=target.claim_version(snapshot, version),
-            snapshot=snapshot,
-            max_batch_size=max_batch_size,
-            metadata=dict(metadata or {}),
-            row_types=RowTypes.of(row_types),
-        )
-        target.publish(folder)
-        display.say(f"published {target.shown(folder)}")
-    return folder
+
+    def published() -> Path:
+        target.bring(Lineage())
+        with evaluation_mode(module), Display(visible=progress) as display, torch.no_grad():
+            display.begin(f"publishing {name}: sample", STEPS + 1)
+            prepared = PreparedModule.of(module, sample_batch, spec)
+            display.advance()
+            snapshot = secrets.token_hex(16)
+            folder = write_prepared(
+                prepared,
+                target.model_dir,
+                golden_requests=golden_requests,
+                tolerance=tolerance,
+                display=display,
+                version=target.claim_version(snapshot, version),
+                snapshot=snapshot,
+                max_batch_size=max_batch_size,
+                metadata=dict(metadata or {}),
+                row_types=RowTypes.of(row_types),
+            )
+            target.publish(folder)
+            display.say(f"published {target.shown(folder)}")
+        return folder
+
+    tables = tables_of(module)
+    return at_first(tables[0].ranks if tables else Ranks(), tables, published, target.model_dir)
 
 
 def write_prepared(

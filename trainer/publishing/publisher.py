@@ -24,13 +24,14 @@ from storage.checkpoint.install import make_place
 from storage.errors import CheckpointError, ConfigError, InvalidInput, NotFound, Unsupported
 from storage.features import Column, FeatureSpec
 from storage.specs import check_model_name
+from trainer.embedding.whole_table import at_first
 from trainer.evaluate import evaluation_mode
 from trainer.event_times import TrainedTimes, event_times
 from trainer.progress import Display
 from trainer.publishing.delta_content import is_unchanged, live_weights
 from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.publishing.delta_writer import DeltaWriter
-from trainer.publishing.embedding_layers import TableSource
+from trainer.publishing.embedding_layers import TableSource, tables_of
 from trainer.publishing.lineage import Lineage, Pending
 from trainer.publishing.pending import drawn, expire, settled, with_delta, with_version
 from trainer.publishing.policy import DeltaPolicy, Due
@@ -39,6 +40,7 @@ from trainer.publishing.publish import STEPS, check_golden_requests, write_prepa
 from trainer.publishing.repository import find_delta, find_version, read_version
 from trainer.publishing.row_types import RowTypes
 from trainer.publishing.target import Target
+from trainer.ranks import Ranks
 
 WantedKind = Literal["auto", "version", "delta", "cumulative"]
 
@@ -210,9 +212,19 @@ class Publisher:
     def publish(
         self, kind: WantedKind = "auto", *, from_snapshot: str | None = None, version: int | None = None
     ) -> Path:
-        """Calls prepare() and write(), for a loop that keeps no training checkpoints."""
-        self.prepare(kind, from_snapshot=from_snapshot, version=version)
-        return self.write()
+        """Calls prepare() and write(), for a loop that keeps no training checkpoints.
+
+        Several ranks that have the module's tables call it together, and the first one publishes the rows of all.
+        """
+
+        def published() -> tuple[Path, Lineage, tuple[Path, ...]]:
+            self.prepare(kind, from_snapshot=from_snapshot, version=version)
+            return self.write(), self._lineage, self._written
+
+        tables = tables_of(self._module)
+        ranks = tables[0].ranks if tables else Ranks()
+        folder, self._lineage, self._written = at_first(ranks, tables, published, self._model_dir)
+        return folder
 
     def shown(self, folder: Path) -> str:
         """Returns where people find a snapshot: its folder, or its URL in an object store."""
