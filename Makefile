@@ -105,9 +105,10 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 	$(call cpp_tests,asan,address$(comma)undefined)
 	$(call cpp_tests,tsan,thread)
 
-storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; faults of a fleet behind HAProxy
+storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; faults of a fleet behind HAProxy, and of a stream
 	$(PY) -m tests.faults.storm --sample $(SAMPLE) --jobs $(JOBS)
 	$(PY) -m tests.faults.fleet faults rollback storm --trials 2 --outage 5
+	$(PY) -m pytest -q tests/integration/trainer/test_follow_storm.py
 
 soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and compactions for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)

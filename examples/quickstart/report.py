@@ -12,6 +12,7 @@ from rich.table import Table
 
 from examples.quickstart.judge import Comparison
 from examples.quickstart.newer import NewerFindings
+from examples.quickstart.stream import StreamFindings
 from storage import PublishedVersion
 from trainer import TrainReport
 
@@ -32,6 +33,7 @@ class Findings:
     trained: TrainReport
     seconds: dict[str, float]
     newer: NewerFindings
+    followed: StreamFindings
 
 
 def tiers(metrics: dict[str, float]) -> dict[str, dict[str, dict[str, float]]]:
@@ -70,6 +72,8 @@ def write_report(path: Path, findings: Findings, *, tolerance: float) -> bool:
         "hits": {name: entry["hits"] for name, entry in findings.tiers.items()},
         "bytes": {name: entry["bytes"] for name, entry in findings.tiers.items()},
         **findings.newer.to_json_value(),
+        "click_to_served_s": findings.followed.median_s,
+        "clicks_to_served_s": findings.followed.seconds,
         "all_shown": good,
         "comparisons": [entry.to_json_value() for entry in findings.comparisons],
         "parity_by_transport": {f"{name}: {transport}": value for (name, transport), value in findings.parity.items()},
@@ -120,6 +124,10 @@ def print_table(console: Console, findings: Findings) -> None:
         "delta", f"{newer.delta_rows:,} rows, {newer.delta_bytes:,} bytes, visible in {newer.visible_ms:.0f} ms"
     )
     table.add_row("requests failed meanwhile", f"{newer.load['failures']:.0f} of {newer.load['requests']:,.0f}")
+    table.add_row(
+        "click written to served, with a delta each second",
+        f"{findings.followed.median_s:.1f} s, at most {max(findings.followed.seconds):.1f} s",
+    )
     table.add_section()
     table.add_row("seconds", f"{sum(findings.seconds.values()):.0f}")
     console.print(table)

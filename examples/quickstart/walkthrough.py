@@ -18,6 +18,7 @@ from examples.quickstart.judge import Comparison, compare
 from examples.quickstart.newer import Array, NewerFindings, learn_newer
 from examples.quickstart.report import Findings, print_table, tiers, write_report
 from examples.quickstart.stages import Stages
+from examples.quickstart.stream import follow_clicks
 from examples.quickstart.try_it import what_to_try
 from storage import PublishedVersion, open_version
 from storage.errors import EmberlineError
@@ -94,7 +95,15 @@ def walk(work: Path, *, wheel: Path | None, seconds: int, keep: bool) -> bool:
         where = tiers(server.metrics())
         with stages.stage("newer clicks", "the next 10%: trained on, published as a delta, served; back, and forward"):
             newer = _newer(server, stages, [config.model_name, small], work, parts)
-        findings = Findings(comparisons, parity, load, where, version, trained_report, stages.seconds, newer)
+        with stages.stage("stream", "files of clicks in a folder that is followed, a delta each second"):
+            followed = follow_clicks(
+                server, model=config.model_name, run=run, repository=repository, data=parts["valid"]
+            )
+            stages.say(
+                f"{len(followed.seconds)} files of clicks, each in what is served {min(followed.seconds):.1f} to "
+                f"{max(followed.seconds):.1f} s after it was written"
+            )
+        findings = Findings(comparisons, parity, load, where, version, trained_report, stages.seconds, newer, followed)
         print_table(console, findings)
         report = work / "report.json"
         good = write_report(report, findings, tolerance=TOLERANCE)

@@ -181,3 +181,16 @@ def test_the_command_follows_text(place: Path, newer: Path, tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     assert "trained 400 rows" in result.output
     assert f"followed {stream}: 0 files waiting" in result.output
+
+
+def test_the_command_begins_with_a_time(place: Path, newer: Path, config: TrainConfig, tmp_path: Path) -> None:
+    training = config.training.model_copy(update={"time_column": "at"})
+    (place / "run" / "config.json").write_text(config.model_copy(update={"training": training}).model_dump_json())
+    stream = tmp_path / "stream"
+    stream.mkdir()
+    table = pq.read_table(newer).slice(0, 400)
+    pq.write_table(table.append_column("at", pa.array(range(1_700_000_000, 1_700_000_400))), stream / "a.parquet")
+    command = [str(place / "run"), "--repository", str(place / "models"), "--follow", str(stream), "--until-idle", "0"]
+    result = CliRunner().invoke(update_command, [*command, "--quiet", "--start", "2023-11-14T22:15:00Z"])
+    assert result.exit_code == 0, result.output
+    assert "trained 300 rows" in result.output

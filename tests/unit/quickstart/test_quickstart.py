@@ -17,6 +17,7 @@ from examples.quickstart.baselines import SMOOTHING, Baseline, logistic_regressi
 from examples.quickstart.judge import Comparison, compare
 from examples.quickstart.newer import NewerFindings
 from examples.quickstart.report import Findings, tiers, write_report
+from examples.quickstart.stream import StreamFindings
 from storage.features import FeatureSpec
 from trainer.metrics import auc
 
@@ -115,6 +116,7 @@ def findings(**changes: Any) -> Findings:
         "trained": SimpleNamespace(to_json_value=lambda: {"steps": 1}),
         "seconds": {"train": 1.5},
         "newer": NEWER,
+        "followed": StreamFindings([3.0, 1.0, 2.0]),
     }
     return Findings(**{**values, **changes})
 
@@ -128,6 +130,7 @@ def test_the_report_has_the_promised_keys(tmp_path: Path) -> None:
     assert {"auc_before_delta", "auc_after_delta", "delta_bytes", "visible_ms", "parity_after_delta"} <= set(content)
     assert content["failed_during_delta"] == 0
     assert content["parity"] == 1e-7
+    assert content["click_to_served_s"] == 2.0
     assert content["hits"] == {"m": {"dram": 3.0}}
 
 
