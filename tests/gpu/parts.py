@@ -30,7 +30,7 @@ FILES = {
     "rows": ("tests/gpu/test_hbm.py", 100.0),
     "sharing": ("tests/gpu/test_hbm_sharing_on_gpu.py", 100.0),
     "sessions": ("tests/gpu/test_sessions.py", 200.0),
-    "training": ("tests/gpu/test_training_on_gpu.py", 120.0),
+    "training": ("tests/gpu/test_training_on_gpu.py", 150.0),
 }
 # The driver of the simulated GPU is not the one for CUDA, whose calls go to a model of torch and CuPy there.
 REHEARSED_DRIVER = "tests/unit/serving/gpu/test_torch_driver.py"

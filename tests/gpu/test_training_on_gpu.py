@@ -21,12 +21,12 @@ from storage.errors import DeviceOutOfMemory
 from tests.integration.trainer.test_training import at_step, content, quiet
 from tests.support.late_transfers import LateTransfers
 from tests.unit.trainer.conftest import MODELS, click_table, clicks_config
-from trainer import EmbeddingBag, EmbeddingTable, SparseAdagrad, load_trained, update
+from trainer import EmbeddingBag, EmbeddingTable, SparseAdagrad, TrainReport, load_trained, update
 from trainer.config import TrainConfig
 from trainer.devices import replaced_transfers
 from trainer.ranks import Ranks
 
-ROWS, VALID_ROWS = 3072, 1024
+ROWS, VALID_ROWS = 2048, 1024
 # What another order of sums may change of a loss of about 0.6: in the first step, and after some that follow from it.
 FIRST, LATER = 2e-5, 3e-3
 
@@ -72,13 +72,14 @@ def config_of(model: str, *, dropout: bool = False, **options: str) -> TrainConf
 @pytest.mark.parametrize("model", MODELS)
 def test_losses_and_metrics_are_those_of_the_processor(data: Path, tmp_path: Path, device: str, model: str) -> None:
     config, train, valid = config_of(model), data / "train.parquet", data / "valid.parquet"
-    for limit, tolerance in ((256, FIRST), (None, LATER)):
+    whole = [(None, LATER)] if model in ("dlrm", "hstu") else []
+    for limit, tolerance in ((256, FIRST), *whole):
         here = quiet(config, train, tmp_path / f"gpu-{limit}", valid=valid, limit=limit, device=device)
         there = quiet(config, train, tmp_path / f"cpu-{limit}", valid=valid, limit=limit, device="cpu")
         assert here.epochs[0].loss == pytest.approx(there.epochs[0].loss, abs=tolerance)
         assert here.log_loss == pytest.approx(there.log_loss, abs=LATER)
     # Evaluated on the processor, from the commit.
-    own = load_trained(tmp_path / "gpu-None").evaluate(valid)
+    own = load_trained(tmp_path / f"gpu-{limit}").evaluate(valid)
     assert own.log_loss == pytest.approx(here.log_loss, abs=FIRST)
 
 
@@ -90,21 +91,28 @@ def test_the_report_has_the_gpu_and_its_memory(on_gpu: None, data: Path, tmp_pat
     assert "cuda:0" in report.device.line()
 
 
+@pytest.fixture(scope="module")
+def in_float32(data: Path, tmp_path_factory: pytest.TempPathFactory, device: str) -> TrainReport:
+    return in_precision(data, tmp_path_factory.mktemp("fp32"), device, "fp32")
+
+
+def in_precision(data: Path, output: Path, device: str, precision: str) -> TrainReport:
+    config = config_of("dlrm", precision=precision, batch_size="128", epochs="2")
+    return quiet(config, data / "train.parquet", output, valid=data / "valid.parquet", device=device)
+
+
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
-def test_a_lower_precision_learns_what_float32_does(data: Path, tmp_path: Path, device: str, precision: str) -> None:
-    found = {}
-    for name in ("fp32", precision):
-        config = config_of("dlrm", precision=name, batch_size="64", epochs="2")
-        found[name] = quiet(
-            config, data / "train.parquet", tmp_path / name, valid=data / "valid.parquet", device=device
-        )
-    assert found[precision].epochs[1].loss < found[precision].epochs[0].loss
-    assert found[precision].log_loss == pytest.approx(found["fp32"].log_loss, abs=0.03)
+def test_a_lower_precision_learns_what_float32_does(
+    data: Path, tmp_path: Path, device: str, in_float32: TrainReport, precision: str
+) -> None:
+    found = in_precision(data, tmp_path, device, precision)
+    assert found.epochs[1].loss < found.epochs[0].loss
+    assert found.log_loss == pytest.approx(in_float32.log_loss, abs=0.03)
 
 
 @pytest.mark.parametrize(
     ("model", "precision"),
-    [("dlrm", "fp32"), ("din", "bf16"), ("hstu", "fp32"), ("sasrec", "fp32"), ("deepfm", "fp16")],
+    [("dlrm", "fp32"), ("din", "bf16"), ("hstu", "fp32"), ("deepfm", "fp16")],
 )
 def test_a_resumed_run_has_the_bytes_of_an_uninterrupted_one(
     data: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch, model: str, precision: str
@@ -112,19 +120,19 @@ def test_a_resumed_run_has_the_bytes_of_an_uninterrupted_one(
     def crash() -> None:
         raise OSError("the power went")
 
-    config = config_of(model, dropout=True, precision=precision, checkpoint_every_steps="4")
+    config = config_of(model, dropout=True, precision=precision, checkpoint_every_steps="3")
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.5})})
     train = data / "train.parquet"
     whole = quiet(config, train, tmp_path / "whole", device=device)
     with monkeypatch.context() as patched:
-        at_step(patched, 11, crash)
+        at_step(patched, 6, crash)
         with pytest.raises(OSError, match="power"):
             quiet(config, train, tmp_path / "cut", device=device)
     resumed = quiet(config, train, tmp_path / "cut", resume=True, device=device)
     assert content(config, resumed.checkpoint) == content(config, whole.checkpoint)
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "SGD", "Adagrad"])
+@pytest.mark.parametrize("optimizer", ["Adam", "SGD", "Adagrad"])
 def test_a_run_goes_on_on_another_device(data: Path, tmp_path: Path, device: str, optimizer: str) -> None:
     two, one = config_of("dlrm", epochs="2"), config_of("dlrm")
     dense = two.optimizer.dense.model_copy(update={"type": optimizer})
@@ -133,11 +141,11 @@ def test_a_run_goes_on_on_another_device(data: Path, tmp_path: Path, device: str
     )
     train, valid = data / "train.parquet", data / "valid.parquet"
     losses: list[float] = []
-    for first, second in (("cpu", "cpu"), ("cpu", device), (device, "cpu")):
-        output = tmp_path / f"{first}-{second}-{len(losses)}"
+    for first, second in (("cpu", device), (device, "cpu")):
+        output = tmp_path / f"run-{len(losses)}"
         quiet(one, train, output, valid=valid, device=first)
         losses.append(quiet(two, train, output, valid=valid, resume=True, device=second).epochs[1].loss)
-    assert losses[1:] == pytest.approx([losses[0]] * 2, abs=LATER)
+    assert losses[0] == pytest.approx(losses[1], abs=LATER)
 
 
 def test_what_is_published_on_the_way_and_by_an_update_has_the_scores_of_its_training(
