@@ -16,6 +16,7 @@ from storage.errors import ConfigError, InvalidInput
 from trainer.config import TrainConfig
 from trainer.data import Batch, DeviceBatches, WholeBatch
 from trainer.dense_part import DensePart
+from trainer.dense_sums import sum_with_facts
 from trainer.devices import out_of_memory, transfers_of
 from trainer.embedding import EmbeddingTable, clip_gradients
 from trainer.loss_scale import LossScale
@@ -147,20 +148,10 @@ class TrainingStep:
         """
         if not self._ranks.are_several:
             return loss, stop
-        weights = list(self._model.parameters())
-        has = [float(each.grad is not None) for each in weights]
-        flat = [each.new_zeros(each.numel()) if each.grad is None else each.grad.reshape(-1) for each in weights]
-        # In float64, so that the loss loses nothing beside that of one rank.
-        facts = torch.tensor([loss * share, float(stop), *has, *self._times.facts()], dtype=torch.float64)
-        total = torch.cat(flat)
-        facts_arrive, total_arrives = self._ranks.start_sum(facts), self._ranks.start_sum(total, rounds=True)
-        facts_arrive.wait()
-        givens, told = torch.split(facts[2:], [len(has), len(facts) - 2 - len(has)])
-        self._times.receive(told.tolist())
-        total_arrives.wait()
-        for each, part, given in zip(weights, torch.split(total, [f.numel() for f in flat]), givens, strict=True):
-            each.grad = part.view_as(each) if given else None
-        return float(facts[0]), bool(facts[1])
+        own = [loss * share, float(stop), *self._times.facts()]
+        summed, stops, *told = sum_with_facts(self._model.parameters(), own, self._ranks)
+        self._times.receive(told)
+        return summed, bool(stops)
 
     def _take_buffers(self) -> None:
         """Lets a step begin with the buffers of the first rank, such as the statistics of batches, as a resumed one."""

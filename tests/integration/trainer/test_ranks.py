@@ -89,6 +89,26 @@ def test_three_ranks_then_two_train_the_model_that_one_process_trains(clicks: Pa
 
 
 @pytest.mark.slow
+def test_a_start_from_a_run_and_an_early_stop_are_those_of_one_process(clicks: Path, tmp_path: Path) -> None:
+    train(parse_text(SAME_MODEL.replace("epochs: 2", "epochs: 1")), clicks, output=tmp_path / "first", progress=False)
+    stopping = "epochs: 4, eval_every: 1, early_stopping: {metric: log_loss, patience: 1, min_delta: 0.3}"
+    config = SAME_MODEL.replace("epochs: 2", stopping)
+    options: dict[str, Any] = {"valid": 0.1, "start_from": tmp_path / "first"}
+    one, several = tmp_path / "one", tmp_path / "several"
+    train(parse_text(config), clicks, output=one, progress=False, **options)
+    assert train_with_ranks(2, config, clicks, several, **options) == [0, 0]
+    reports = [json.loads((each / "report.json").read_text()) for each in (one, several)]
+    assert [(each["best_epoch"], len(each["epochs"])) for each in reports] == [(1, 2), (1, 2)]
+    assert reports[0]["started"] == reports[1]["started"]
+    a, b = load_trained(one), load_trained(several)
+    for name, table in a.tables.items():
+        mine, theirs = table.export_rows(), b.tables[name].export_rows()
+        np.testing.assert_array_equal(mine[0], theirs[0])
+        np.testing.assert_array_equal(mine[3], theirs[3])
+        np.testing.assert_allclose(mine[1], theirs[1], atol=2e-5)
+
+
+@pytest.mark.slow
 def test_a_killed_rank_costs_nothing(clicks: Path, tmp_path: Path) -> None:
     """Its batches since the last commit are trained again, to the same bytes: the model draws random numbers, and has
     statistics of the rows.
