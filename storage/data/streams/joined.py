@@ -3,7 +3,7 @@
 A row is given on when no label in time can come for it any more: when both streams have reached its time and the window
 behind it, by the times of their events, less the lateness that is allowed. Rows keep the order in which they came, so
 what is trained on follows from the streams alone, however fast each of them is read. An event that comes more than the
-lateness behind a later one of its kind is left out and counted.
+lateness behind a later one of its stream is left out and counted.
 
 What waits is in a log of its own (`join_log`), and the position has the parts of it that count.
 """
@@ -76,8 +76,8 @@ class JoinedSource:
         self._window = round(1000 * options.window_seconds)
         self._lateness = round(1000 * options.lateness_seconds)
         self._at: list[Position] = [{} for _ in self._sources]
-        #: The newest time of each kind of event, in milliseconds.
-        self._newest = [_NONE, _NONE]
+        #: The newest time in each stream, in milliseconds.
+        self._newest = [_NONE for _ in self._sources]
         self._counts = {"rows": 0, "labels": 0, "rows_late": 0, "labels_late": 0, "positives": 0}
         # In the order in which they came; the first of them that has rows to give on is at `_head`.
         self._records: deque[_Record] = deque()
@@ -223,9 +223,7 @@ class JoinedSource:
 
     def _advance(self, rows: int) -> bool:
         """Reads events of the stream that is behind, or else of the other one; returns whether any came."""
-        behind = 1 if len(self._sources) == 2 and _NONE < self._newest[1] < self._newest[0] else 0
-        if len(self._sources) == 2 and self._newest[0] != _NONE and self._newest[1] == _NONE:
-            behind = 1
+        behind = len(self._sources) - 1 if self._newest[-1] < self._newest[0] else 0
         blocked = 0
         for number in [behind, 1 - behind][: len(self._sources)]:
             if self._is_full(number):
@@ -263,8 +261,7 @@ class JoinedSource:
     def _take(self, number: int, piece: Piece) -> None:
         """Adds the events of a piece that are in time, to what waits and to the log."""
         table = piece.table
-        rows, labels = self._split(number, table)
-        kept_rows, kept_labels = self._in_time(0, table, rows, piece), self._in_time(1, table, labels, piece)
+        kept_rows, kept_labels = self._in_time(number, piece, *self._split(number, table))
         # Everything but the keys and the times is of no use in labels.
         small = table.select([*self._options.key, self._time_column])
         part = self._log.append(table.take(pa.array(kept_rows)), small.take(pa.array(kept_labels)))
@@ -292,10 +289,13 @@ class JoinedSource:
         ]
         return found[0], found[1]
 
-    def _in_time(self, kind: int, table: Any, chosen: np.ndarray[Any, Any], piece: Piece) -> np.ndarray[Any, Any]:
-        """Returns those of the chosen events that are not late, and moves the newest time of their kind."""
+    def _in_time(
+        self, number: int, piece: Piece, rows: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Returns those of the rows and of the labels that are not late, and moves the newest time of their stream."""
+        table, chosen = piece.table, np.union1d(rows, labels)
         if not len(chosen):
-            return chosen
+            return rows, labels
         events = table.take(pa.array(chosen))
         times = unix_ms(events.column(self._time_column))
         wrong = (times < 0) | (times > time.time() * 1000 + _FUTURE_MS)
@@ -310,12 +310,15 @@ class JoinedSource:
                 field="data.join",
             )
         chosen, times = chosen[~wrong], times[~wrong]
-        before = np.maximum.accumulate(np.concatenate([[self._newest[kind]], times]))
-        late = times < before[:-1] - self._lateness
-        self._newest[kind] = int(before[-1])
-        name = ("rows_late", "labels_late")[kind]
-        self._counts = {**self._counts, name: self._counts[name] + int(late.sum())}
-        return np.asarray(chosen[~late])
+        newest = np.maximum.accumulate(np.concatenate([[self._newest[number]], times]))
+        kept = chosen[times >= newest[:-1] - self._lateness]
+        self._newest[number] = int(newest[-1])
+        found = []
+        for name, own in (("rows_late", rows), ("labels_late", labels)):
+            found.append(np.intersect1d(own, kept))
+            late = len(np.intersect1d(own, chosen)) - len(found[-1])
+            self._counts = {**self._counts, name: self._counts[name] + late}
+        return found[0], found[1]
 
     def _record(self, part: Part, rows: Any, labels: Any, place_of: Callable[[int], str]) -> _Record:
         keys, times = self._read(rows)

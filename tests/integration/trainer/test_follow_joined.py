@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -143,6 +145,31 @@ def test_the_command_joins_events_of_one_stream_by_their_kind(
     result = CliRunner().invoke(update_command, [*command, "--labels", str(stream)])
     assert isinstance(result.exception, ConfigError)
     assert "data.join.kind tells" in str(result.exception)
+
+
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_labels_in_the_topic_of_their_rows_need_none_of_their_columns(
+    place: Path, newer: Path, config: TrainConfig, form: str
+) -> None:
+    with_join(place, config, kind={"column": "event", "row": "view", "label": "click"})
+    rows, labels = split(newer)
+    rows = pa.concat_tables([rows.slice(0, 400), rows.slice(NEWER_ROWS)])
+    labels = labels.filter(pc.field("request") < 400)
+    brokers = KafkaBrokers()
+    events = [
+        (at, as_bytes(one) if form == "arrow" else json.dumps(one.to_pylist()[0]).encode())
+        for kind, table in (("view", rows), ("click", labels))
+        for number in range(table.num_rows)
+        for one in [table.slice(number, 1).append_column("event", pa.array([kind]))]
+        for at in one.column("at").to_pylist()
+    ]
+    brokers.send("events", [value for _, value in sorted(events, key=lambda each: each[0])], 0)
+    report = followed(place, f"kafka://{brokers.servers}/events?value={form}")
+    assert report.followed is not None
+    joined = report.followed.joined
+    clicked = sum(pq.read_table(newer).slice(0, 400).column("clicked").to_pylist())
+    assert (joined["rows"], joined["rows_late"], joined["labels_late"]) == (400, 0, 0)
+    assert joined["positives"] == clicked
 
 
 def test_what_waits_is_needed_to_go_on_and_old_logs_go(

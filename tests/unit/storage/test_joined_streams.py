@@ -155,6 +155,38 @@ def test_labels_are_those_of_a_join_over_all_events_also_when_it_is_killed(
             assert found[: place + 2] + all_of(third)[0] == expected
 
 
+@given(streams_of_events, st.lists(st.booleans(), min_size=30, max_size=30), st.integers(0, 99), st.data())
+@settings(max_examples=examples(40), deadline=None)
+def test_one_stream_of_both_kinds_is_joined_the_same_however_it_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, found: list[Event], is_row: list[bool], seed: int, data: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("join")
+    kinds = ["view" if row else "click" for row, _ in zip(is_row, found, strict=False)]
+    table = events(found, kind=pa.array(kinds))
+    newest, kept = -1.0, []
+    for number, (key, at) in enumerate(found):
+        if at >= newest - 3.0:
+            kept.append((number, kinds[number], key, at))
+        newest = max(newest, at)
+    expected = []
+    for number, kind, key, at in kept:
+        if kind == "view" and at + 10.0 > newest - 3.0:
+            break
+        if kind == "view":
+            times = [time for _, other, own, time in kept if other == "click" and own == key]
+            expected.append((number, int(any(at - 3.0 <= time < at + 10.0 for time in times))))
+    kind = KindOptions(column="kind", row="view", label="click")
+    source = joined(table, None, folder, seed, kind=kind)
+    source.seek(None, "earliest")
+    rows, positions = all_of(source)
+    assert rows == expected
+    if positions:
+        place = data.draw(st.integers(0, len(positions) - 1))
+        again = joined(table, None, folder, seed + 1, kind=kind)
+        again.seek(positions[place], "earliest")
+        assert rows[: place + 1] + all_of(again)[0] == expected
+
+
 def test_rows_and_labels_of_one_stream_are_told_apart_and_late_ones_counted(tmp_path: Path) -> None:
     found = [(1, 0.0), (2, 1.0), (1, 4.0), (2, 12.0), (3, 20.0), (3, 13.0), (4, 40.0), (5, 41.0)]
     kinds = ["view", "view", "click", "click", "view", "click", "view", "other"]
@@ -165,7 +197,8 @@ def test_rows_and_labels_of_one_stream_are_told_apart_and_late_ones_counted(tmp_
     rows, positions = all_of(source)
     assert rows == [(0, 1), (1, 0), (4, 0)]  # the click on 2 came behind the window
     figures = source.figures
-    assert (figures["labels"], figures["positives"], figures["waiting_rows"]) == (3, 1, 1)
+    assert (figures["labels"], figures["positives"], figures["waiting_rows"]) == (2, 1, 1)
+    assert figures["labels_late"] == 1  # the click on 3 came behind a view of seven seconds later
     assert (positions[-1]["counts"]["rows"], positions[-1]["counts"]["positives"]) == (3, 1)
 
 
