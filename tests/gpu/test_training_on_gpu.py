@@ -5,6 +5,7 @@ With `--simulated`, the processor stands for the GPU, and its copies are as late
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -191,11 +192,12 @@ def test_layers_of_a_module_of_ones_own_follow_it(device: str) -> None:
 
 def test_a_gpu_without_memory_says_what_to_lower(on_gpu: None, data: Path, tmp_path: Path, device: str) -> None:
     config = config_of("dlrm", batch_size="4096")
-    config = config.model_copy(update={"model": config.model.model_copy(update={"top": (2048, 2048)})})
+    config = config.model_copy(update={"model": config.model.model_copy(update={"top": (2048,) * 4})})
+    gc.collect()
     torch.cuda.empty_cache()
-    # Room for the weights, and not for the activations and the gradients.
+    # Room for the weights of 51 MB, and not for activations and gradients of 250 MB.
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(0) + (48 << 20)) / total, 0)
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(0) + (96 << 20)) / total, 0)
     try:
         with pytest.raises(
             DeviceOutOfMemory, match=r"no memory left on cuda:0 .*lower training.batch_size \(it is 4,096"
