@@ -185,8 +185,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="the simulated GPU, for rehearsals")
     options = parser.parse_args()
-    # A hang prints its stack.
-    faulthandler.dump_traceback_later(_SECONDS, exit=True)
+    # A hang prints its stack. The simulated GPU computes on a processor that others may use.
+    faulthandler.dump_traceback_later(_SECONDS if not options.simulated else 4 * _SECONDS, exit=True)
     began = time.monotonic()
     gpu = find_gpu(simulated=options.simulated)
     print(f"{(time.monotonic() - began) * 1e3:7.0f} ms  the driver opens: {gpu}", flush=True)
