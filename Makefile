@@ -31,7 +31,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export EMBERLINE_NGHTTP2 := $(abspath $(VENV)/nghttp2/usr)
 
-.PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
+.PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm soak-ranks fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -115,6 +115,9 @@ soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and 
 
 soak-publishing: $(READY)  ## 8,640 deltas and 200 versions, published and served one after the other: does anything grow?
 	$(PY) -m tests.soak.publishing --svg build/growth.svg
+
+soak-ranks: $(READY)  ## 4 ranks follow a folder, and a server their deltas, while all are killed, for ten minutes; SECONDS=60 for less, RANKS=2
+	$(PY) -m tests.soak.ranks --seconds $(SECONDS) --ranks $(or $(RANKS),4)
 
 soak-gpu: $(READY)  ## sessions on a simulated GPU under deltas, rollbacks and resizing for ten minutes; SECONDS=60 for less, GPU=1 for a real one
 	$(PY) -m tests.soak.gpu --seconds $(SECONDS) $(if $(GPU),--gpu)
