@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -120,13 +120,7 @@ class _Training:
         saved = checkpoints(output)
         ranks.gather(None)  # no rank writes before all have looked
         resume = bool(saved) if ranks.restarted else resume
-        if saved and not resume:
-            raise ConfigError(
-                f"{output}: holds checkpoints of a run already; resume it (--resume), or choose another folder",
-                field="output",
-            )
-        if resume and not saved:
-            raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
+        _check_saved(output, saved, resume=resume)
         if saved:
             config = config.with_column_types(read_commit(saved[-1]).state.column_types)
         self._saved = bool(saved)
@@ -216,6 +210,21 @@ class _Training:
                 "(--repository), so that it is finished first",
                 field="repository",
             )
+
+
+def check_output(output: Path, *, resume: bool) -> None:
+    """Raises ConfigError for a run that `train` would not begin, or not resume, in this folder."""
+    _check_saved(output, checkpoints(output), resume=resume)
+
+
+def _check_saved(output: Path, saved: Sequence[Path], *, resume: bool) -> None:
+    if saved and not resume:
+        raise ConfigError(
+            f"{output}: holds checkpoints of a run already; resume it (--resume), or choose another folder",
+            field="output",
+        )
+    if resume and not saved:
+        raise ConfigError(f"{output}: holds no checkpoint to resume from; train without resume", field="resume")
 
 
 def _open_rows(

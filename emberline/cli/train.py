@@ -125,6 +125,7 @@ def command(
     from trainer.rank_place import is_first_rank
     from trainer.ranks import Ranks
     from trainer.row_memory import with_dram_bytes
+    from trainer.run import check_output
 
     settings = load_config(config)
     asked = asked_row_types(row_types, settings.publish.row_types)
@@ -137,6 +138,7 @@ def command(
         assert nproc is not None
         with named_file(config):
             check_ranks(with_dram_bytes(settings, dram_bytes), Ranks(0, nproc))
+        check_output(output, resume=resume)  # once, and not by each rank
         run_ranks(nproc, max_restarts)
     try:
         with named_file(config):
