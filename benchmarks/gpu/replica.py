@@ -18,13 +18,13 @@ from benchmarks.traffic import ZIPF
 from serving.gpu.driver import Stream
 from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall
+from storage.hbm.kernel_sources import ROW_TYPES
 from storage.hbm.lookup_kernels import (
     FEATURE_WORDS,
     PACKED_FEATURE_WORD,
     OutputType,
     header_words,
 )
-from storage.hbm.replica import ROW_TYPES
 from storage.hbm.sharing import PEER_CHAIN_WORDS, PEER_CHAINS_WORD, PEER_WORDS, across
 from storage.specs import TableSpec
 

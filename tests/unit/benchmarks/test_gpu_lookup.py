@@ -6,15 +6,12 @@ import json
 import math
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.catalog import Run
-from benchmarks.gpu import lookup, lookup_parts, prediction_rows, tiers
-from benchmarks.gpu.bench import Bench, LiveReport, Settings
+from benchmarks.gpu import lookup, prediction_rows, tiers
 from benchmarks.gpu.device import Gpu, find_gpu
 from benchmarks.gpu.events import Timed, largest
 from benchmarks.gpu.index import buckets_for, ids_of, make_index, mix, two_buckets
@@ -210,22 +207,6 @@ def test_sizes_follow_the_memory() -> None:
     most = fitting_table(500_000_000, 512, 1 << 50, 1 << 30, 0.1)
     assert bytes_of(512, most // 10) < 0.81 * (1 << 30)
     assert fitting_table(7, 512, 1 << 40, 1 << 40, 1.0) == 7
-
-
-@pytest.mark.slow
-def test_two_versions_of_the_search_are_compared_by_the_same_launches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # As on a GPU, but for the kernels of the first version and the sizes.
-    monkeypatch.setattr(lookup_parts, "InTurn", lambda gpu: SimpleNamespace(launch=lambda lookups: lookups.launch))
-    for name, value in {"IDS": 512, "SMALL_IDS": 64, "IN_A_GRAPH": 3, "_BATCHES": 2}.items():
-        monkeypatch.setattr(lookup_parts, name, value)
-    run = Run(LiveReport("gpu_lookup", True), tmp_path, True, 700, 1, None)
-    bench = Bench(run, Settings(quick=True, rows=700), find_gpu(simulated=True))
-    lookup_parts.search(bench)
-    said = capsys.readouterr().out
-    for bucket in ("written out: .* in turn ", "bags of 64, summed: .* in turn ", "one of 3 in a graph: .* in turn "):
-        assert re.search(f"the search by a mask, .*{bucket}", said), said
 
 
 def test_zipf_on_the_gpu_is_that_of_the_traffic() -> None:

@@ -175,8 +175,8 @@ def test_one_stream_of_both_kinds_is_joined_the_same_however_it_is_cut(
         if kind == "view":
             times = [time for _, other, own, time in kept if other == "click" and own == key]
             expected.append((number, int(any(at - 3.0 <= time < at + 10.0 for time in times))))
-    kind = KindOptions(column="kind", row="view", label="click")
-    source = joined(table, None, folder, seed, kind=kind)
+    both = KindOptions(column="kind", row="view", label="click")
+    source = joined(table, None, folder, seed, kind=both)
     source.seek(None, "earliest")
     rows, positions = all_of(source)
     assert rows == expected
