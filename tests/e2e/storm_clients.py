@@ -14,6 +14,7 @@ import numpy as np
 
 from serving.security.own_token import read_own_token
 from tests.e2e.planted_world import TOLERANCE, Answers, Row, World
+from tests.support.asking_threads import AskingThreads
 
 TIMEOUT_S = 30.0
 WAIT_S = 60.0
@@ -84,31 +85,20 @@ def difference(answers: Answers, rows: Sequence[Row], parts: np.ndarray) -> floa
     return float((np.abs(parts - expected) / np.maximum(1.0, np.abs(expected))).max())
 
 
-class Clients:
+class Clients(AskingThreads):
     """Runs `count` threads that query one model until stopped.
 
     wrong: descriptions of what was not as it must be.
     """
 
     def __init__(self, port: int, world: World, count: int, *, may_be_away: bool = False) -> None:
+        super().__init__()
         self.world = world
         self.statuses: Counter[int] = Counter()
         self.snapshots: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._may_be_away = may_be_away
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._run, args=(port, seed)) for seed in range(count)]
-
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
     def _run(self, port: int, seed: int) -> None:
         rng = np.random.default_rng(1000 + seed)

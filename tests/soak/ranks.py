@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.machine import machine_line
 from tests.e2e.storm_clients import Asker
+from tests.support.asking_threads import AskingThreads
 from tests.support.server_process import ServerProcess, free_ports
 from trainer import load_trained
 from trainer.checkpoint import checkpoints, read_commit
@@ -134,29 +135,18 @@ class Follower:
         return self._log.read_text(encoding="utf-8")[-3000:]
 
 
-class Clients:
+class Clients(AskingThreads):
     """Threads that ask the same requests again and again. They stop at the end of `with`."""
 
     def __init__(self, port: int, count: int = 2) -> None:
+        super().__init__()
         self.answers = 0
         #: By snapshot and request, the scores.
         self.scores: dict[tuple[str, int], list[float]] = {}
         self.wrong: list[str] = []
         self._port = port
         self._requests = [_request(number) for number in range(_ASKED)]
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._ask, args=(index,)) for index in range(count)]
-
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
     def _ask(self, index: int) -> None:
         newest = (0, 0)

@@ -17,6 +17,7 @@ import tritonclient.grpc as triton_grpc
 
 from tests.faults.fleet.replicas import Fleet
 from tests.integration.serving.planted import NAME, OUTPUTS, Planted, Row
+from tests.support.asking_threads import AskingThreads
 
 _ROWS = 4
 _REQUESTS = 32
@@ -126,15 +127,13 @@ class Seen:
         return [*self.wrong, *self.failed, *self.older]
 
 
-class Clients:
+class Clients(AskingThreads):
     """Threads that ask until the end of the `with` block. `seen` may be read meanwhile, and replaced to count anew."""
 
     def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
         self.fleet = fleet
         self.seen = Seen()
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
         base = next(iter(fleet.snapshots.values()))
         rows = fleet.world.rows_of(base, _ROWS * _REQUESTS)
         self._requests = [Request.of(rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
@@ -170,16 +169,6 @@ class Clients:
         with self._lock:
             seen, self.seen = self.seen, Seen()
         return seen
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
     def _add(self, make: Callable[[], Any], pause_s: float, replica: str = "") -> None:
         self._threads.append(threading.Thread(target=self._run, args=(make, pause_s, replica)))
