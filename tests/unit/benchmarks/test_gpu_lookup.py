@@ -42,7 +42,6 @@ LOOKUP_BUCKETS = [
     ],
     "FBGEMM: left out, it needs a GPU",
     "64 ids, d128 fp32, all hit, one of 3 in a graph, on the GPU: .* us, bound 15",
-    "the search by a mask beside ways in turn: left out, it needs a GPU",
     "64 ids, d128 fp32, all hit, one graph, launch until the host knows: .* us, bound 15",
 ]
 TIER_BUCKETS = [
