@@ -158,10 +158,11 @@ def speed(run: Run, data: Path, layers: str, cores: list[int]) -> None:
         )
     for name in targets:
         busy = {key: [max(each.processor_seconds for each in of) / steps for of in figures[key]] for key in figures}
+        whole = min(len(each) for each in busy.values())  # the end of the time may have cut a round short
         run.report.pairs(
             f"processor time of a step at the busier rank, {what}",
-            [1000 * each for each in busy["ours"]],
-            [1000 * each for each in busy[name]],
+            [1000 * each for each in busy["ours"][:whole]],
+            [1000 * each for each in busy[name][:whole]],
             name,
             unit="ms",
             target=targets[name],
