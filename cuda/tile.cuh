@@ -45,7 +45,7 @@ class Tile {
     return __shfl_sync(mask_, values.own, lane, width_);
   }
 
-  // Bit i: whether it is true of lane i. Also orders the lanes' memory: what one has acquired is there for all.
+  // Bit i: whether it is true of lane i. Also orders the lanes' memory.
   EMBERLINE_DEVICE uint32_t ballot(PerLane<bool>& values) const {
     const uint32_t lanes = __ballot_sync(mask_, values.own) >> shift_;
     __syncwarp(mask_);
