@@ -182,7 +182,7 @@ def test_one_stream_of_both_kinds_is_joined_the_same_however_it_is_cut(
     assert rows == expected
     if positions:
         place = data.draw(st.integers(0, len(positions) - 1))
-        again = joined(table, None, folder, seed + 1, kind=kind)
+        again = joined(table, None, folder, seed + 1, kind=both)
         again.seek(positions[place], "earliest")
         assert rows[: place + 1] + all_of(again)[0] == expected
 
