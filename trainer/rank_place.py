@@ -21,6 +21,8 @@ class RankPlace:
     restarts: int = 0
     #: The number among those on this machine.
     local_rank: int = 0
+    #: True when the store where ranks meet outlives them.
+    keeps_store: bool = False
 
 
 def rank_place() -> RankPlace:
@@ -38,6 +40,7 @@ def rank_place() -> RankPlace:
             int(os.environ["LOCAL_WORLD_SIZE"]),
             int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
             int(os.environ.get("LOCAL_RANK", "0")),
+            os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
     except (KeyError, ValueError) as error:
         raise incomplete(error) from None

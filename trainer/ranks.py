@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from storage.errors import Unavailable
@@ -28,6 +28,8 @@ from trainer.wire import pack, rounded, unpack
 _Value = TypeVar("_Value")
 _Array = TypeVar("_Array", NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8])
 Sizes = NDArray[np.int64]
+# The key that says so in the store where ranks meet.
+_BEGUN = "begun"
 
 
 @dataclass
@@ -68,14 +70,15 @@ class Ranks:
     process group.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, local_size: int = 1, *, restarted: bool = False) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, local_size: int = 1) -> None:
         self.rank = rank
         self._of_gpus: Any = None
         self.size = size
         #: Ranks on this machine.
         self.local_size = local_size
-        #: True when torchrun has started the ranks again, after one of them ended.
-        self.restarted = restarted
+        #: True when these ranks were started again after one of them ended, and had called `note_begun` by then.
+        self.had_begun = False
+        self._begun_at: Store | None = None
         self.traffic = Traffic()
         #: True at the first rank while the others wait for what it asks: `trainer.embedding.whole_table.at_first`.
         self.works_alone = False
@@ -107,6 +110,17 @@ class Ranks:
         own_each = len(set(devices)) == self.size and all(name.startswith("cuda") for _, name in devices)
         if own_each and dist.is_nccl_available():
             self._of_gpus = dist.new_group(backend="nccl")
+
+    def meet(self, store: Store, *, restarts: int, keeps_store: bool) -> None:
+        """Finds out whether these ranks had begun before. store: stays while they are started again, if keeps_store."""
+        self._begun_at = store if keeps_store and self.is_first else None
+        had_begun = restarts > 0 and (self._begun_at is None or self._begun_at.check([_BEGUN]))
+        self.had_begun = self.from_first(had_begun)
+
+    def note_begun(self) -> None:
+        """Says that the command is checked and begins its work, which ranks that are started again resume."""
+        if self._begun_at is not None:
+            self._begun_at.set(_BEGUN, "1")
 
     def exchange(self, values: _Array, sending: Sizes, coming: Sizes, kind: str) -> _Array:
         """Sends each rank its part of an array (N,), and returns what came from all, by rank.
@@ -240,12 +254,13 @@ def join_ranks() -> Iterator[Ranks]:
     if place.size == 1 or dist.is_initialized():
         yield Ranks()
         return
-    ranks = Ranks(place.rank, place.size, place.local_size, restarted=place.restarts > 0)
+    ranks = Ranks(place.rank, place.size, place.local_size)
     try:
         store, _, _ = next(rendezvous("env://"))
         # torchrun's store still has the addresses of ranks that ended, under the names that new ones would use.
         own = PrefixStore(f"emberline-{place.restarts}", store)
         dist.init_process_group("gloo", store=own, rank=place.rank, world_size=place.size)
+        ranks.meet(PrefixStore("emberline", store), restarts=place.restarts, keeps_store=place.keeps_store)
     except (KeyError, ValueError) as error:
         raise incomplete(error) from None
     _joined.append(ranks)

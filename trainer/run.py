@@ -119,8 +119,9 @@ class _Training:
         self._progress = progress and ranks.is_first
         saved = checkpoints(output)
         ranks.gather(None)  # no rank writes before all have looked
-        resume = bool(saved) if ranks.restarted else resume
+        resume = bool(saved) if ranks.had_begun else resume
         _check_saved(output, saved, resume=resume)
+        ranks.note_begun()
         if saved:
             config = config.with_column_types(read_commit(saved[-1]).state.column_types)
         self._saved = bool(saved)

@@ -10,7 +10,7 @@ from pathlib import Path
 from storage.errors import ConfigError, NotFound
 from storage.features import Column
 from storage.paths import local_path
-from trainer.checkpoint import CommitLog, UpdateState, load_checkpoint
+from trainer.checkpoint import CommitLog, UpdateState, begun_update, load_checkpoint, note_begun_update
 from trainer.config import PublishConfig, with_device, with_tracking
 from trainer.data import Data, DataRows
 from trainer.devices import choose_device, described_device, device_report, running_on
@@ -66,11 +66,7 @@ class OpenPass:
         loop.publish_with(publisher, run.policy)
         if self.start.update is not None:
             return self.start.update
-        update = self.start.begun(loop)
-        if loop.ranks.are_several:  # ranks that are started again find the pass that they have begun
-            loop.update = update
-            loop.save()
-        return update
+        return self.start.begun(loop)
 
     def renew_sample(self, newer: dict[str, Column]) -> None:
         """Keeps newer rows for golden requests. They must have been trained on, so that they can be scored.
@@ -159,8 +155,12 @@ class UpdateRun:
     def opened(
         self, rows: DataRows, *, resume: bool, from_snapshot: str | None, follows: str = ""
     ) -> Iterator[OpenPass]:
-        """Opens the run at the state where a pass over `rows` begins, for the block. follows: the name of a stream."""
+        """Opens the run at the state where a pass over `rows` begins, for the block. follows: the name of a stream.
+
+        Ranks that are started again resume the pass that they had begun.
+        """
         config, ranks = self.config, self.ranks
+        resume = resume or ranks.had_begun
         with (
             CommitLog(self.output, keep_snapshots=config.publish.keep_states, ranks=ranks) as log,
             running_on(self._device, config.training.precision),
@@ -171,8 +171,18 @@ class UpdateRun:
             if log.newest is None:
                 raise NotFound(f"{self.output}: holds no checkpoint; train first")
             start = UpdateStart(
-                log, log.newest, config, rows.fingerprint, resume=resume, from_snapshot=from_snapshot, follows=follows
+                log,
+                log.newest,
+                config,
+                rows.fingerprint,
+                resume=resume,
+                from_snapshot=from_snapshot,
+                begun=ranks.from_first(begun_update(self.output) if ranks.is_first else 0),
+                follows=follows,
             )
+            if start.update is None and ranks.is_first:
+                note_begun_update(self.output, start.number)
+            ranks.note_begun()
             tables = build_tables(config, memory, ranks)
             model = build_model(config, tables)
             loop = TrainingLoop(config, model, tables, rows, self.valid, log, display, memory, ranks, self._device)

@@ -17,7 +17,8 @@ from trainer.settings import check_same_training, settings_of
 class UpdateStart:
     """Finds the state where an update begins or continues.
 
-    fingerprint: that of the rows. follows: the name of the stream that is followed; its pass continues by itself.
+    fingerprint: that of the rows. begun: the number of the update that began last (trainer.checkpoint.begun). follows:
+    the name of the stream that is followed; its pass continues by itself.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class UpdateStart:
         *,
         resume: bool,
         from_snapshot: str | None,
+        begun: int,
         follows: str = "",
     ) -> None:
         #: The commit with that state.
@@ -38,7 +40,9 @@ class UpdateStart:
         #: The pass that is continued; None for a new one.
         self.update = newest.state.update
         self._follows = follows
-        self._number = 1 if self.update is None else self.update.number + 1
+        #: The number of the pass, if it is a new one.
+        self.number = 1 if self.update is None else self.update.number + 1
+        self._begun = begun
         self._origin = "" if from_snapshot is None else _snapshot_id(self.lineage, from_snapshot)
         is_trained = newest.state.stopped or newest.state.position.epoch >= config.training.epochs
         if self.update is None and not is_trained:
@@ -76,6 +80,8 @@ class UpdateStart:
 
     def _is_same_pass(self, newest: Commit, fingerprint: str, from_snapshot: str | None) -> bool:
         assert self.update is not None
+        if self._begun > self.update.number and not (self.update.is_under_way and from_snapshot is None):
+            return False  # a later pass began, and was killed before its first commit
         same = newest.state.data_fingerprint == fingerprint and self.update.follows == self._follows
         return same and (from_snapshot is None or self._origin == self.update.origin)
 
@@ -85,7 +91,7 @@ class UpdateStart:
         metrics = {} if before is None else before.metrics
         position = loop.position = replace(loop.position, batch=0, loss_sum=0.0, labels=None)
         return UpdateState(
-            number=self._number,
+            number=self.number,
             origin=self._origin,
             rebase=self._origin,
             follows=self._follows,

@@ -65,7 +65,7 @@ def _update(run: UpdateRun, data: Data, *, resume: bool, from_snapshot: str | No
     if rows.rows == 0:
         raise ConfigError("data: there are no rows; give more data", field="data")
     check_last_batch(config, ranks, rows.rows)
-    with run.opened(rows, resume=resume or ranks.restarted, from_snapshot=from_snapshot) as opened:
+    with run.opened(rows, resume=resume, from_snapshot=from_snapshot) as opened:
         loop = opened.loop
         pass_of = opened.begin()
         loop.run_update(pass_of)
@@ -73,6 +73,11 @@ def _update(run: UpdateRun, data: Data, *, resume: bool, from_snapshot: str | No
             opened.renew_sample(sample_columns(rows, BatchMaker(config.spec, config.targets), SAMPLE_ROWS // 2))
         opened.end()
     report = replace(opened.report(pass_of), skipped=skipped_of(rows, run.valid))
+    if pass_of.done and not loop.published:
+        report.warnings.append(
+            f"update {pass_of.number} was complete already, so no row was trained on; leave resume (--resume) out to "
+            "train on the same rows once more"
+        )
     if ranks.is_first:
         report.write(run.output / "update.json")
         run.index.remove_copies()

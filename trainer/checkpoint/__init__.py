@@ -7,6 +7,7 @@ of a complete folder.
 
 from __future__ import annotations
 
+from trainer.checkpoint.begun import begun_update, note_begun_update
 from trainer.checkpoint.commits import Commit, checkpoints, read_commit, read_state
 from trainer.checkpoint.load import commit_chain, load_checkpoint, read_dense, read_table
 from trainer.checkpoint.log import CommitLog
@@ -18,9 +19,11 @@ __all__ = [
     "Position",
     "TrainingState",
     "UpdateState",
+    "begun_update",
     "checkpoints",
     "commit_chain",
     "load_checkpoint",
+    "note_begun_update",
     "read_commit",
     "read_dense",
     "read_state",

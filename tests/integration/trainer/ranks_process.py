@@ -26,9 +26,8 @@ CONTEXT.set_forkserver_preload([__name__, "torch.export", "storage.checkpoint.gr
 def train_with_ranks(ranks: int, config: str, data: Path, output: Path, **options: Any) -> list[int | None]:
     """Trains with so many ranks, and returns their exit codes.
 
-    options: those of `train`; `dies`, a rank and the step at which it is killed; `restarted`, as torchrun says it;
-    `slow`, a rank and the seconds that it sleeps in each step; `errors`, a folder that gets what each prints on
-    standard error, by its number.
+    options: those of `train`; `dies`, a rank and the step at which it is killed; `slow`, a rank and the seconds that it
+    sleeps in each step; `errors`, a folder that gets what each prints on standard error, by its number.
     """
     return run_ranks(ranks, _train, config, data, output, options)
 
@@ -57,7 +56,6 @@ def _placed(place: Mapping[str, str], work: Callable[..., None], arguments: tupl
 
 
 def _train(config: str, data: Path, output: Path, options: dict[str, Any]) -> None:
-    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(int(options.pop("restarted", False)))
     place = os.environ
     errors: Path | None = options.pop("errors", None)
     if errors is not None:

@@ -120,7 +120,7 @@ def test_a_killed_rank_costs_nothing(clicks: Path, tmp_path: Path) -> None:
     codes = train_with_ranks(2, config, clicks, killed, dies=(1, 53))
     assert codes == [1, -signal.SIGKILL]
     assert [read_commit(commit).state.position.step for commit in checkpoints(killed)] == [20, 40]
-    assert train_with_ranks(2, config, clicks, killed, restarted=True) == [0, 0]
+    assert train_with_ranks(2, config, clicks, killed, resume=True) == [0, 0]
     for one, other in zip(checkpoints(whole), checkpoints(killed), strict=True):
         a, b = read_commit(one), read_commit(other)
         assert a.files == b.files

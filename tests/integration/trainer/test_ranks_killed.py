@@ -140,3 +140,52 @@ def test_killed_ranks_train_to_the_same_bytes(torchrun: Torchrun, undisturbed: P
     names = {entry.name for entry in (output / "checkpoints").iterdir()}
     assert names == {entry.name for entry in (undisturbed / "checkpoints").iterdir()}
     shutil.rmtree(output)
+
+
+_TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+
+
+def _emberline(place: Path, launcher: str, *arguments: object, kills: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a command of two ranks, started by torchrun or by the command."""
+    by_torchrun = launcher == "torchrun"
+    command = [sys.executable, *(_TORCHRUN if by_torchrun else ()), "-m", "emberline", *map(str, arguments), "--quiet"]
+    environment = {**os.environ, "KILLS": kills, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+    command += () if by_torchrun else ("--nproc", "2")
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["--nproc", "torchrun"])
+def test_an_update_of_the_same_rows_whose_ranks_are_killed_at_its_start_is_not_taken_for_done(
+    clicks: Path, undisturbed: Path, tmp_path: Path, launcher: str
+) -> None:
+    run = Path(shutil.copytree(undisturbed, tmp_path / "run"))
+    update = ["update", run, "--data", clicks, "--repository", tmp_path / "models"]
+    place = undisturbed.parent
+    assert _emberline(place, launcher, *update).returncode == 0
+    first = read_commit(checkpoints(run)[-1]).state
+    # Before it has joined the others, and while it reads the commit that the update begins from.
+    kills = "0:1:open:1:update_run 1:1:open:1:dense.safetensors"
+    again = _emberline(place, launcher, *update, kills=kills)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("ended by SIGKILL" if launcher == "--nproc" else "exitcode: -9") == 2, again.stderr
+    second = read_commit(checkpoints(run)[-1]).state
+    assert first.update is not None
+    assert second.update is not None
+    assert (first.update.number, second.update.number, second.update.done) == (1, 2, True)
+    assert second.position.rows - second.update.start_rows == first.position.rows - first.update.start_rows > 0
+
+
+@pytest.mark.slow
+def test_a_training_that_is_refused_is_not_resumed_when_torchrun_starts_it_again(
+    clicks: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """torchrun starts ranks again after errors, too."""
+    run = Path(shutil.copytree(undisturbed, tmp_path / "run"))
+    place, before = undisturbed.parent, _last(run)
+    other = place / "other.yaml"
+    other.write_text((place / "clicks.yaml").read_text().replace("epochs: ", "epochs: 1"))
+    ended = _emberline(place, "torchrun", "train", other, "--data", clicks, "--output", run)
+    assert ended.returncode == 1
+    assert ended.stderr.count("holds checkpoints of a run already") == 2 * 4, ended.stderr
+    assert _last(run) == before

@@ -108,7 +108,7 @@ def test_what_a_killed_rank_had_half_published_is_published_first(clicks: Path, 
     output, repository = tmp_path / "run", tmp_path / "models"
     assert run_ranks(2, _killed_at_third_write, CONFIG, clicks, output, repository) == [-signal.SIGKILL, 1]
     pending = read_commit(checkpoints(output)[-1]).state.snapshots
-    assert train_with_ranks(2, CONFIG, clicks, output, repository=repository, restarted=True) == [0, 0]
+    assert train_with_ranks(2, CONFIG, clicks, output, repository=repository, resume=True) == [0, 0]
     model_dir = repository / "clicks"
     assert all(_folder(model_dir, name).is_dir() for name in pending)
     lineage = lineage_of(read_commit(checkpoints(output)[-1]).state)

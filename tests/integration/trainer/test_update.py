@@ -199,3 +199,38 @@ def test_the_command_says_what_it_did(place: Path, newer: Path, fresh_clicks: Pa
     back = CliRunner().invoke(update_command, [*arguments, "--at", "1.1", "--every-steps", "100"])
     assert re.findall(r"published .*/clicks/(.*)", back.output) == ["1/deltas/000003"]
     check_published(place, config)
+
+
+def test_an_update_of_the_same_rows_again_that_ended_before_its_first_commit_is_not_taken_for_done(
+    place: Path, newer: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updated(place, newer)
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.update_run.load_checkpoint", _out_of_memory)
+        with pytest.raises(MemoryError):
+            updated(place, newer)
+    second = updated(place, newer, resume=True)
+    assert (second.number, second.rows, second.warnings) == (2, NEWER_ROWS, [])
+    again = updated(place, newer, resume=True)
+    assert (again.number, again.published) == (2, [])
+    assert "update 2 was complete already" in again.warnings[0]
+    check_published(place, config)
+
+
+def test_going_back_twice_to_a_snapshot_is_not_taken_for_done(
+    place: Path, newer: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = updated(place, newer)
+    updated(place, newer, from_snapshot="1.1")
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.update_run.load_checkpoint", _out_of_memory)
+        with pytest.raises(MemoryError):
+            updated(place, newer, from_snapshot="1.1")
+    third = updated(place, newer, from_snapshot="1.1", resume=True)
+    assert (third.number, third.rows) == (3, NEWER_ROWS)
+    assert open_delta(third.published[0]).parent == open_delta(first.published[0]).snapshot
+    check_published(place, config)
+
+
+def _out_of_memory(*_: object) -> None:
+    raise MemoryError
