@@ -8,6 +8,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 JOBS   ?= 2
+# Tests wait for servers and for time to pass a third of the time: one process more than there are cores.
+TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 FUZZ_INPUTS ?= 1000000
@@ -23,7 +25,8 @@ TIDY    := $(VENV)/.tidy
 GPU_BASE   ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,$(PYTHON))
 GPU_PYTHON ?= 3.12
 GPU_ARCH   ?= sm_90
-PYTEST := $(PY) -m pytest --numprocesses $(JOBS) --dist loadfile
+# Files begin in the order of tests/conftest.py, and not those with the most tests first.
+PYTEST := $(PY) -m pytest --numprocesses $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 RUNS   ?= 20
 TESTS  ?= tests
 PACKAGES := emberline serving storage trainer loadtest benchmarks tests
@@ -66,7 +69,7 @@ test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; 
 
 test-all: cuda-check test-cpp sanitize test-python  ## every test: kernels for all architectures, C++, sanitizers, Python
 
-test-python: $(READY)  ## all Python tests, a file a process, JOBS at a time
+test-python: $(READY)  ## all Python tests, a file a process, TEST_JOBS at a time
 	$(PYTEST)
 
 flaky: $(READY)  ## the Python tests RUNS=20 times beside busy loops: which fail, which are slowest; TESTS=tests/e2e for a part
