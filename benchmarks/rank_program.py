@@ -57,7 +57,6 @@ class Ours:
 
         from benchmarks.rank_world import config
         from trainer.batch_flow import BatchFlow
-        from trainer.data import Split
         from trainer.models import build_model, build_tables
         from trainer.ranks import join_ranks
         from trainer.row_sources import training_rows
@@ -77,7 +76,7 @@ class Ours:
         model.train()
         self._profile = StepProfile()
         time_lookups(model, self._profile)
-        self._flow = BatchFlow(made, rows, self._profile, Split(ranks.rank, ranks.size))
+        self._flow = BatchFlow(made, rows, self._profile, ranks)
         self._learning = TrainingStep(made, model, tables, self._profile, ranks)
         self._ranks, self._config, self._model = ranks, made, model
         self._taken = 0

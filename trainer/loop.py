@@ -20,7 +20,7 @@ from storage.errors import CheckpointError
 from trainer.batch_flow import BatchFlow
 from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState, load_checkpoint
 from trainer.config import TrainConfig
-from trainer.data import Batch, DataRows, RowStream, Split
+from trainer.data import Batch, DataRows, RowStream
 from trainer.devices import device_report, on_host, out_of_memory
 from trainer.embedding import EmbeddingTable, RowMemory
 from trainer.evaluate import Evaluation, evaluate
@@ -34,7 +34,7 @@ from trainer.progress import Display
 from trainer.publishing import DeltaPolicy, Publisher, WantedKind
 from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.rank_times import RankTimes, short_line
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, Traffic
 from trainer.report import EpochReport, first_figure
 from trainer.row_memory import BatchIds
 from trainer.settings import settings_of
@@ -103,11 +103,12 @@ class TrainingLoop:
         #: Gets the work of the stages.
         self.stages = StepProfile({"features": config.training.feature_threads})
         time_lookups(model, self.stages)
-        self._times = RankTimes(self.ranks, lambda: self.stages.seconds("wait"), display.warn)
+        reading = Traffic()
+        self._times = RankTimes(self.ranks, lambda: self.stages.seconds("wait"), display.warn, reading)
         self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self._times, device)
         #: Brings batches to the device ahead of their step.
         self.batches = self._learning.batches
-        self._flow = BatchFlow(config, rows, self.stages, Split(self.ranks.rank, self.ranks.size), self.batches)
+        self._flow = BatchFlow(config, rows, self.stages, self.ranks, self.batches, reading)
         self.dense_optimizer = self._learning.dense_optimizer
         self._snapshots = Snapshots(display, self.ranks, tables.values())
         self._stop = threading.Event()

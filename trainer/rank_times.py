@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, Traffic
 
 #: Steps over which the ranks are compared. A rank is slow when it is so over two of these in a row.
 WINDOW_STEPS = 50
@@ -37,7 +37,7 @@ class RankReport:
     waited_seconds: float
     #: Those of `seconds` in which the step waited for data.
     data_seconds: float
-    #: Bytes that went to other ranks in steps, by kind: `ids`, `rows`, `gradients`, `dense`.
+    #: Bytes that went to other ranks, by kind: `ids`, `rows`, `gradients`, `dense`, and `data`, which were read ahead.
     sent: dict[str, int] = field(default_factory=dict)
     #: Bytes that came from them.
     received: dict[str, int] = field(default_factory=dict)
@@ -79,11 +79,18 @@ class RankTimes:
     """Measures the steps of this rank, and gets those of the others with the sums that each step makes.
 
     data_seconds: returns for how long steps have waited for data so far. warn: takes the sentence about a slow rank, at
-    the first rank.
+    the first rank. reading: what the threads that read ahead exchange.
     """
 
-    def __init__(self, ranks: Ranks, data_seconds: Callable[[], float], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        data_seconds: Callable[[], float],
+        warn: Callable[[str], None],
+        reading: Traffic | None = None,
+    ) -> None:
         self._ranks = ranks
+        self._reading = reading or Traffic()
         self._data_seconds = data_seconds
         self._warn = warn
         #: Sentences about slow ranks.
@@ -146,6 +153,9 @@ class RankTimes:
 
     def epoch(self) -> list[RankReport]:
         """Returns the steps of every rank since the last call, and adds them to `report`. Called by all ranks."""
+        for of, read in zip(self._bytes, (self._reading.sent, self._reading.received), strict=True):
+            of.update(read)
+            read.clear()
         sent, received = ({kind: count for kind, count in of.items() if count} for of in self._bytes)
         seconds, waited, data = (float(each) for each in self._own)
         rank, host = self._ranks.rank, socket.gethostname()

@@ -223,16 +223,21 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            raise Unavailable(
-                f"another rank of the training ended, or cannot be reached; what it said stands above or in its own "
-                f"log ({str(error).splitlines()[0][:200]})"
-            ) from error
+            raise gone(error) from error
         finally:
             self.traffic.seconds += time.perf_counter() - began
 
     def from_first(self, value: _Value) -> _Value:
         """Returns the value of the first rank."""
         return self.gather(value)[0]
+
+
+def gone(error: RuntimeError) -> Unavailable:
+    """Returns, for an error of an exchange, the one that says in one sentence that another rank has gone."""
+    return Unavailable(
+        f"another rank of the training ended, or cannot be reached; what it said stands above or in its own "
+        f"log ({str(error).splitlines()[0][:200]})"
+    )
 
 
 #: The ranks that `join_ranks` is in, of which `train` within it is one.

@@ -185,6 +185,11 @@ class DataRows:
         """The number of rows."""
         return sum(block.rows for block in self.blocks)
 
+    @property
+    def are_in_memory(self) -> bool:
+        """True for the rows of a table."""
+        return all(block.file.table is not None for block in self.blocks)
+
     def range(self, start: int, stop: int) -> DataRows:
         """Returns the rows from `start` to before `stop`; bounds outside of the data are cut."""
         kept = cut_blocks(self.blocks, start, stop)

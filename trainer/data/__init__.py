@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from storage.data import BlockIndex, Data, DataPath, DataRows, SkippedFile, Wanted
 from trainer.data.batches import TOGETHER_ROWS, Batch, BatchMaker, to_inputs
+from trainer.data.dealing import Dealer
 from trainer.data.device_batches import DeviceBatches, device_of, inputs_on
 from trainer.data.located import first_at_fault, located
 from trainer.data.prefetch import Prefetcher, mapped
+from trainer.data.shared_reading import SharedReading
 from trainer.data.shares import Share
 from trainer.data.splits import Split
 from trainer.data.stream import RowStream
@@ -21,10 +23,12 @@ __all__ = [
     "Data",
     "DataPath",
     "DataRows",
+    "Dealer",
     "DeviceBatches",
     "Prefetcher",
     "RowStream",
     "Share",
+    "SharedReading",
     "SkippedFile",
     "Split",
     "Wanted",

@@ -7,6 +7,7 @@ Of several processes that train together, each reads a share of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -22,6 +23,22 @@ from trainer.data.splits import Split
 _PART_ROWS = 8_192
 
 
+@dataclass(frozen=True)
+class Window:
+    """Rows of an epoch that are shuffled together, or a block of them where none are."""
+
+    #: The number in the epoch.
+    number: int
+    #: Rows of the epoch before it.
+    before: int
+    blocks: tuple[RowBlock, ...]
+
+    @property
+    def rows(self) -> int:
+        """The rows of all its blocks."""
+        return sum(block.rows for block in self.blocks)
+
+
 class RowStream:
     """Batches of rows, epoch by epoch.
 
@@ -30,7 +47,7 @@ class RowStream:
     that is cut. The last batch of an epoch may be smaller. share: the rows of this process, where several train
     together; all of them give the same rows, options and seed, and have the same number of batches, of the same sizes.
     split: the rows of each batch that this process takes, of batches that several make together; it reads the others
-    too, because a window is shuffled as a whole.
+    too, because a window is shuffled as a whole (`SharedReading` has others read them).
     """
 
     def __init__(
@@ -56,6 +73,16 @@ class RowStream:
         return -(-self._share.rows(self._rows.rows) // self._batch_size)
 
     @property
+    def batch_size(self) -> int:
+        """Rows of a batch, those of all processes that make it together."""
+        return self._batch_size
+
+    @property
+    def rows(self) -> DataRows:
+        """The rows."""
+        return self._rows
+
+    @property
     def own_batch_size(self) -> int:
         """Rows of a batch that this process takes."""
         first, last = self._split.bounds(self._batch_size)
@@ -76,14 +103,34 @@ class RowStream:
         stage of its own before `cut`.
         """
         skipped = skip_batches * self._batch_size
-        for before, number, table in self._tables(epoch, skipped):
-            skip = max(0, skipped - before)
-            order = None if self._shuffle_rows is None else self._order(epoch, number, table.num_rows)[skip:]
+        for window, table in self._tables(epoch, skipped):
+            skip = max(0, skipped - window.before)
+            order = self.order(epoch, window)[skip:]
             if self._split.ranks > 1:
-                total, size = self._share.rows(self._rows.rows), self._batch_size
-                own = self._split.places(before + skip, before + table.num_rows, size, total)
-                order = own + skip if order is None else order[own]
-            yield table.slice(skip) if order is None else _taken(table, order)
+                order = order[self.owners(window.before + skip, window.before + window.rows) == self._split.rank]
+                yield taken(table, order)
+            else:
+                yield table.slice(skip) if self._shuffle_rows is None else taken(table, order)
+
+    def planned(self, epoch: int, skipped: int = 0) -> Iterator[Window]:
+        """Yields the windows of an epoch that end after `skipped` rows."""
+        before = 0
+        for number, blocks in enumerate(self._windows(epoch)):
+            window = Window(number, before, tuple(blocks))
+            before += window.rows
+            if before > skipped:
+                yield window
+
+    def order(self, epoch: int, window: Window) -> np.ndarray[Any, Any]:
+        """Returns the rows of a window, (N,), in the order in which they are seen."""
+        if self._shuffle_rows is None:
+            return np.arange(window.rows)
+        own = [] if self._share.world_size == 1 else [self._share.rank]
+        return np.random.default_rng([self._seed, epoch, 1 + window.number, *own]).permutation(window.rows)
+
+    def owners(self, first: int, last: int) -> np.ndarray[Any, Any]:
+        """Returns which process takes each of the rows `first` to `last` - 1 of an epoch."""
+        return self._split.owners(first, last, self._batch_size, self._share.rows(self._rows.rows))
 
     def cut(self, windows: Iterable[Any], together: int = 1) -> Iterator[Any]:
         """Yields pyarrow Tables of own_batch_size rows: those of the windows, one after the other.
@@ -112,41 +159,28 @@ class RowStream:
     def place_of(self, epoch: int, batch: int, row: int) -> str:
         """Returns the file, and the row or line in it, of a row of a batch of an epoch, for people."""
         at = batch * self._batch_size + self._split.bounds(self.rows_of(batch))[0] + row
-        for number, window in enumerate(self._windows(epoch)):
-            rows = sum(block.rows for block in window)
-            if at >= rows:
-                at -= rows
+        for window in self.planned(epoch):
+            if at >= window.before + window.rows:
                 continue
-            if self._shuffle_rows is not None:
-                at = int(self._order(epoch, number, rows)[at])
-            for block in window:
+            at = int(self.order(epoch, window)[at - window.before])
+            for block in window.blocks:
                 if at < block.rows:
                     return block.place_of(at)
                 at -= block.rows
         return "the end of the data"
 
-    def _tables(self, epoch: int, skip: int) -> Iterator[tuple[int, int, Any]]:
-        """Yields the windows that end after `skip` rows: how many rows come before, their number, and their rows."""
+    def _tables(self, epoch: int, skip: int) -> Iterator[tuple[Window, Any]]:
+        """Yields the windows that end after `skip` rows, and their rows."""
 
-        def blocks() -> Iterator[tuple[int, int, RowBlock]]:
-            before = 0
-            for number, window in enumerate(self._windows(epoch)):
-                rows = sum(block.rows for block in window)
-                if before + rows > skip:
-                    yield from ((before, number, block) for block in window)
-                before += rows
+        def read(entry: tuple[Window, RowBlock]) -> tuple[Window, Any]:
+            window, block = entry
+            return window, block.read(self._rows.schema)
 
-        def read(entry: tuple[int, int, RowBlock]) -> tuple[int, int, Any]:
-            before, number, block = entry
-            return before, number, block.read(self._rows.schema)
-
-        parts = mapped(read, blocks(), self._rows.options.read_threads)
-        for (before, number), tables in groupby(parts, key=lambda part: part[:2]):
-            yield before, number, pa.concat_tables([table for _, _, table in tables])
-
-    def _order(self, epoch: int, number: int, rows: int) -> np.ndarray[Any, Any]:
-        own = [] if self._share.world_size == 1 else [self._share.rank]
-        return np.random.default_rng([self._seed, epoch, 1 + number, *own]).permutation(rows)
+        blocks = ((window, block) for window in self.planned(epoch, skip) for block in window.blocks)
+        parts = mapped(read, blocks, self._rows.options.read_threads)
+        for _, tables in groupby(parts, key=lambda part: part[0].number):
+            found = list(tables)
+            yield found[0][0], pa.concat_tables([table for _, table in found])
 
     def _windows(self, epoch: int) -> Iterator[list[RowBlock]]:
         blocks = list(self._rows.blocks)
@@ -168,7 +202,7 @@ class RowStream:
             yield window
 
 
-def _taken(table: Any, order: np.ndarray[Any, Any]) -> Any:
+def taken(table: Any, order: np.ndarray[Any, Any]) -> Any:
     """Returns rows of a table. order: those to return, (N,).
 
     Each column is taken as a whole, because rows from everywhere are found fastest while it stays in the cache.
