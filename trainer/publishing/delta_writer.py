@@ -40,6 +40,20 @@ class DeltaWriter:
     def _reaching_all(self) -> Mapping[str, Column]:
         return self.version.golden().columns
 
+    def is_current(self, tolerance: float) -> bool:
+        """Returns whether the version's graph, with the module's weights, computes what the module computes now.
+
+        A delta changes weights, not the graph, so after a change in the module's code or in a number that the graph
+        holds another version is needed.
+        """
+        if self.version.manifest.graph.outputs != self.prepared.outputs:
+            return False
+        try:
+            graph = self.graph.with_weights(live_weights(self.prepared.half, self.graph))
+        except CheckpointError:
+            return False
+        return ParityChecker(self.prepared, self.prepared.tables, {}, tolerance, graph).is_graph_of_module()
+
     def write(
         self,
         pending: Pending,

@@ -89,6 +89,8 @@ class Publisher:
         self._offered: deque[Mapping[str, Column]] = deque()
         self._prepared: PreparedModule | None = None
         self._writer: DeltaWriter | None = None
+        # The version that was found to have the module's graph.
+        self._graph_of = ""
         self._written: tuple[Path, ...] = ()
         # True if the pending snapshot was drawn here and never written: it cannot lie in the repository.
         self._fresh = False
@@ -233,14 +235,14 @@ class Publisher:
     def published_path(self) -> Path | None:
         """Returns the folder of the newest snapshot; None when the repository does not hold it as it is asked for now.
 
-        Another spec, other row types and other absent rows need a new version.
+        Another spec, another graph, other row types and other absent rows need a new version.
         """
         self._target.bring(self._lineage)
         newest, base = self._lineage.newest, self._base(self._lineage)
         if newest is None or base is None:
             return None
         self._ready(self._lineage)
-        if not self._has_our_spec(base) or not self._stores_alike(base):
+        if not self._has_our_spec(base) or not self._stores_alike(base) or not self._has_our_graph(self._lineage):
             return None
         if newest.sequence == 0:
             return base.path
@@ -271,6 +273,8 @@ class Publisher:
         if kind == "auto":
             if base is None or not self._has_our_spec(base) or not self._stores_alike(base):
                 return "version"
+            if not self._has_our_graph(lineage):
+                return "version"
             return "delta" if rebased else self._policy.next_kind(lineage)
         if base is None:
             what = f"version {lineage.version} is not there" if lineage.version else "nothing was published yet"
@@ -278,12 +282,31 @@ class Publisher:
         if not self._has_our_spec(base):
             raise _other_spec(base)
         self._check_storage(base)
+        self._check_graph(lineage, base)
         return kind
 
     def _has_our_spec(self, version: PublishedVersion) -> bool:
         """Returns whether a version makes the same features of raw columns as the module takes now."""
         assert self._prepared is not None
         return version.spec == self._prepared.plan.spec
+
+    def _has_our_graph(self, lineage: Lineage) -> bool:
+        """Returns whether the graph of the lineage's version computes what the module does; each is compared once."""
+        assert self._prepared is not None
+        if self._graph_of != lineage.base and self._prepared.plain_layer() is None:
+            with self._quiet():
+                if not self._delta_writer(lineage).is_current(self._tolerance):
+                    return False
+            self._graph_of = lineage.base
+        return True
+
+    def _check_graph(self, lineage: Lineage, version: PublishedVersion) -> None:
+        if not self._has_our_graph(lineage):
+            raise Unsupported(
+                f"{version.path}: the model computes something else with the same weights than the graph of this "
+                "version, as after a change of data.negative_sampling or of the model's code, and a delta cannot "
+                "change that; publish a version (emberline publish), or put the change back"
+            )
 
     def _stores_alike(self, version: PublishedVersion) -> bool:
         """Returns whether a version has the row types that are asked for, and the absent rows that the tables have."""
@@ -331,6 +354,7 @@ class Publisher:
         if delta is None:
             self._ready(lineage)
             writer = self._delta_writer(lineage)
+            self._check_graph(lineage, writer.version)
             sequence = self._target.claim_sequence(pending.version, pending.snapshot, pending.sequence)
             delta = writer.write(
                 replace(pending, sequence=sequence),
@@ -393,7 +417,7 @@ class Publisher:
                 created_unix_ms=pending.created_unix_ms,
                 events=event_times(pending.compaction_events if pending.compaction else pending.events),
             )
-            version = find_version(self._model_dir, snapshot)
+            version, self._graph_of = find_version(self._model_dir, snapshot), snapshot
             if version is None:
                 raise CheckpointError(f"{folder}: was written and cannot be read; is the disk sound?")
         self._target.publish(version.path)
@@ -406,7 +430,7 @@ class Publisher:
         if newest is None or base is None:
             return None
         prepared = self._ready(lineage)
-        if not self._stores_alike(base):
+        if not self._has_our_spec(base) or not self._stores_alike(base) or not self._has_our_graph(lineage):
             return None
         if prepared.plain_layer() is not None or not is_unchanged(prepared.tables, newest.stamps):
             return None

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage import open_version
-from storage.errors import ConfigError
+from storage.errors import ConfigError, Unsupported
 from tests.e2e.test_tasks_served import ORDER, text_of
 from tests.integration.trainer.test_training import at_step, content, quiet
 from trainer import load_trained, update
@@ -102,6 +102,22 @@ def test_what_is_published_is_corrected_and_updates_sample_too(data: Path, tmp_p
     assert golden.outputs["score"].mean() < 0.2
     done = update(tmp_path / "run", data / "newer.parquet", repository=models, progress=False)
     assert done.rows < 0.4 * 2000
+
+
+def test_another_share_in_a_published_run_is_served_from_its_next_publish_on(data: Path, tmp_path: Path) -> None:
+    run, models, newer = tmp_path / "run", tmp_path / "models", data / "newer.parquet"
+    quiet(config_of(0.2), data / "train.parquet", run, repository=models)
+    (run / "config.json").write_text(config_of(0.05).model_dump_json())
+    with pytest.raises(Unsupported, match=r"data\.negative_sampling.*publish a version"):
+        load_trained(run).publish(models, kind="delta")
+    done = update(run, newer, repository=models, progress=False)
+    assert [path.relative_to(models).as_posix() for path in done.published] == ["order/2"]
+    trained = load_trained(run)
+    golden = open_version(done.published[0]).golden()
+    assert trained.model.log_odds_shift == pytest.approx(np.log(0.05))
+    assert golden.outputs["score"].mean() < 0.5 * open_version(models / "order" / "1").golden().outputs["score"].mean()
+    again = update(run, newer, repository=models, progress=False)
+    assert [path.relative_to(models).as_posix() for path in again.published] == ["order/2/deltas/000001"]
 
 
 def test_a_resumed_run_sees_the_same_rows(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

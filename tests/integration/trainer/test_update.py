@@ -186,6 +186,24 @@ def test_another_model_in_the_configuration_of_a_run_is_refused_by_name(
         assert "size mismatch" not in str(caught.value)
 
 
+def _seed(content: dict[str, Any]) -> None:
+    content["features"][1]["transforms"][0]["seed"] = 7
+
+
+def _absent(content: dict[str, Any]) -> None:
+    content["features"][0]["absent"] = {"type": "constant", "scale": 0.1}
+
+
+@pytest.mark.parametrize("change", [_seed, _absent])
+def test_with_other_features_the_next_publish_is_a_version(
+    place: Path, newer: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    with_config(place, change)
+    report = updated(place, newer)
+    assert report.published[0] == place / "models" / "clicks" / "2"
+    assert report.published[1] == place / "models" / "clicks" / "2" / "deltas" / "000001"
+
+
 def test_the_command_says_what_it_did(place: Path, newer: Path, fresh_clicks: Path, config: TrainConfig) -> None:
     run, models = str(place / "run"), str(place / "models")
     arguments = [run, "--data", str(newer), "--repository", models, "--quiet"]
