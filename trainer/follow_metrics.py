@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Metric, start_http_server
@@ -13,9 +13,20 @@ from storage.data.streams import JoinedSource, StreamSource
 from storage.errors import ConfigError
 from trainer.freshness import STAGES
 from trainer.loop import TrainingLoop
+from trainer.rank_times import RankReport
 
 _PREFIX = "emberline_trainer"
 _AT = ["model", "at"]
+_OF_RANKS: tuple[tuple[str, str, Callable[[RankReport], float]], ...] = (
+    ("steps", "Steps of this process", lambda report: report.steps),
+    ("work_seconds", "Time of steps in own work, waiting for data included", lambda report: report.work_seconds),
+    ("data_seconds", "Time of steps in which they waited for data", lambda report: report.data_seconds),
+    ("exchange_seconds", "Time of steps in exchanges and waiting for others", lambda report: report.waited_seconds),
+)
+_BYTES_OF_RANKS: tuple[tuple[str, str, Callable[[RankReport], dict[str, int]]], ...] = (
+    ("sent_bytes", "Bytes that went to other ranks", lambda report: report.sent),
+    ("received_bytes", "Bytes that came from other ranks", lambda report: report.received),
+)
 
 
 class FollowMetrics(Collector):
@@ -52,7 +63,26 @@ class FollowMetrics(Collector):
                 ages.add_metric([model, at], freshness.ages[at].buckets(), freshness.ages[at].sum_s)
         yield newest
         yield ages
+        yield from self._ranks(model)
         yield from self._joined(model)
+
+    def _ranks(self, model: str) -> Iterator[Metric]:
+        """Yields the figures of each rank as they were at the last commit; none in one process."""
+        reports = self._loop.rank_times.reports
+        if not reports:
+            return
+        for name, meaning, value_of in _OF_RANKS:
+            counter = CounterMetricFamily(f"{_PREFIX}_rank_{name}", f"{meaning}.", labels=["model", "rank", "host"])
+            for report in reports:
+                counter.add_metric([model, str(report.rank), report.host], value_of(report))
+            yield counter
+        for name, meaning, bytes_of in _BYTES_OF_RANKS:
+            labels = ["model", "rank", "host", "kind"]
+            counter = CounterMetricFamily(f"{_PREFIX}_rank_{name}", f"{meaning}.", labels=labels)
+            for report in reports:
+                for kind, count in sorted(bytes_of(report).items()):
+                    counter.add_metric([model, str(report.rank), report.host, kind], count)
+            yield counter
 
     def _joined(self, model: str) -> Iterator[Metric]:
         if not isinstance(self._source, JoinedSource):

@@ -105,7 +105,9 @@ class FollowPass:
         loop = self._loop
         for batch, position in zip(loop.with_rows(taken.batches), taken.positions, strict=True):
             began = time.perf_counter()
+            loop.rank_times.begin()
             loop.take(batch, self._seconds + time.monotonic() - self._begin_at)
+            loop.rank_times.end()
             loop.streams = {**loop.streams, self._name: position}
             loop.freshness.reached("trained")
             if loop.publish_or_save() and time.monotonic() - self._renewed_at >= _RENEW_S:

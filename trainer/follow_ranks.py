@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from storage.data.streams import Position
@@ -17,7 +18,7 @@ from storage.errors import InvalidInput
 from trainer.config import TrainConfig
 from trainer.data import BatchMaker, DeviceBatches, Split, first_at_fault
 from trainer.follow_flow import Chunk, FollowFlow, Idle, Taken
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, Traffic
 from trainer.step_profile import StepProfile
 
 
@@ -33,7 +34,8 @@ class _Sent:
 class SharedFlow:
     """Makes this rank's part of the batches of a stream, the same batches at all ranks.
 
-    flow: reads the stream, at the first rank. device: where batches are sent ahead of their step.
+    flow: reads the stream, at the first rank. device: where batches are sent ahead of their step. reading: counts the
+    bytes of the rows.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class SharedFlow:
         profile: StepProfile,
         flow: FollowFlow | None,
         device: DeviceBatches,
+        reading: Traffic,
     ) -> None:
         self._ranks = ranks
+        self._reading = reading
         self._config = config
         self._maker = BatchMaker(config.spec, config.targets, config.training.time_column)
         self._profile = profile
@@ -69,12 +73,18 @@ class SharedFlow:
         ahead: Future[Taken] | None = None
         while True:
             item = self._ranks.from_first(None if chunks is None else self._told(next(chunks)))
+            self._count(item)
             coming = maker.submit(make, item) if isinstance(item, _Sent) else None
             if ahead is not None:
                 yield ahead.result()
             ahead = coming
             if isinstance(item, Idle):
                 yield item
+
+    def _count(self, item: _Sent | Idle | None) -> None:
+        if isinstance(item, _Sent):
+            size, others = len(item.rows), self._ranks.size - 1
+            self._reading.add("data", *((size * others, 0) if self._ranks.is_first else (0, size)))
 
     def _told(self, item: Chunk | Idle) -> _Sent | Idle:
         """Returns what the others hear of an item of the first rank."""
@@ -104,4 +114,8 @@ class SharedFlow:
                 raise
             raise InvalidInput(f"a row of the stream that came lately: {alone or error}", field=error.field) from error
         made = [replace(batch, whole_rows=size) for batch, size in zip(batches, sizes, strict=True)]
+        times = self._maker.times_ms(table) if self._ranks.is_first else None
+        if times is not None:
+            parts = np.split(times, item.ends[:-1])
+            made = [replace(batch, whole_times_ms=part) for batch, part in zip(made, parts, strict=True)]
         return Taken([self._device.sent(batch) for batch in made], item.positions)

@@ -144,7 +144,7 @@ def _follow(
         flow: FollowFlow | None = None
         if stream is not None:
             flow = FollowFlow(config, stream, loop.stages, position, loop.batches, least=ranks.size)
-        shared = SharedFlow(ranks, config, loop.stages, flow, loop.batches) if ranks.are_several else flow
+        shared = SharedFlow(ranks, config, loop.stages, flow, loop.batches, loop.reading) if ranks.are_several else flow
         assert shared is not None
 
         def renew() -> None:

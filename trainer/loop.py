@@ -103,12 +103,14 @@ class TrainingLoop:
         #: Gets the work of the stages.
         self.stages = StepProfile({"features": config.training.feature_threads})
         time_lookups(model, self.stages)
-        reading = Traffic()
-        self._times = RankTimes(self.ranks, lambda: self.stages.seconds("wait"), display.warn, reading)
-        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self._times, device)
+        #: Counts the rows that ranks read for each other.
+        self.reading = Traffic()
+        #: Measures the steps of the ranks.
+        self.rank_times = RankTimes(self.ranks, lambda: self.stages.seconds("wait"), display.warn, self.reading)
+        self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self.rank_times, device)
         #: Brings batches to the device ahead of their step.
         self.batches = self._learning.batches
-        self._flow = BatchFlow(config, rows, self.stages, self.ranks, self.batches, reading)
+        self._flow = BatchFlow(config, rows, self.stages, self.ranks, self.batches, self.reading)
         self.dense_optimizer = self._learning.dense_optimizer
         self._snapshots = Snapshots(display, self.ranks, tables.values())
         self._stop = threading.Event()
@@ -184,7 +186,7 @@ class TrainingLoop:
     def warnings(self) -> list[str]:
         """Returns what the labels that were trained on leave unlearned, and slow ranks, a sentence each."""
         learned = label_warnings(self.position.labels, self.config.targets, self.config.data.negative_sampling)
-        return [*learned, *self._times.warnings]
+        return [*learned, *self.rank_times.warnings]
 
     @property
     def verdict(self) -> Verdict:
@@ -240,6 +242,8 @@ class TrainingLoop:
         self.track.flush()
         self._join_labels()
         self._give_times_to_first()
+        if self.ranks.are_several:
+            self.rank_times.gather()
         state = self.state(snapshots)
         base = self._log.base
         moved = base is None or base.state.position.step != self.position.step
@@ -331,10 +335,10 @@ class TrainingLoop:
         began = time.monotonic()
         with self._flow.ahead(stream, epoch, start.batch) as batches:
             step_began = time.perf_counter()
-            self._times.begin()
+            self.rank_times.begin()
             for batch in self.with_rows(batches):
                 self.take(batch, start.seconds + time.monotonic() - began)
-                self._times.end()
+                self.rank_times.end()
                 if self._learning.stops or (not self.ranks.are_several and self._stop.is_set()):
                     self.save()
                     raise self._interrupt()
@@ -342,7 +346,7 @@ class TrainingLoop:
                 step_ended = time.perf_counter()
                 self.stages.step(step_ended - step_began)
                 step_began = step_ended
-                self._times.begin()
+                self.rank_times.begin()
 
     def take(self, batch: Batch, seconds: float) -> None:
         """Trains one batch, and counts it. seconds: of training, with this batch."""
@@ -359,7 +363,7 @@ class TrainingLoop:
         )
         self._snapshots.trained(loss, whole)
         self.times.add(batch.times_ms)
-        self.freshness.add(batch.times_ms)
+        self.freshness.add(batch.times_ms if batch.whole_times_ms is None else batch.whole_times_ms)
         self.track.step(self.position.step, whole, loss, self._learning.optimizers)
         self._snapshots.offer(batch.columns)
 
@@ -395,7 +399,7 @@ class TrainingLoop:
         report = self.stages.report()
         if report is None or not self.ranks.are_several:
             return report
-        return replace(report, ranks=self._times.report())
+        return replace(report, ranks=self.rank_times.gather())
 
     def _whole_rows(self, batch: Batch) -> int:
         """Returns the rows of the batch at all ranks."""
@@ -421,7 +425,7 @@ class TrainingLoop:
             figures = EpochReport(epoch, loss, first_figure(metrics, "auc"), first_figure(metrics, "log_loss"), metrics)
         self.history.append(figures)
         self._display.say(figures.text())
-        ranks = self._times.epoch() if self.ranks.are_several else []
+        ranks = self.rank_times.epoch() if self.ranks.are_several else []
         if ranks:
             self._display.say(short_line(ranks))
         self._join_labels()

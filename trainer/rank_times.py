@@ -95,7 +95,9 @@ class RankTimes:
         self._warn = warn
         #: Sentences about slow ranks.
         self.warnings: list[str] = []
-        self._reports: list[RankReport] = []
+        #: All steps of every rank, as they were at the last `gather`. Other threads may read it.
+        self.reports: tuple[RankReport, ...] = ()
+        self._epoch_began: tuple[RankReport, ...] = ()
         self._steps = 0
         self._began = self._now()
         self._own = np.zeros(3)  # seconds, those of exchanges, those of waiting for data
@@ -151,24 +153,21 @@ class RankTimes:
                 self._warn(f"warning: {text}")
         self._suspected = slow
 
-    def epoch(self) -> list[RankReport]:
-        """Returns the steps of every rank since the last call, and adds them to `report`. Called by all ranks."""
-        for of, read in zip(self._bytes, (self._reading.sent, self._reading.received), strict=True):
-            of.update(read)
-            read.clear()
-        sent, received = ({kind: count for kind, count in of.items() if count} for of in self._bytes)
+    def gather(self) -> tuple[RankReport, ...]:
+        """Returns all steps of every rank so far. Called by all ranks."""
+        read_ahead = self._reading.sent, self._reading.received
+        sent, received = (dict(of + Counter(read)) for of, read in zip(self._bytes, read_ahead, strict=True))
         seconds, waited, data = (float(each) for each in self._own)
         rank, host = self._ranks.rank, socket.gethostname()
-        found = self._ranks.gather(RankReport(rank, host, self._steps, seconds, waited, data, sent, received))
-        before = self._reports
-        self._reports = [_joined(*pair) for pair in zip(before, found, strict=True)] if before else found
-        self._steps, self._own, self._bytes = 0, np.zeros(3), (Counter(), Counter())
-        return found
+        own = RankReport(rank, host, self._steps, seconds, waited, data, sent, received)
+        self.reports = tuple(self._ranks.gather(own))
+        return self.reports
 
-    def report(self) -> tuple[RankReport, ...]:
-        """Returns all steps of every rank so far. Called by all ranks."""
-        self.epoch()
-        return tuple(self._reports)
+    def epoch(self) -> list[RankReport]:
+        """Returns the steps of every rank since the last call. Called by all ranks."""
+        before, now = self._epoch_began, self.gather()
+        self._epoch_began = now
+        return [_since(*pair) for pair in zip(now, before, strict=True)] if before else list(now)
 
 
 def saved_ranks(report: Path) -> list[RankReport]:
@@ -202,16 +201,16 @@ def _slow_text(slow: int, host: str, work: np.ndarray, data: np.ndarray) -> str:
     )
 
 
-def _joined(a: RankReport, b: RankReport) -> RankReport:
+def _since(now: RankReport, then: RankReport) -> RankReport:
     return RankReport(
-        a.rank,
-        a.host,
-        a.steps + b.steps,
-        a.seconds + b.seconds,
-        a.waited_seconds + b.waited_seconds,
-        a.data_seconds + b.data_seconds,
-        dict(Counter(a.sent) + Counter(b.sent)),
-        dict(Counter(a.received) + Counter(b.received)),
+        now.rank,
+        now.host,
+        now.steps - then.steps,
+        now.seconds - then.seconds,
+        now.waited_seconds - then.waited_seconds,
+        now.data_seconds - then.data_seconds,
+        dict(Counter(now.sent) - Counter(then.sent)),
+        dict(Counter(now.received) - Counter(then.received)),
     )
 
 

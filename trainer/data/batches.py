@@ -44,6 +44,8 @@ class Batch:
     times_ms: np.ndarray[Any, Any] | None = None
     #: Rows of the batch at all ranks; 0 where its place in the data says it.
     whole_rows: int = 0
+    #: The times of the rows of the batch at all ranks, as `times_ms`; None where the rows of this rank alone are known.
+    whole_times_ms: np.ndarray[Any, Any] | None = None
     #: The batch of all ranks, of which this is a part; None where there is one process.
     whole: WholeBatch | None = None
     #: What is on its way to the device that trains on it; None on a processor.
@@ -80,7 +82,7 @@ class BatchMaker:
         made, columns = self._engine.run(table), TableColumns(table, self._spec.inputs)
         labels, weights = read_labels(table, self.targets), read_weights(table, self.targets)
         groups = read_groups(table, self.targets)
-        times = unix_ms(table.column(self._time_column)) if self._has_times(table) else None
+        times = self.times_ms(table)
         found: list[Batch] = []
         for number, inputs in enumerate(cut_inputs(made, rows)):
             first, last = number * rows, min(made.batch, (number + 1) * rows)
@@ -97,6 +99,10 @@ class BatchMaker:
                 )
             )
         return found
+
+    def times_ms(self, table: Any) -> np.ndarray[Any, Any] | None:
+        """Returns the times of rows, as batches have them."""
+        return unix_ms(table.column(self._time_column)) if self._has_times(table) else None
 
     def _has_times(self, table: Any) -> bool:
         return self._time_column is not None and self._time_column in table.column_names
