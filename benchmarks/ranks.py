@@ -1,4 +1,4 @@
-"""Claims: two ranks beside one process on the same batches, what they send, and what rounding costs.
+"""Claims: two ranks beside one process on the same batches, what they send, what rounding costs, and what reading does.
 
 Each rank has a core and a thread. Ours read Parquet, make features and learn, as a training does. Beside them: one
 process on one core; two processes with half of the batch each that exchange nothing, which is the limit; and torch's
@@ -14,7 +14,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,10 +25,11 @@ from benchmarks.command import script
 from benchmarks.measure import Contestant
 from benchmarks.rank_peers import ROWS as PEER_ROWS
 from benchmarks.rank_program import RUN_UP, Steps, serve
+from benchmarks.rank_reading import reading, serve_reading
 from benchmarks.rank_world import BATCH, IDS, LAYERS, Task, needed_bytes, write_clicks
 from storage.errors import Unavailable
 
-PARTS = ("speed", "wire")
+PARTS = ("speed", "wire", "reading")
 #: Seconds after which a quick run begins nothing new.
 QUICK_S = 150.0
 OVER_ONE = 1.7
@@ -55,18 +56,20 @@ def measure(run: Run) -> None:
                 speed(run, clicks, layers, cores)
     if run.wants("wire") and not run.is_late("wire"):
         wires(run, clicks, cores)
+    if run.wants("reading") and not run.is_late("reading"):
+        reading(run, lambda kind, path, size: ranks(kind, path, BATCH, cores, size, serve_reading))
 
 
 class Group:
     """Processes that train together, each on a core."""
 
-    def __init__(self, tasks: list[Task]) -> None:
+    def __init__(self, tasks: list[Task], program: Callable[[Task, Connection], None] = serve) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
         for task in tasks:
             mine, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(task, theirs), daemon=True)
+            process = context.Process(target=program, args=(task, theirs), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(mine)
@@ -105,12 +108,21 @@ class Group:
             process.join()
 
 
-def ranks(kind: str, data: Path, batch: int, cores: list[int], **options: Any) -> Group:
-    """Starts two ranks."""
+def ranks(
+    kind: str,
+    data: Path,
+    batch: int,
+    cores: list[int],
+    size: int = 2,
+    program: Callable[[Task, Connection], None] = serve,
+    **options: Any,
+) -> Group:
+    """Starts so many ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return Group([Task(kind, data, batch, rank, 2, port, cores[rank % len(cores)], options) for rank in range(2)])
+    places = ((rank, cores[rank % len(cores)]) for rank in range(size))
+    return Group([Task(kind, data, batch, rank, size, port, core, options) for rank, core in places], program)
 
 
 @contextmanager

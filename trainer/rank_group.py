@@ -29,10 +29,10 @@ class RankGroup:
     def gather(self, numbers: Sequence[int]) -> NDArray[np.int64]:
         """Returns K numbers of each rank, (R, K)."""
         own = torch.tensor(numbers, dtype=torch.int64)
-        found = torch.empty(self.size * len(own), dtype=torch.int64)
+        found = torch.empty(self.size, len(own), dtype=torch.int64)
         with _explained():
-            dist.all_gather_into_tensor(found, own, group=self._group)
-        return found.view(self.size, -1).numpy()
+            dist.all_gather(list(found), own, group=self._group)
+        return found.numpy()
 
     def gather_texts(self, text: str) -> list[str]:
         """Returns the text of each rank."""

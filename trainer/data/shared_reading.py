@@ -78,8 +78,7 @@ class SharedReading:
         self._state = threading.Condition()
         self._permitted = self._exchanged = 0
         self._stopped = self._is_over = False
-        #: Blocks that this rank has read.
-        self.blocks_read = 0
+        self._seconds: list[float] = []  # that each block of a round took
 
     def __enter__(self) -> SharedReading:
         return self
@@ -162,13 +161,10 @@ class SharedReading:
         mine = [place for place, reader in enumerate(readers) if reader == group.rank]
         parts: list[list[Any]] = []
         error: Exception | None = None
-        seconds = 0.0
+        self._seconds = []
         try:
-            began = time.perf_counter()
             for place, table in zip(mine, self._read(own.blocks[place] for place in mine), strict=True):
-                seconds += time.perf_counter() - began
                 parts.append(parts_of(table, owners[place], group.size))
-                began = time.perf_counter()
         except _EndedError:
             raise
         except Exception as caught:
@@ -176,7 +172,7 @@ class SharedReading:
         schema = self._stream.rows.schema
         message, sizes = packed([] if error else parts, group.rank, group.size, schema)
         rows = sum(own.blocks[place].rows for place in mine)
-        heads = group.gather([_FAILED if error else _READ, rows, round(seconds * 1e6), *sizes])
+        heads = group.gather([_FAILED if error else _READ, rows, round(sum(self._seconds) * 1e6), *sizes])
         self._check(heads[:, 0], error)
         self._dealer.measured(heads[:, 1].tolist(), (heads[:, 2] / 1e6).tolist())
         coming = heads[:, 3 + group.rank].tolist()
@@ -189,8 +185,10 @@ class SharedReading:
         def read(block: RowBlock) -> Any:
             if self._stopped:
                 raise _EndedError
-            self.blocks_read += 1
-            return block.read(self._stream.rows.schema)
+            began = time.perf_counter()
+            table = block.read(self._stream.rows.schema)
+            self._seconds.append(time.perf_counter() - began)
+            return table
 
         return mapped(read, blocks, self._stream.rows.options.read_threads)
 
