@@ -6,6 +6,7 @@ EmberlineError
 ├── Unsupported           asked for something that this build does not do          HTTP 501  UNIMPLEMENTED
 ├── Unavailable           not ready, draining                                      HTTP 503  UNAVAILABLE
 │   ├── Overloaded        a bounded queue is full                                  HTTP 503  RESOURCE_EXHAUSTED
+│   ├── RankLost          another process of the same training has ended
 │   ├── ReadError         a file cannot be read now, which says nothing about what is in it; try again
 │   │   └── ObjectStoreError  an object store does not do what it is asked now
 │   └── DeviceError       a GPU did not do what it was asked                       HTTP 503  UNAVAILABLE
@@ -59,6 +60,10 @@ class Unavailable(EmberlineError):
 
 class Overloaded(Unavailable):
     """A bounded queue is full; try again later."""
+
+
+class RankLost(Unavailable):
+    """Another of the processes that train together has ended; what that one said is the cause."""
 
 
 class ReadError(Unavailable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from storage.errors import ConfigError
 
@@ -23,6 +24,8 @@ class RankPlace:
     local_rank: int = 0
     #: True when the store where ranks meet outlives them.
     keeps_store: bool = False
+    #: A folder that the ranks of this machine share, new at each start; None: there is none.
+    errors: Path | None = None
 
 
 def rank_place() -> RankPlace:
@@ -34,6 +37,7 @@ def rank_place() -> RankPlace:
     if size == "1":
         return RankPlace()
     try:
+        file = os.environ.get("TORCHELASTIC_ERROR_FILE")
         return RankPlace(
             int(os.environ["RANK"]),
             int(size),
@@ -41,13 +45,18 @@ def rank_place() -> RankPlace:
             int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
             int(os.environ.get("LOCAL_RANK", "0")),
             os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            None if file is None else Path(file).parent.parent,
         )
     except (KeyError, ValueError) as error:
         raise incomplete(error) from None
 
 
 def environment_of(place: RankPlace, port: int) -> dict[str, str]:
-    """Returns the environment of a process of this machine at this place. port: that of the store where ranks meet."""
+    """Returns the environment of a process of this machine at this place. port: that of the store where ranks meet.
+
+    place: has a folder for errors.
+    """
+    assert place.errors is not None
     return {
         "GLOO_SOCKET_IFNAME": "lo",
         **os.environ,
@@ -59,6 +68,7 @@ def environment_of(place: RankPlace, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": str(place.restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": str(place.errors / str(place.rank) / "error.json"),
     }
 
 
@@ -71,10 +81,9 @@ def incomplete(error: Exception) -> ConfigError:
     )
 
 
-def speaker() -> str:
-    """Returns what stands before the errors of a rank, to tell them from those of the others; "" without others."""
-    alone = os.environ.get("WORLD_SIZE", "1") == "1"
-    return "" if alone else f"rank {os.environ.get('RANK')}: "
+def is_rank() -> bool:
+    """Returns whether this process was started as one of several ranks."""
+    return os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def is_first_rank() -> bool:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 from torch._C._distributed_c10d import TCPStore
@@ -50,7 +52,8 @@ class RankProcesses:
         before = [signal.signal(each, self._pass_on) for each in signals]
         try:
             for restarts in range(self._max_restarts + 1):
-                killed, code = self._run_once(store.port, restarts)
+                with tempfile.TemporaryDirectory(prefix="emberline-ranks-") as errors:
+                    killed, code = self._run_once(store.port, restarts, Path(errors))
                 if not killed:
                     return code
                 left = restarts < self._max_restarts
@@ -62,11 +65,11 @@ class RankProcesses:
             for each, handler in zip(signals, before, strict=True):
                 signal.signal(each, handler)
 
-    def _run_once(self, port: int, restarts: int) -> tuple[str, int]:
+    def _run_once(self, port: int, restarts: int, errors: Path) -> tuple[str, int]:
         """Starts all ranks and waits for their end; returns how one was killed, if one was, and the exit code."""
         self._processes = []
         for rank in range(self._count):
-            self._processes.append(self._start(rank, port, restarts))
+            self._processes.append(self._start(rank, port, restarts, errors))
         if self._stopped:  # not all of them were there yet
             self._kill()
         deadline: float | None = None
@@ -88,15 +91,15 @@ class RankProcesses:
                     return "", max(failed, default=1)
             time.sleep(_LOOK_S)
 
-    def _start(self, rank: int, port: int, restarts: int) -> subprocess.Popen[bytes]:
-        place = RankPlace(rank, self._count, self._count, restarts)
+    def _start(self, rank: int, port: int, restarts: int, errors: Path) -> subprocess.Popen[bytes]:
+        place = RankPlace(rank, self._count, self._count, restarts, errors=errors)
         return subprocess.Popen(
             self._command,
             env=environment_of(place, port),
             stdin=subprocess.DEVNULL,
             # In a session of its own, so that Ctrl-C reaches each rank once, from here.
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=_before_command,
         )
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -122,6 +125,8 @@ def _description(rank: int, number: int) -> str:
     return f"rank {rank} was ended by {name}{hint}"
 
 
-def _end_with_parent() -> None:
+def _before_command() -> None:
     # Where this process is killed, the ranks save their state and end.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT))
+    # Ctrl-C waits until the command has been imported, which then takes it without a traceback.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from storage.errors import Unavailable
+from storage.errors import RankLost
 from trainer.rank_place import incomplete, rank_place
 from trainer.wire import pack, rounded, unpack
 
@@ -232,9 +232,9 @@ class Ranks:
         return self.gather(value)[0]
 
 
-def gone(error: RuntimeError) -> Unavailable:
+def gone(error: RuntimeError) -> RankLost:
     """Returns, for an error of an exchange, the one that says in one sentence that another rank has gone."""
-    return Unavailable(
+    return RankLost(
         f"another rank of the training ended, or cannot be reached; what it said stands above or in its own "
         f"log ({str(error).splitlines()[0][:200]})"
     )

@@ -12,6 +12,7 @@ import click
 from storage.errors import ConfigError
 from storage.objects import is_url
 from storage.paths import local_path
+from trainer.rank_place import is_rank
 
 # a share of the similarity that difflib computes; below it suggestions have nothing to do with the typed word
 _NEAR = 0.7
@@ -78,6 +79,15 @@ class Command(click.Command):
         """Parses the arguments. Raises click.UsageError."""
         _check_options(self, ctx, args)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command. Ctrl-C ends a rank by an Abort: click would print an empty line for each of them."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            if is_rank():
+                raise click.Abort from stop
+            raise
 
 
 def arguments_without(ctx: click.Context, *options: str) -> list[str]:

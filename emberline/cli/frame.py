@@ -6,17 +6,21 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import importlib
+import io
 import os
+import signal
 import sys
+import traceback
 from typing import NoReturn
 
 import click
 
 from emberline.cli.command import Group
+from emberline.cli.rank_errors import say_error
 from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
 from storage.errors import EmberlineError
-from trainer.rank_place import is_first_rank, speaker
+from trainer.rank_place import is_first_rank, is_rank
 
 # Maps a subcommand to its module (or module:name where it holds several) and one line for `emberline --help`. Nothing
 # of torch is imported to print help.
@@ -104,9 +108,9 @@ def command(debug: bool) -> None:
     """Train, publish and serve recommendation models whose embedding tables are larger than memory."""
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """Ends the process with one line on standard error."""
-    click.echo(f"emberline: {speaker()}{message}", err=True)
+def fail(message: str, code: int, error: BaseException | None = None) -> NoReturn:
+    """Ends the process with one line on standard error; ranks that fail alike have one together."""
+    say_error(message, error)
     sys.exit(code)
 
 
@@ -119,19 +123,22 @@ def run_command(what: click.Command, arguments: list[str], name: str) -> None:
     """Runs a command that was called `name` and ends the process with its exit code."""
     debug = "--debug" in arguments
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # ranks start with it blocked
         check_packages()
         what.main(arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say_error(shown.getvalue().rstrip("\n"), head="")
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort) as stop:
         # click replaces a KeyboardInterrupt, which says what was saved, by an Abort without a text.
         text = str(stop) or str(stop.__cause__ or "")
         if not is_first_rank():
             sys.exit(130)  # the first one says it
-        fail(text or "interrupted", 130)
+        fail(text or "interrupted", 130, stop)
     except BrokenPipeError:
         # The reader of our output went away (`emberline inspect ... | head`): not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -141,8 +148,13 @@ def run_command(what: click.Command, arguments: list[str], name: str) -> None:
     except EmberlineError as error:
         if debug:
             raise
-        fail(str(error), 1)
+        fail(str(error), 1, error)
     except OSError as error:
         if debug:
             raise
         fail(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), 1)
+    except Exception:
+        if not is_rank():
+            raise
+        say_error(traceback.format_exc().rstrip("\n"), head="")
+        sys.exit(1)

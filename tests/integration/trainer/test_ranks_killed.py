@@ -109,7 +109,7 @@ def test_nproc_ends_at_sigterm_with_a_commit_and_goes_on(clicks: Path, undisturb
     running.send_signal(signal.SIGTERM)
     _, said = running.communicate(timeout=120.0)
     assert running.returncode == 130, said
-    assert said.strip().startswith("emberline: rank 0: stopped after step"), said
+    assert said.strip().startswith("emberline: stopped after step"), said
     assert "rank 1" not in said
     subprocess.run([*command, "--resume", "--max-restarts", "0"], check=True)
     a, b = load_trained(undisturbed), load_trained(place / "stopped")
