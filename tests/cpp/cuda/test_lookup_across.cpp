@@ -136,7 +136,7 @@ struct World {
   }
 
   Launch launch(const Shape& shape) {
-    return Launch(gpus.parts, shape.batch, shape.rows, 1 << 16, gpus.packed_chains());
+    return Launch(gpus.parts, shape.batch, shape.rows, kMisses, gpus.packed_chains());
   }
 
   Gpus gpus;
