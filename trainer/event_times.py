@@ -27,7 +27,7 @@ class TrainedTimes:
 
     def add(self, times_ms: np.ndarray[Any, Any] | None) -> None:
         """Takes the times of rows that were trained on, (N,) int64 in milliseconds since 1970; None: not known."""
-        if times_ms is None:
+        if times_ms is None or not len(times_ms):
             return
         self._buffer.append(times_ms)
         self._buffered += len(times_ms)

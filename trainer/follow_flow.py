@@ -52,7 +52,7 @@ class Taken:
 class Idle:
     """Nothing has come."""
 
-    #: Rows that have come and make no whole batch, if they are enough for a smaller one.
+    #: Rows that have come and make no whole batch.
     rest: int
     #: True when something has come that is no row yet.
     is_expecting: bool
@@ -71,7 +71,7 @@ class Chunk:
 
 class FollowFlow:
     """Makes the batches of a stream. position: where it continues, as an earlier batch had it. device: where they are
-    sent ahead of their step. least: rows that a batch has at least.
+    sent ahead of their step.
     """
 
     def __init__(
@@ -81,14 +81,12 @@ class FollowFlow:
         profile: StepProfile,
         position: Position,
         device: DeviceBatches | None = None,
-        least: int = 1,
     ) -> None:
         self.maker = BatchMaker(config.spec, config.targets, config.training.time_column)
         self._config = config
         self._source = source
         self._profile = profile
         self._device = device
-        self._least = least
         self._read_rows = int(position["rows"])
         # The stream began with this time, in milliseconds; None: with none.
         self._since: int | None = position.get("since")
@@ -166,10 +164,10 @@ class FollowFlow:
                 self._held_rows += piece.table.num_rows
             elif self._held_rows >= size:
                 yield self._cut(self._held_rows // size * size)
-            elif self._rest_wanted.is_set() and self._held_rows >= self._least:
+            elif self._rest_wanted.is_set() and self._held_rows:
                 yield self._cut(self._held_rows)
             else:
-                yield Idle(self._held_rows if self._held_rows >= self._least else 0, self._source.is_expecting)
+                yield Idle(self._held_rows, self._source.is_expecting)
                 pause.wait(_PAUSE_S)
 
     def _sampled(self, piece: Piece) -> Piece:

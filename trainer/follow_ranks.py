@@ -108,6 +108,8 @@ class SharedFlow:
         rows = pa.concat_tables(own)
         try:
             batches = self._maker.batches(rows, last - first)
+            if len(batches) < len(sizes):  # the last one has fewer rows than there are ranks
+                batches.append(self._maker.batch(rows.slice(0, 0)))
         except InvalidInput as error:
             row, alone = first_at_fault(lambda part: self._maker.batches(part, last - first), rows)
             if row is None:

@@ -143,7 +143,7 @@ def _follow(
         stream, joined = (None, None) if streams is None else (streams.stream, streams.joined)
         flow: FollowFlow | None = None
         if stream is not None:
-            flow = FollowFlow(config, stream, loop.stages, position, loop.batches, least=ranks.size)
+            flow = FollowFlow(config, stream, loop.stages, position, loop.batches)
         shared = SharedFlow(ranks, config, loop.stages, flow, loop.batches, loop.reading) if ranks.are_several else flow
         assert shared is not None
 

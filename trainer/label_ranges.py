@@ -28,7 +28,7 @@ _WITHOUT = {
 def widened(ranges: Ranges | None, labels: Tensor, tasks: Sequence[TaskConfig]) -> Ranges:
     """Returns the ranges with the labels (B, T) of a batch; NaN is no label."""
     before: Ranges = {} if ranges is None else ranges
-    if all(task.name in before and before[task.name][0] < before[task.name][1] for task in tasks):
+    if not len(labels) or all(task.name in before and before[task.name][0] < before[task.name][1] for task in tasks):
         return before
     missing = labels.isnan()
     lows = torch.where(missing, torch.inf, labels).amin(dim=0).tolist()

@@ -27,17 +27,6 @@ def check_ranks(config: TrainConfig, ranks: Ranks) -> None:
         )
 
 
-def check_last_batch(config: TrainConfig, ranks: Ranks, rows: int) -> None:
-    """Raises ConfigError when the last batch of an epoch has no row for some rank."""
-    left = rows % config.training.batch_size
-    if 0 < left < ranks.size:
-        raise ConfigError(
-            f"data: the last batch of an epoch has {left} of {rows:,} rows, expected {ranks.size} or more, one for "
-            "each rank; choose another training.batch_size, or a limit",
-            field="training.batch_size",
-        )
-
-
 def _refused(config: TrainConfig) -> Iterator[tuple[str, str]]:
     for part in config.row_tables:
         rows = part.rows

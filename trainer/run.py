@@ -25,7 +25,7 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import lineage_of
 from trainer.publishing.target import check_repository
-from trainer.rank_limits import check_last_batch, check_ranks
+from trainer.rank_limits import check_ranks
 from trainer.ranks import Ranks, join_ranks
 from trainer.report import TrainReport
 from trainer.row_memory import row_memory, with_dram_bytes
@@ -141,7 +141,6 @@ class _Training:
         self._config, self._rows, self._valid_rows = opened
         config, rows = self._config, self._rows
         training = config.training
-        check_last_batch(config, ranks, rows.rows)
         skipped = skipped_of(rows, self._valid_rows)
         with (
             CommitLog(output, keep_snapshots=config.publish.keep_states, ranks=ranks) as log,

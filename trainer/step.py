@@ -111,7 +111,8 @@ class TrainingStep:
             wanted = loss * share if self._ranks.are_several else loss
             wanted = wanted if self.loss_scale is None else self.loss_scale.scaled(wanted)
             wanted.backward()  # type: ignore[no-untyped-call]
-            value = float(loss.detach() if arriving is None else arriving.wait()[0])
+            # A mean over no rows is not a number, and has no gradient.
+            value = float(loss.detach() if arriving is None else arriving.wait()[0]) if batch.rows else 0.0
             if not math.isfinite(value):
                 raise self._not_finite(batch, logits, value, number, last_good)
         value, self.stops = self._summed(value, share, stop)
@@ -203,7 +204,7 @@ class TrainingStep:
             now = seconds if column is not None else time.time()
             seconds = self._ranks.largest(-math.inf if now is None else now)
             seconds = seconds if math.isfinite(seconds) else None
-        if column is not None and seconds is None:
+        if column is not None and seconds is None and batch.rows:
             raise InvalidInput(
                 f"step {number + 1}: no row of the batch has a time in the column {column!r}; leave such rows out",
                 field="training.time_column",

@@ -8,7 +8,6 @@ from pathlib import Path
 from storage.errors import ConfigError
 from trainer.config import PublishConfig
 from trainer.data import BatchMaker, Data
-from trainer.rank_limits import check_last_batch
 from trainer.ranks import join_ranks
 from trainer.report import UpdateReport
 from trainer.row_sources import rows_to_learn, training_rows
@@ -64,7 +63,6 @@ def _update(run: UpdateRun, data: Data, *, resume: bool, from_snapshot: str | No
         rows = rows_to_learn(config, training_rows(config, data, run.index))
     if rows.rows == 0:
         raise ConfigError("data: there are no rows; give more data", field="data")
-    check_last_batch(config, ranks, rows.rows)
     with run.opened(rows, resume=resume, from_snapshot=from_snapshot) as opened:
         loop = opened.loop
         pass_of = opened.begin()

@@ -94,7 +94,7 @@ class SharedReading:
     @property
     def rounds(self) -> int:
         """The number of tables, at most."""
-        return len(self._rounds)
+        return len(self._rounds) + 1
 
     def permitting(self, batches: Iterable[_Item]) -> Iterator[_Item]:
         """Yields batches from the first one on, and permits what each needs before it is waited for."""
@@ -124,7 +124,7 @@ class SharedReading:
             self._state.notify_all()
 
     def tables(self, working: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[Any]:
-        """Yields the rows of this rank as pyarrow Tables. working: is entered while the thread works.
+        """Yields the rows of this rank as `RowStream.windows` does. working: is entered while the thread works.
 
         Raises what `RowBlock.read` raises, at every rank, if it does at one.
         """
@@ -142,6 +142,8 @@ class SharedReading:
             self._exchanged += 1
             if table.num_rows:
                 yield table
+        if self._stream.ends_without_rows(self._first_batch):
+            yield self._stream.rows.schema.empty_table()
 
     def _batch_of(self, number: int) -> int:
         """Returns the first batch that needs a round."""

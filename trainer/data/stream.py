@@ -47,7 +47,8 @@ class RowStream:
     that is cut. The last batch of an epoch may be smaller. share: the rows of this process, where several train
     together; all of them give the same rows, options and seed, and have the same number of batches, of the same sizes.
     split: the rows of each batch that this process takes, of batches that several make together; it reads the others
-    too, because a window is shuffled as a whole (`SharedReading` has others read them).
+    too, because a window is shuffled as a whole (`SharedReading` has others read them). A last batch with fewer rows
+    than processes has none for some of these, which take it all the same.
     """
 
     def __init__(
@@ -92,6 +93,11 @@ class RowStream:
         """Returns the rows of a batch, those of all processes that make it together."""
         return min(self._batch_size, self._share.rows(self._rows.rows) - batch * self._batch_size)
 
+    def ends_without_rows(self, skip_batches: int) -> bool:
+        """Returns whether the last batch of an epoch is one without a row for this process, and is not left out."""
+        first, last = self._split.bounds(self.rows_of(self.batches - 1))
+        return first == last and skip_batches < self.batches
+
     def epoch(self, epoch: int, *, skip_batches: int = 0) -> Iterator[Any]:
         """Yields pyarrow Tables of own_batch_size rows. skip_batches: how many batches are left out, and mostly not
         read.
@@ -100,7 +106,7 @@ class RowStream:
 
     def windows(self, epoch: int, *, skip_batches: int = 0) -> Iterator[Any]:
         """Reads the windows of an epoch, without the rows of the first batches, as pyarrow Tables in their order: a
-        stage of its own before `cut`.
+        stage of its own before `cut`. A table without rows is a last batch without any.
         """
         skipped = skip_batches * self._batch_size
         for window, table in self._tables(epoch, skipped):
@@ -108,9 +114,12 @@ class RowStream:
             order = self.order(epoch, window)[skip:]
             if self._split.ranks > 1:
                 order = order[self.owners(window.before + skip, window.before + window.rows) == self._split.rank]
-                yield taken(table, order)
+                if len(order):
+                    yield taken(table, order)
             else:
                 yield table.slice(skip) if self._shuffle_rows is None else taken(table, order)
+        if self.ends_without_rows(skip_batches):
+            yield self._rows.schema.empty_table()
 
     def planned(self, epoch: int, skipped: int = 0) -> Iterator[Window]:
         """Yields the windows of an epoch that end after `skipped` rows."""
@@ -140,6 +149,9 @@ class RowStream:
         rows = self.own_batch_size * together
         left: Any = None
         for window in windows:
+            if window.num_rows == 0:
+                yield from [window] if left is None else [left, window]
+                return
             start = 0
             if left is not None:
                 start = rows - left.num_rows

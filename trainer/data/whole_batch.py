@@ -52,15 +52,19 @@ class WholeBatch:
 
     def mean(self, loss: Tensor, count: int) -> Tensor:
         """Returns a mean over `count` rows of this rank as a part of the mean over such rows of all ranks."""
-        return loss * (count / max(1.0, self.total(count)) / self.share)
+        return self._by_share(loss * (count / max(1.0, self.total(count))))
 
     def part(self, loss: Tensor) -> Tensor:
         """Returns a summand of the loss of the batch, which the losses of the ranks add up to."""
-        return loss / self.share
+        return self._by_share(loss)
 
     def alike(self, loss: Tensor) -> Tensor:
         """Returns the loss of the batch where each rank has computed it whole; the gradient is that of own rows."""
-        return loss.detach() + (loss - loss.detach()) / self.share
+        return loss.detach() + self._by_share(loss - loss.detach())
+
+    def _by_share(self, loss: Tensor) -> Tensor:
+        """Undoes the weight that the step gives a loss of this rank; of no rows it is 0."""
+        return loss / self.share if self.own else loss * 0.0
 
     def total(self, count: float) -> float:
         """Returns the sum of a number of each rank."""

@@ -62,7 +62,7 @@ class Embedded:
     def stacked(self) -> Tensor:
         """Returns the pooled features, which have one dim, as (B, features, D)."""
         if isinstance(self._pooled, Tensor):
-            return self._pooled.view(len(self._pooled), len(self.dims), -1)
+            return self._pooled.view(len(self._pooled), len(self.dims), next(iter(self.dims.values())))
         return torch.stack(list(self._pooled), dim=1)
 
 

@@ -96,7 +96,7 @@ def _check_heads(model: str, dim: int, heads: int) -> None:
 
 def split_heads(values: Tensor, heads: int) -> Tensor:
     """Splits states (B, L, D) into those of heads, (B, H, L, D / H)."""
-    return values.reshape(*values.shape[:2], heads, -1).transpose(1, 2)
+    return values.reshape(*values.shape[:2], heads, values.shape[2] // heads).transpose(1, 2)
 
 
 def _expect(model: str, role: str, name: str, known: tuple[str, ...], pooling: str) -> None:

@@ -120,6 +120,8 @@ class Publisher:
         for entry in self._spec.inputs:
             if entry.name not in columns:
                 raise InvalidInput(f"offer(): the input {entry.name!r} is not there", field=entry.name)
+        if not _rows_of(columns):  # a rank without a row of the last batch
+            return
         self._offered.append({entry.name: columns[entry.name] for entry in self._spec.inputs})
         while sum(map(_rows_of, self._offered)) - _rows_of(self._offered[0]) >= POOL_ROWS:
             self._offered.popleft()

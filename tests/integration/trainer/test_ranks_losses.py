@@ -42,8 +42,9 @@ def test_ranks_learn_what_one_process_learns(data: Path, tmp_path: Path, config:
     config = config.model_copy(update={"training": config.training.model_copy(update=changed)})
     text = json.dumps(config.model_dump(mode="json", exclude_unset=True))
     one, several = tmp_path / "one", tmp_path / "several"
-    train(parse_text(text), data / f"{rows}.parquet", output=one, progress=False)
-    assert train_with_ranks(3, text, data / f"{rows}.parquet", several) == [0, 0, 0]
+    limit = 1901  # two ranks have no row of the last batch
+    train(parse_text(text), data / f"{rows}.parquet", output=one, progress=False, limit=limit)
+    assert train_with_ranks(3, text, data / f"{rows}.parquet", several, limit=limit) == [0, 0, 0]
     losses = [json.loads((each / "report.json").read_text())["epochs"][0]["loss"] for each in (one, several)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     a, b = load_trained(one), load_trained(several)

@@ -46,6 +46,21 @@ def test_a_model_gives_one_probability_a_row(
     assert tables["users"].size() > 0
 
 
+@pytest.mark.parametrize("model", [kind for kind in MODELS if kind != "two_tower"])
+def test_no_rows_teach_nothing(clicks: Path, config_of: Callable[..., TrainConfig], model: str) -> None:
+    """A rank without a row of a last batch learns nothing of it."""
+    config = config_of(model)
+    tables = build_tables(config)
+    built = build_model(config, tables)
+    data = DataRows.open(clicks, Wanted(config.inputs, config.targets.numbers)).range(0, 1).read()
+    loss, logits = built.learn(BatchMaker(config.spec, config.targets).batch(data.slice(0, 0)), config.targets)
+    (loss * 0.0).backward()
+    assert len(logits) == 0
+    for weight in built.parameters():
+        assert weight.grad is None or not weight.grad.any()
+    assert all(table.size() == 0 for table in tables.values())
+
+
 @pytest.mark.parametrize(
     "model", ["{type: deepfm, hidden: []}", "{type: dlrm, bottom: [], top: [3]}", "{type: wide_deep}", "{type: dcnv2}"]
 )

@@ -8,7 +8,7 @@ import pytest
 
 from storage.errors import ConfigError
 from trainer.config import TrainConfig, parse_content
-from trainer.rank_limits import check_last_batch, check_ranks
+from trainer.rank_limits import check_ranks
 from trainer.ranks import Ranks
 
 TWO = Ranks(0, 2)
@@ -35,12 +35,3 @@ def test_settings_of_one_process(
     with pytest.raises(ConfigError, match=field.replace(".", r"\.")) as caught:
         check_ranks(config, TWO)
     assert caught.value.field == field
-
-
-def test_a_last_batch_without_a_row_for_each_rank_is_refused(config_of: Callable[..., TrainConfig]) -> None:
-    config = config_of()  # batches of 256 rows
-    check_last_batch(config, Ranks(), 513)
-    check_last_batch(config, TWO, 512)
-    check_last_batch(config, TWO, 514)
-    with pytest.raises(ConfigError, match="1 of 513 rows"):
-        check_last_batch(config, TWO, 513)

@@ -38,6 +38,18 @@ def test_a_part_goes_on_from_any_batch_and_is_cut_alike_several_at_once(shuffle:
     assert list(chain.from_iterable(read(shuffle, 1, 2, together=4))) == list(chain.from_iterable(part))
 
 
+@pytest.mark.parametrize("shuffle", [None, 250])
+def test_ranks_without_a_row_of_the_last_batch_take_it_too(shuffle: int | None) -> None:
+    whole = read(shuffle, 0, 1)  # 43 rows in the last batch
+    for rank, ranks in ((0, 50), (6, 50), (7, 50), (49, 50)):
+        for together, skip in ((1, 0), (4, 0), (4, 16)):
+            part = read(shuffle, rank, ranks, together=together, skip=skip)
+            rows = [row for table in part for row in table]
+            assert len(part[-1]) == 0 if rank < 7 else whole[-1][rank - 7] == rows[-1]
+            assert len(rows) == (rank >= 7) + (1 if rank < 40 else 2) * (16 - skip)
+        assert read(shuffle, rank, ranks, skip=17) == []
+
+
 def test_a_row_at_fault_is_named_by_its_place_in_the_whole_batch() -> None:
     rows = DataRows.open(pa.table({"row": range(ROWS)}), None, DataOptions(block_rows=100))
     streams = [RowStream(rows, 60, split=Split(rank, ranks)) for rank, ranks in ((0, 1), (1, 2))]
