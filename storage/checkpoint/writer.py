@@ -37,6 +37,7 @@ from storage.specs import check_absent, check_model_name, check_row_type
 if TYPE_CHECKING:
     import torch
 
+    from storage.checkpoint.program import PackedProgram
     from storage.features import FeatureSpec
 
 _ATTEMPTS = 100
@@ -48,7 +49,7 @@ def write_version(
     version: int | None,
     spec: FeatureSpec,
     tables: Sequence[TableData],
-    graph: torch.export.ExportedProgram,
+    graph: torch.export.ExportedProgram | PackedProgram,
     graph_inputs: Sequence[GraphInput],
     graph_outputs: Sequence[GraphOutput],
     golden: Golden,
@@ -66,21 +67,22 @@ def write_version(
 ) -> Path:
     """Publishes a version of the model `model_dir.name` and returns its folder.
 
-    version: its number; None takes the next free one, also while others publish. graph_inputs and graph_outputs: in
-    the order of the program's own inputs and outputs. fingerprints, dense_fingerprint: as for `write_delta`. metadata:
+    version: its number; None takes the next free one, also while others publish. graph: a program, or what
+    pack_program made of it and of the inputs and outputs. graph_inputs and graph_outputs: in the order of the program's
+    own inputs and outputs. fingerprints, dense_fingerprint: as for `write_delta`. metadata:
     JSON values, shown by inspection. events: the times of the rows that it was trained on.
     Raises CheckpointError when the number is taken, ConfigError when the parts do not fit together, UnsafeArtifact
     when the graph uses what the loader would refuse, ParityError for another fingerprint than the trainer's. Nothing
     is left behind then.
     """
-    from storage.checkpoint.program import pack_program
+    from storage.checkpoint.program import PackedProgram, pack_program
 
     model_dir = local_path(model_dir, "model_dir")
     check_model_name(model_dir.name)
     if version is not None and version < 1:
         raise ConfigError(f"version is {version}, expected 1 or more", field="version")
     _check_parts(spec, tables, graph_inputs)
-    packed = pack_program(graph, graph_inputs, graph_outputs)
+    packed = graph if isinstance(graph, PackedProgram) else pack_program(graph, graph_inputs, graph_outputs)
 
     make_place(model_dir)
     if version is not None:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from storage.checkpoint import DenseGraph, GraphInput, GraphOutput, PublishedVersion, write_version
+from storage.checkpoint import DenseGraph, PublishedVersion, write_version
 from storage.checkpoint.fingerprint import weights_fingerprint
+from storage.checkpoint.program import PackedProgram, pack_program
 from storage.errors import InvalidInput
 from storage.features import Column, FeatureSpec
 from storage.specs import check_model_name
@@ -129,7 +130,9 @@ def write_prepared(
     checker.check_sample(tensors)
     program = export_half(prepared.half, tensors)
     inputs = plan.graph_inputs()
-    graph = _loaded(program, inputs, prepared.outputs)
+    # Once, for the check and for the file: nothing else of a publication takes as long.
+    packed = pack_program(program, inputs, prepared.outputs)
+    graph = _loaded(packed)
     checker.check_graph(graph, tensors)
     display.advance()
     columns, rows = golden_columns(plan.columns, plan.spec, tables, golden_requests, pools)
@@ -139,7 +142,7 @@ def write_prepared(
         model_dir,
         spec=plan.spec,
         tables=tables,
-        graph=program,
+        graph=packed,
         graph_inputs=inputs,
         graph_outputs=prepared.outputs,
         golden=golden,
@@ -161,17 +164,13 @@ def check_golden_requests(golden_requests: int) -> None:
         )
 
 
-def _loaded(
-    program: torch.export.ExportedProgram, inputs: Sequence[GraphInput], outputs: Sequence[GraphOutput]
-) -> DenseGraph:
-    """Returns the graph as a server will have it: packed, checked, rebuilt."""
+def _loaded(packed: PackedProgram) -> DenseGraph:
+    """Returns the graph as a server will have it: checked, rebuilt."""
     from storage.checkpoint.archive import MAX_GRAPH_BYTES
     from storage.checkpoint.document import parse_document
     from storage.checkpoint.graph import build_graph
     from storage.checkpoint.manifest import GraphEntry
-    from storage.checkpoint.program import pack_program
 
-    packed = pack_program(program, inputs, outputs)
     weights = {
         key: torch.from_numpy(value.copy()).view(torch.bfloat16)
         if packed.weight_dtypes.get(key) == "BF16"
