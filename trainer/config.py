@@ -24,15 +24,14 @@ from storage.specs import RowType, check_model_name
 from trainer.config_errors import parse_config
 from trainer.config_templates import expand
 from trainer.config_yaml import parse_yaml, read_yaml
-from trainer.devices import device_option
 from trainer.label_config import Label
 from trainer.lowering import CombinedFeature, Lowered, lower
 from trainer.model_config import ModelConfig
 from trainer.optimizer_config import OptimizerConfig
+from trainer.option_values import Wire, device_option
 from trainer.table_config import AnyTableConfig, TablePart
 from trainer.task_config import Targets, TaskConfig, check_tasks
 from trainer.tracking_config import TrackingConfig
-from trainer.wire import Wire
 
 
 class EarlyStoppingConfig(StrictModel):

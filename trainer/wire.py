@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Wire = Literal["fp32", "bf16", "fp16"]
+from trainer.option_values import Wire
+
 WIRES: dict[Wire, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 #: The largest value of fp16 is 65504.

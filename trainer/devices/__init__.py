@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from trainer.devices.choice import DEVICES, choose_device, device_option
+from trainer.devices.choice import choose_device
 from trainer.devices.running import DeviceReport, described_device, device_report, on_host, out_of_memory, running_on
 from trainer.devices.transfers import Arriving, CudaTransfers, Sent, Transfers, replaced_transfers, transfers_of
 
 __all__ = [
-    "DEVICES",
     "Arriving",
     "CudaTransfers",
     "DeviceReport",
@@ -15,7 +14,6 @@ __all__ = [
     "Transfers",
     "choose_device",
     "described_device",
-    "device_option",
     "device_report",
     "on_host",
     "out_of_memory",

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 
 from storage.errors import ConfigError
-from storage.features.strict_model import did_you_mean
 
-#: What `training.device` may be; cuda:N names a GPU by its number.
-DEVICES = ("cpu", "cuda", "auto")
 _FIELD = "training.device"
 _HOST = torch.device("cpu")
-
-
-def device_option(given: str) -> str:
-    """Returns a device as it is written. Raises ValueError for anything else than `DEVICES` and cuda:N."""
-    if given in DEVICES or re.fullmatch(r"cuda:[0-9]{1,3}", given):
-        return given
-    raise ValueError(f"is {given!r}, expected cpu, cuda, cuda:N (such as cuda:1) or auto{did_you_mean(given, DEVICES)}")
 
 
 def choose_device(wanted: str, local_rank: int = 0, local_size: int = 1) -> torch.device:

@@ -39,6 +39,20 @@ def test_help_lists_every_command_and_the_steps_and_needs_no_torch() -> None:
     assert "emberline train trainer/configs/movielens.yaml" in done.stdout
 
 
+def test_rows_for_a_request_are_read_without_torch() -> None:
+    """It takes a command longer to load than all else that `emberline predict` does."""
+    code = "import sys; sys.modules['torch'] = None; from emberline.cli.data_options import data_options as options;"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code} print(options(None).delimiter)"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*COMMANDS, "data movielens", "data synthetic", "data wide"])
 def test_every_help_shows_an_example(name: str) -> None:
