@@ -72,6 +72,7 @@ class RankProcesses:
             self._processes.append(self._start(rank, port, restarts, errors))
         if self._stopped:  # not all of them were there yet
             self._kill()
+            self._say("interrupted")
         deadline: float | None = None
         while True:
             codes = [each.poll() for each in self._processes]
