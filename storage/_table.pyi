@@ -800,9 +800,9 @@ class TrainingTable:
     optimizer: decides the float32 values behind a row. initial_accumulator: Adagrad's and FTRL's start.
     rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds
     are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:
-    occurrences that make a row. bloom: expected distinct ids and false rate of a filter that counts ids without
-    a row; None counts them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by
-    `restore`, and ids without one are not counted.
+    occurrences that make a row. bloom: expected distinct ids, false rate, rank and ranks of a filter that counts
+    ids of this rank without a row; None counts them exactly. evicts: rows are kept by parts, for idle(). fixed: no
+    id gets a row but by `restore`, and ids without one are not counted.
     """
 
     def __init__(
@@ -815,7 +815,7 @@ class TrainingTable:
         rows: tuple[str, float] = ("uniform", 0.05000000074505806),
         absent: tuple[str, float] = ("constant", 0.0),
         admit_after: int = 1,
-        bloom: tuple[int, float] | None = None,
+        bloom: tuple[int, float, int, int] | None = None,
         evicts: bool = False,
         fixed: bool = False,
     ) -> None: ...

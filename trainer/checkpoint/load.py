@@ -17,7 +17,7 @@ from storage.checkpoint.tensors import TensorFile
 from storage.errors import CheckpointError
 from trainer.checkpoint.commits import DENSE, Commit, chain_of
 from trainer.checkpoint.state import TrainingState
-from trainer.checkpoint.tables import TABLE_FIELDS, table_paths
+from trainer.checkpoint.tables import FILTER_LAYOUT, TABLE_FIELDS, table_paths
 from trainer.embedding import EmbeddingTable
 from trainer.embedding.whole_table import owned
 
@@ -169,7 +169,13 @@ def _own(table: EmbeddingTable, ids: Array, *fields: Array) -> list[Array]:
 
 
 def _restore_filter(table: EmbeddingTable, arrays: Mapping[str, Array], folder: Path, stamp: int) -> None:
-    blocks, probes, bits = map(int, arrays["filter_shape"]) if "filter_shape" in arrays else (0, 0, 0)
+    shape = [int(each) for each in arrays["filter_shape"]] if "filter_shape" in arrays else [0, 0, 0, FILTER_LAYOUT]
+    if shape[3:] != [FILTER_LAYOUT]:
+        raise CheckpointError(
+            f"{folder}: the filter of table {table.name!r} was made by another release; start a new run from this one "
+            "(start_from, --from)"
+        )
+    blocks, probes, bits, _ = shape
     if (blocks, probes) != table.filter_shape[:2]:
         raise CheckpointError(
             f"{folder}: table {table.name!r} has a filter of {blocks} blocks and {probes} probes, expected "

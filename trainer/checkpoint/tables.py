@@ -16,6 +16,8 @@ _ROWS = ("ids", "rows", "slots", "counts", "stamps", "ticks")
 _WAITING = ("waiting_ids", "waiting_counts")
 #: The arrays of a table in a commit.
 TABLE_FIELDS = (*_ROWS, *_WAITING, "removed_ids", "removed_stamps")
+#: The blocks of a filter follow from the buckets of the ids; before, from a hash of their own.
+FILTER_LAYOUT = 2
 # Bytes of the id, count, stamp and tick of a row.
 _ROW_BYTES = 20
 # The native table knows changes of waiting counts for 64 stamps; some are left for those of the save itself.
@@ -82,7 +84,7 @@ def _filter_arrays(table: EmbeddingTable, since: int) -> Arrays:
         return {}
     pages, content = table.filter_pages(since)
     return {
-        "filter_shape": np.array(table.filter_shape, np.int64),
+        "filter_shape": np.array((*table.filter_shape, FILTER_LAYOUT), np.int64),
         "filter_pages": pages,
         "filter_content": content,
     }

@@ -96,6 +96,11 @@ class EmbeddingTable:
         self.optimizer = optimizer
         self.initial_accumulator = initial_accumulator
         self.admit_after = admit_after
+        #: The ranks among which the rows are divided; layers bring those of other ranks, and the rest is about its own.
+        self.ranks = ranks or Ranks()
+        bloom = None
+        if admission is not None:
+            bloom = (admission.expected_ids, admission.false_rate, self.ranks.rank, self.ranks.size)
         options: dict[str, Any] = {
             "optimizer": optimizer,
             "initial_accumulator": initial_accumulator,
@@ -103,7 +108,7 @@ class EmbeddingTable:
             "rows": rows.native(),
             "absent": absent.native(),
             "admit_after": admit_after,
-            "bloom": None if admission is None else (admission.expected_ids, admission.false_rate),
+            "bloom": bloom,
             "evicts": eviction is not None,
             "fixed": static_rows > 0,
         }
@@ -121,8 +126,6 @@ class EmbeddingTable:
             rows=rows.native(),
             absent=rows.native(),
         )
-        #: The ranks among which the rows are divided; layers bring those of other ranks, and the rest is about its own.
-        self.ranks = ranks or Ranks()
         largest = self.ranks.largest if self.ranks.are_several else None
         self._evictor = None if eviction is None else Evictor(eviction, self.native, self.native.tick, largest)
         self.kind = kind
@@ -390,7 +393,7 @@ class EmbeddingTable:
         When most pages are wanted, the content is not copied and changes with the filter.
         """
         pages, view = self.native.filter_pages(since), self.native.filter_view()
-        if 2 * len(pages) >= len(view):
+        if 2 * len(pages) >= len(view) and not self.ranks.are_several:
             return np.arange(len(view), dtype=np.uint32), view
         return pages, self.native.filter_content(pages)
 

@@ -10,8 +10,6 @@
 namespace emberline {
 namespace {
 
-constexpr std::uint32_t kBucketBits = 12;
-
 // Reads a count and moves `at` behind it.
 std::uint32_t take_count(const std::uint8_t*& at, const std::uint8_t* end) {
   std::uint32_t count = 0;
@@ -25,16 +23,6 @@ std::uint32_t take_count(const std::uint8_t*& at, const std::uint8_t* end) {
 }
 
 }  // namespace
-
-std::uint32_t owner_of(std::int64_t id, std::uint32_t ranks) {
-  auto mixed = static_cast<std::uint64_t>(id);
-  mixed ^= mixed >> 33;
-  mixed *= 0xFF51AFD7ED558CCDull;
-  mixed ^= mixed >> 33;
-  mixed *= 0xC4CEB9FE1A85EC53ull;
-  mixed ^= mixed >> 33;
-  return static_cast<std::uint32_t>(((mixed >> (64 - kBucketBits)) * ranks) >> kBucketBits);
-}
 
 void put_count(std::uint32_t count, std::vector<std::uint8_t>& to) {
   for (; count >= 0x80; count >>= 7) to.push_back(static_cast<std::uint8_t>(count | 0x80));

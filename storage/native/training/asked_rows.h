@@ -21,10 +21,6 @@ struct AskedIds {
   std::vector<std::int64_t> numbers;  // (R, T) ids
 };
 
-// The rank whose row an id is. The mixing is that of MurmurHash3 (Appleby, 2011); its top bits are a bucket, and a rank
-// has a range of buckets.
-std::uint32_t owner_of(std::int64_t id, std::uint32_t ranks);
-
 // Writes a count as LEB128.
 void put_count(std::uint32_t count, std::vector<std::uint8_t>& to);
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "training/distinct_ids.h"
+#include "training/owners.h"
 #include "training/threads.h"
 
 namespace emberline {

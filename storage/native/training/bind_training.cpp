@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 namespace emberline::bind {
 namespace {
@@ -38,19 +39,21 @@ void bind_training(nb::module_& module) {
       "optimizer: decides the float32 values behind a row. initial_accumulator: Adagrad's and FTRL's start.\n"
       "rows, absent: initializers, as (kind, scale), of new rows, and of what an id without a row reads as; the kinds\n"
       "are constant, uniform, normal and truncated_normal, and values follow from seed and id alone. admit_after:\n"
-      "occurrences that make a row. bloom: expected distinct ids and false rate of a filter that counts ids without\n"
-      "a row; None counts them exactly. evicts: rows are kept by parts, for idle(). fixed: no id gets a row but by\n"
-      "`restore`, and ids without one are not counted.");
+      "occurrences that make a row. bloom: expected distinct ids, false rate, rank and ranks of a filter that counts\n"
+      "ids of this rank without a row; None counts them exactly. evicts: rows are kept by parts, for idle(). fixed: "
+      "no\n"
+      "id gets a row but by `restore`, and ids without one are not counted.");
   bound
       .def(
           "__init__",
           [](TrainingTable* self, std::uint32_t dim, const std::string& optimizer, float initial_accumulator,
              std::uint64_t seed, const std::pair<std::string, float>& rows, const std::pair<std::string, float>& absent,
-             std::uint32_t admit_after, const std::optional<std::pair<std::uint64_t, double>>& bloom, bool evicts,
+             std::uint32_t admit_after,
+             const std::optional<std::tuple<std::uint64_t, double, std::uint32_t, std::uint32_t>>& bloom, bool evicts,
              bool fixed) {
             BloomOptions filter;
-            if (bloom) filter = {bloom->first, bloom->second};
-            if (bloom && bloom->first == 0) fail("bloom: expected 1 expected id or more, got 0");
+            if (bloom) filter = {std::get<0>(*bloom), std::get<1>(*bloom), std::get<2>(*bloom), std::get<3>(*bloom)};
+            if (bloom && filter.expected_ids == 0) fail("bloom: expected 1 expected id or more, got 0");
             new (self) TrainingTable({dim, rule_of(optimizer), initial_accumulator, seed,
                                       initializer_of(rows.first, rows.second),
                                       initializer_of(absent.first, absent.second), admit_after, filter, evicts, fixed});

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bucket.cuh"
+#include "training/owners.h"
 
 namespace emberline {
 namespace {
@@ -17,6 +18,7 @@ constexpr double kLeastRate = 1e-4, kMostRate = 0.5;
 constexpr std::uint32_t kPlaceBits = 9;  // of a counter in its block
 constexpr std::uint32_t kPlacesPerWord = 7;
 static_assert(1u << kPlaceBits == CountingBloom::kBlock);
+constexpr std::uint64_t kBlocksOfPage = 8 * CountingBloom::kPageBytes / CountingBloom::kBlock;  // of counters of a bit
 static_assert(2 * kPlacesPerWord == CountingBloom::kMostProbes);
 
 std::uint32_t bits_for(std::uint32_t most) {
@@ -100,7 +102,9 @@ BloomShape CountingBloom::shape_of(const BloomOptions& options) {
     most = ids;
     best.probes = probes;
   }
-  best.blocks = static_cast<std::uint64_t>(std::ceil(static_cast<double>(options.expected_ids) / most));
+  const auto needed = static_cast<std::uint64_t>(std::ceil(static_cast<double>(options.expected_ids) / most));
+  constexpr std::uint64_t kBuckets = std::uint64_t{1} << kBucketBits;
+  best.blocks = (needed + kBuckets - 1) / kBuckets * kBuckets;
   return best;
 }
 
@@ -114,7 +118,13 @@ CountingBloom::CountingBloom(const BloomOptions& options, std::uint32_t most, st
   if (shape_.blocks > std::numeric_limits<std::uint32_t>::max()) {
     throw std::invalid_argument("expected_ids: the filter would have more than 2^32 blocks");
   }
-  pages_ = (shape_.blocks * kBlock / 8 * bits_ + kPageBytes - 1) / kPageBytes;
+  if (options.rank >= options.ranks) throw std::invalid_argument("rank: there are fewer ranks");
+  const std::uint64_t each = shape_.blocks >> kBucketBits;  // blocks of a bucket
+  first_block_ = first_bucket(options.rank, options.ranks) * each;
+  end_block_ = first_bucket(options.rank + 1, options.ranks) * each;
+  pages_ = shape_.blocks * bits_ / kBlocksOfPage;
+  first_page_ = first_block_ * bits_ / kBlocksOfPage;
+  end_page_ = (end_block_ * bits_ + kBlocksOfPage - 1) / kBlocksOfPage;
   data_ = Pages(pages_ * kPageBytes);
   stamps_ = Pages(pages_ * sizeof(std::uint32_t));
 }
@@ -122,12 +132,11 @@ CountingBloom::CountingBloom(const BloomOptions& options, std::uint32_t most, st
 CountingBloom::Places CountingBloom::places(std::int64_t id) const {
   const std::uint64_t first = mix(static_cast<std::uint64_t>(id) + key_);
   const std::uint64_t second = mix(first ^ 0xD1B54A32D192ED03ull);
-  return {multiply_high(first, shape_.blocks) * kBlock, {second, mix(second + key_)}};
+  return {multiply_high(bucket_hash(id), shape_.blocks) * kBlock, {second, mix(second + key_)}};
 }
 
 void CountingBloom::prefetch(std::int64_t id) const {
-  const std::uint64_t first = mix(static_cast<std::uint64_t>(id) + key_);
-  const std::uint8_t* block = counters() + multiply_high(first, shape_.blocks) * (kBlock / 8) * bits_;
+  const std::uint8_t* block = counters() + multiply_high(bucket_hash(id), shape_.blocks) * (kBlock / 8) * bits_;
   for (std::uint32_t line = 0; line < bits_; ++line) __builtin_prefetch(block + std::size_t{line} * 64, 1, 3);
 }
 
@@ -177,14 +186,15 @@ void CountingBloom::raise(std::int64_t id, std::uint32_t count, std::uint32_t st
 
 double CountingBloom::ids() const {
   // A counter is empty with probability exp(-m (1 - (1 - 1/512)^probes)), for m ids a block on the average.
-  const double counters = static_cast<double>(shape_.blocks) * kBlock;
+  const auto blocks = static_cast<double>(end_block_ - first_block_);
+  const double counters = std::max(1.0, blocks * kBlock);
   const double empty = std::max(1.0, counters - static_cast<double>(filled_)) / counters;
-  return static_cast<double>(shape_.blocks) * -std::log(empty) / (1.0 - std::pow(1.0 - 1.0 / kBlock, shape_.probes));
+  return blocks * -std::log(empty) / (1.0 - std::pow(1.0 - 1.0 / kBlock, shape_.probes));
 }
 
 std::vector<std::uint32_t> CountingBloom::pages_since(std::uint32_t stamp) const {
   std::vector<std::uint32_t> changed;
-  for (std::uint64_t page = 0; page < pages_; ++page) {
+  for (std::uint64_t page = first_page_; page < end_page_; ++page) {
     if (stamps()[page] > stamp) changed.push_back(static_cast<std::uint32_t>(page));
   }
   return changed;
@@ -201,18 +211,21 @@ void CountingBloom::restore(const std::uint32_t* pages, std::size_t n, const std
   for (std::size_t i = 0; i < n; ++i, content += kPageBytes) {
     const std::uint64_t first = pages[i] * per_page;
     if (first >= counters) throw std::invalid_argument("pages: there is no page " + std::to_string(pages[i]));
-    if (bits == bits_) {
-      std::uint8_t* to = this->counters() + pages[i] * kPageBytes;
-      if (std::memcmp(to, content, kPageBytes) == 0) continue;
-      filled_ += filled_in(content, bits) - filled_in(to, bits);
-      std::memcpy(to, content, kPageBytes);
+    const std::uint64_t begin = std::max(first, first_block_ * kBlock);
+    const std::uint64_t end = std::min(first + per_page, end_block_ * kBlock);
+    if (begin >= end) continue;
+    if (bits == bits_ && end - begin == per_page && stamps()[pages[i]] == 0) {
+      const std::uint64_t filled = filled_in(content, bits);
+      if (filled == 0) continue;
+      filled_ += filled;
+      std::memcpy(this->counters() + pages[i] * kPageBytes, content, kPageBytes);
       stamps()[pages[i]] = stamp;
       continue;
     }
-    const std::uint64_t end = std::min(counters, first + per_page);
-    for (std::uint64_t counter = first; counter < end; ++counter) {
+    for (std::uint64_t counter = begin; counter < end; ++counter) {
       const std::uint64_t bit = (counter - first) * bits;
-      set(counter, std::min((content[bit / 8] >> (bit % 8)) & mask, most()), stamp);
+      const std::uint32_t value = std::min((content[bit / 8] >> (bit % 8)) & mask, most());
+      if (get(counter) < value) set(counter, value, stamp);
     }
   }
 }

@@ -3,9 +3,11 @@
 //
 // An id has `probes` counters within one block of 512, each as narrow as the largest count allows; only the smallest of
 // them rise (conservative update). A block is a run of `bits` cache lines, so that a filter can be restored with wider
-// or narrower counters: their places stay. Sources: Fan et al., "Summary cache", 2000 (counting filters); Estan,
-// Varghese, "New directions in traffic measurement and accounting", 2002 (conservative update); Putze, Sanders,
-// Singler, "Cache-, hash- and space-efficient Bloom filters", 2007 (blocks).
+// or narrower counters: their places stay. An id's block follows from its bucket (training/owners.h), so each rank of a
+// training has blocks of its own, the counts are those of one process, and any number of ranks goes on. Sources: Fan et
+// al., "Summary cache", 2000 (counting filters); Estan, Varghese, "New directions in traffic measurement and
+// accounting", 2002 (conservative update); Putze, Sanders, Singler, "Cache-, hash- and space-efficient Bloom filters",
+// 2007 (blocks).
 #pragma once
 
 #include <cstddef>
@@ -21,6 +23,8 @@ struct BloomOptions {
   std::uint64_t expected_ids = 0;
   // The share of ids that have a count although they were never seen, after expected_ids distinct ids.
   double false_rate = 0.01;
+  // The rank whose ids are counted, of so many.
+  std::uint32_t rank = 0, ranks = 1;
 };
 
 // How many counters there are, and how many an id has.
@@ -36,7 +40,8 @@ class CountingBloom {
   static constexpr std::size_t kPageBytes = 512;
   static constexpr std::uint32_t kMostCount = 255;
 
-  // The smallest filter that keeps the rate. Throws std::invalid_argument for a rate below 0.0001 or above 0.5.
+  // The smallest filter that keeps the rate, with as many blocks for each bucket. Throws std::invalid_argument for a
+  // rate below 0.0001 or above 0.5.
   static BloomShape shape_of(const BloomOptions& options);
   // The share of unseen ids that have a count after so many distinct ids.
   static double false_rate(const BloomShape& shape, double ids);
@@ -65,13 +70,14 @@ class CountingBloom {
   std::vector<std::uint32_t> pages_since(std::uint32_t stamp) const;
   std::uint64_t pages() const { return pages_; }
   const std::uint8_t* page(std::uint64_t page) const { return counters() + page * kPageBytes; }
-  // Takes in pages of a filter of this shape. bits: the width of its counters; counts above most() become most().
-  // Throws std::invalid_argument for a page that is not there.
+  // Takes in pages of a filter of this shape: its own blocks, where each count is the larger one of both. bits: the
+  // width of its counters; counts above most() become most(). Throws std::invalid_argument for a page that is not
+  // there.
   void restore(const std::uint32_t* pages, std::size_t n, const std::uint8_t* content, std::uint32_t bits,
                std::uint32_t stamp);
 
-  // Bytes of the address space; all of them are in memory after enough ids.
-  std::size_t bytes() const { return data_.bytes() + stamps_.bytes(); }
+  // Bytes that are in memory after enough ids.
+  std::size_t bytes() const { return (end_page_ - first_page_) * (kPageBytes + sizeof(std::uint32_t)); }
 
  private:
   struct Places;
@@ -88,6 +94,8 @@ class CountingBloom {
   std::uint32_t bits_;
   std::uint64_t key_;
   std::uint64_t pages_;
+  // The blocks of its rank, and the pages where they lie. The others are never written, and so take no memory.
+  std::uint64_t first_block_, end_block_, first_page_, end_page_;
   std::uint64_t filled_ = 0;  // counters that are not 0
   Pages data_;
   Pages stamps_;  // by page, of its last change

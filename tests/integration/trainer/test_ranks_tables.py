@@ -54,6 +54,26 @@ def test_rows_are_evicted_and_static_as_in_one_process(drifting: Path, tmp_path:
 
 
 @pytest.mark.slow
+def test_a_filter_admits_as_in_one_process_for_any_number_of_ranks(drifting: Path, tmp_path: Path) -> None:
+    kept = "admit_after: 3, admission: {type: bloom, expected_ids: 9000, false_rate: 0.1},"
+    config = CONFIG.replace("admit_after: 2,", kept).replace("epochs: 1", "epochs: 2")
+    assert kept in config
+    first = config.replace("epochs: 2", "epochs: 1")
+    one, several = tmp_path / "one", tmp_path / "several"
+    alone = train(parse_text(config), drifting, output=one, progress=False)
+    assert train_with_ranks(3, first, drifting, several) == [0, 0, 0]
+    assert train_with_ranks(2, config, drifting, several, resume=True) == [0, 0]
+    a, b = (load_trained(each).tables["users"] for each in (one, several))
+    assert 0 < a.size() < a.waiting()
+    for exact in (0, 3, 5):  # ids, counts, ticks
+        np.testing.assert_array_equal(a.export_rows()[exact], b.export_rows()[exact])
+    np.testing.assert_array_equal(a.native.filter_view(), b.native.filter_view())
+    tables = json.loads((several / "report.json").read_text())["tables"]
+    waiting = {each.name: each.waiting for each in alone.tables}
+    assert {each["name"]: each["waiting"] for each in tables} == pytest.approx(waiting, rel=0.02)
+
+
+@pytest.mark.slow
 def test_rows_beyond_the_memory_of_ranks_are_the_same(drifting: Path, tmp_path: Path) -> None:
     config = CONFIG.replace("eviction: {after_steps: 12, period_steps: 4},", "").replace("epochs: 1", "epochs: 2")
     whole, bounded = tmp_path / "whole", tmp_path / "bounded"

@@ -171,9 +171,14 @@ def test_an_exact_count_is_judged_by_the_new_threshold_too(admit_after: int) -> 
 def test_a_filter_of_another_shape_is_refused() -> None:
     table = table_of(2)
     look(table, [1])
-    for admission in (BloomAdmission(9000, 0.001), BloomAdmission(1000, 0.1), None):
+    for admission in (BloomAdmission(9_000_000, 0.001), BloomAdmission(1000, 0.1), None):
         with pytest.raises(CheckpointError, match="only admit_after can change"):
             restore(table_of(2, admission), [saved(table, None)])
+    arrays, stamp = saved(table, None)
+    assert arrays is not None
+    older = {**arrays, "filter_shape": arrays["filter_shape"][:3]}
+    with pytest.raises(CheckpointError, match="made by another release"):
+        restore(table_of(2), [(older, stamp)])
 
 
 def test_the_filter_counts_against_the_dram_of_the_tables(tmp_path: Path) -> None:
