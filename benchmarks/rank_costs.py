@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -27,8 +27,6 @@ from emberline.cli.frame import run_command
 NAME = "python -m benchmarks.rank_costs"
 #: Exchanges that a step waits for before it has its rows: how many ids come, ids, rows. Those behind travel at once.
 BEFORE_ROWS = 3
-#: Of the last column.
-READ_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,9 @@ class Training:
     """A DLRM of benchmarks.rank_world, its costs on one core, and the network.
 
     fixed_ms, sample_us: a step of one process, by a fit of batches of 2,048 and 4,096 rows; reading is among the
-    latter. read_us: of it, what a rank does for the rows of others too, because all read all. id_us: writing, copying
-    and reading of messages for each different id.
+    latter. read_us: of it, reading; each rank reads a share. send_us: what it costs that a row which was read travels
+    to its rank: sorting out, messages, putting in order. place_us: what each rank does for every row of all, to know
+    where it belongs. id_us: writing, copying and reading of messages for each different id.
     """
 
     #: Rows of a batch, those of all ranks; with `weak`, those of each.
@@ -47,16 +46,17 @@ class Training:
     fixed_ms: float = 11.0
     sample_us: float = 6.6
     read_us: float = 0.5
+    send_us: float = 0.65
+    place_us: float = 0.02
     id_us: float = 0.15
     dense_kb: float = 110.0
+    row_bytes: float = 320.0
     gbit: float = 10.0
     latency_ms: float = 0.1
     #: Steps of a rank differ by so much, as a standard deviation by the mean; all wait for the slowest.
     unevenness: float = 0.03
     #: Bytes of a value on its way.
     value_bytes: int = 4
-    #: Other cores of a host that read (`data.read_threads`); 0: the core that does everything else.
-    read_threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Step:
     """A step of one rank."""
 
     work_ms: float
+    #: Of the work, what reading takes.
+    reading_ms: float
     network_ms: float
     sent_bytes: float
     samples_s: float
@@ -81,19 +83,21 @@ def step(training: Training, ranks: int) -> Step:
     own = whole / ranks
     others = (ranks - 1) / ranks
     ids = different(round(own)) * others
-    reading = whole * t.read_us / 1000
+    reading = own * t.read_us / 1000
+    if ranks > 1:
+        reading += (own * t.send_us + whole * t.place_us) / 1000
     work = t.fixed_ms + (own * (t.sample_us - t.read_us) + ids * t.id_us) / 1000
-    work = work + reading if t.read_threads == 0 else max(work, reading / t.read_threads)
-    work *= 1 + t.unevenness * math.sqrt(2 * math.log(ranks))
+    work = (work + reading) * (1 + t.unevenness * math.sqrt(2 * math.log(ranks)))
     rows = ids * t.dim * t.value_bytes
     dense = 2 * others * t.dense_kb * 1000 * t.value_bytes / 4
     if ranks == 1:
-        return Step(work, 0.0, 0.0, whole / work * 1000)
+        return Step(work, reading, 0.0, 0.0, whole / work * 1000)
     ms_byte = 8 / (t.gbit * 1e6)
     # The gradients of rows and those of the dense weights share the link; a sum goes around twice.
     behind = max(t.latency_ms, 2 * (ranks - 1) * t.latency_ms) + (rows + dense) * ms_byte
     network = BEFORE_ROWS * t.latency_ms + (9 * ids + rows) * ms_byte + behind
-    return Step(work, network, 9 * ids + 2 * rows + dense, whole / (work + network) * 1000)
+    data = own * others * t.row_bytes  # it travels ahead, while ranks work
+    return Step(work, reading, network, 9 * ids + 2 * rows + dense + data, whole / (work + network) * 1000)
 
 
 @cache
@@ -104,27 +108,25 @@ def different(rows: int) -> float:
 
 def table(training: Training, ranks: Sequence[int]) -> list[str]:
     """Returns the lines of a Markdown table with a line for each number of ranks."""
-    apart = replace(training, read_threads=READ_THREADS)
-    one, one_apart = step(training, 1), step(apart, 1)
+    one = step(training, 1)
     lines = [
-        "| ranks | a step | own work | network | sent by a rank | samples/s | speed-up | efficiency | "
-        f"reading on {READ_THREADS} other cores |",
+        "| ranks | a step | own work | of it reading | network | sent by a rank | samples/s | speed-up | efficiency |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for count in ranks:
         found = step(training, count)
-        times, times_apart = found.samples_s / one.samples_s, step(apart, count).samples_s / one_apart.samples_s
+        times = found.samples_s / one.samples_s
         lines.append(
-            f"| {count} | {found.ms:.1f} ms | {found.work_ms:.1f} ms | {found.network_ms:.1f} ms | "
-            f"{found.sent_bytes / 1e6:.2f} MB | {found.samples_s / 1000:,.0f} k | {times:.1f} | "
-            f"{times / count:.0%} | {times_apart / count:.0%} |"
+            f"| {count} | {found.ms:.1f} ms | {found.work_ms:.1f} ms | {found.reading_ms:.1f} ms | "
+            f"{found.network_ms:.1f} ms | {found.sent_bytes / 1e6:.2f} MB | {found.samples_s / 1000:,.0f} k | "
+            f"{times:.1f} | {times / count:.0%} |"
         )
     return lines
 
 
 def _options(function: Any) -> Any:
     for field in reversed(fields(Training)):
-        if field.name in ("weak", "read_threads", "value_bytes"):
+        if field.name in ("weak", "value_bytes"):
             continue
         flag, kind = "--" + field.name.replace("_", "-"), int if field.name in ("batch", "dim") else float
         function = click.option(flag, type=kind, default=field.default, show_default=True)(function)

@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
+#: Ranks whose times differ from the median by less than this factor are dealt alike: a busy machine varies so much.
+_ALIKE = 1.5
+#: The weight of the last times beside those before.
+_NEW = 0.25
 
 
 class Dealer:
     """Deals alike at all ranks, because each gets the same times. R ranks."""
 
     def __init__(self, ranks: int) -> None:
-        #: Seconds that each rank takes for a row, (R,).
-        self.paces = np.ones(ranks)
+        self._paces = np.ones(ranks)  # seconds for a row
         self._has_paces = False
         self._rows = np.zeros(ranks)  # that each has been dealt
 
     def deal(self, blocks: Sequence[int]) -> list[int]:
         """Returns the rank that reads each block, so that all are read soonest. blocks: their rows."""
-        ends, found = np.zeros_like(self.paces), [0] * len(blocks)
+        paces = self._settled_paces()
+        ends, found = np.zeros_like(paces), [0] * len(blocks)
         for place in sorted(range(len(blocks)), key=lambda each: -blocks[each]):
-            later = ends + blocks[place] * self.paces
+            later = ends + blocks[place] * paces
             rank = min(range(len(ends)), key=lambda each: (later[each], self._rows[each]))
             ends[rank] = later[rank]
             self._rows[rank] += blocks[place]
@@ -33,12 +39,13 @@ class Dealer:
         if not read.any():
             return
         found = np.maximum(1e-9, np.array(seconds)[read] / np.array(rows)[read])
-        if not self._has_paces:
-            self._has_paces = True
-            self.paces[:] = np.median(found)
-            self.paces[read] = found
-            return
         # A rank that was too slow to be dealt anything is tried again some time.
-        now = np.full_like(self.paces, np.median(found))
+        now = np.full_like(self._paces, np.median(found))
         now[read] = found
-        self.paces = (self.paces + now) / 2
+        self._paces = (1 - _NEW) * self._paces + _NEW * now if self._has_paces else now
+        self._has_paces = True
+
+    def _settled_paces(self) -> NDArray[np.float64]:
+        median = np.median(self._paces)
+        alike = (self._paces < _ALIKE * median) & (self._paces > median / _ALIKE)
+        return np.where(alike, median, self._paces)

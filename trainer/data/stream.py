@@ -169,7 +169,12 @@ class RowStream:
             yield left
 
     def place_of(self, epoch: int, batch: int, row: int) -> str:
-        """Returns the file, and the row or line in it, of a row of a batch of an epoch, for people."""
+        """Returns the file, and the row or line in it, of a row of this process, for people.
+
+        batch, row: a batch of the epoch, and the row in it, or behind it in the batches that follow.
+        """
+        further, row = divmod(row, self.own_batch_size)
+        batch += further
         at = batch * self._batch_size + self._split.bounds(self.rows_of(batch))[0] + row
         for window in self.planned(epoch):
             if at >= window.before + window.rows:

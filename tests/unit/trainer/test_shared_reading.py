@@ -25,8 +25,15 @@ def test_a_slow_rank_is_dealt_less_and_is_tried_again() -> None:
         dealer.measured([300, 0, 300], [1.5, 0.0, 1.5])
         dealt = dealer.deal([100] * 6)
         rounds += 1
-    assert 2 < rounds < 5
-    dealer.measured([200, 200, 200], [1.0, 1.0, 1.0])
+    assert 2 < rounds < 6
+    for _ in range(8):
+        dealer.measured([200, 200, 200], [1.0, 1.0, 1.0])
+    assert sorted(dealer.deal([100] * 6)) == [0, 0, 1, 1, 2, 2]
+
+
+def test_ranks_of_a_busy_machine_are_dealt_alike() -> None:
+    dealer = Dealer(3)
+    dealer.measured([200, 200, 200], [1.0, 1.4, 0.8])
     assert sorted(dealer.deal([100] * 6)) == [0, 0, 1, 1, 2, 2]
 
 

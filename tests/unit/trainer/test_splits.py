@@ -54,3 +54,5 @@ def test_a_row_at_fault_is_named_by_its_place_in_the_whole_batch() -> None:
     rows = DataRows.open(pa.table({"row": range(ROWS)}), None, DataOptions(block_rows=100))
     streams = [RowStream(rows, 60, split=Split(rank, ranks)) for rank, ranks in ((0, 1), (1, 2))]
     assert streams[1].place_of(0, 3, 5) == streams[0].place_of(0, 3, 35)
+    assert streams[1].place_of(0, 3, 2 * 30 + 5) == streams[0].place_of(0, 5, 35)
+    assert streams[0].place_of(0, 3, 2 * 60 + 35) == streams[0].place_of(0, 5, 35)
