@@ -17,6 +17,7 @@ from storage.data.columns import Wanted
 from storage.data.options import DataOptions
 from storage.data.streams.address import Address
 from storage.data.streams.base import Credentials, Piece, Position, slice_piece
+from storage.data.streams.kafka_client import KafkaClient
 from storage.data.streams.messages import Messages, without_damaged
 from storage.data.streams.start import CLOCKS_MS, Start
 from storage.errors import ConfigError, InvalidInput
@@ -50,7 +51,8 @@ class KafkaSource:
             raise ConfigError(f"{self._name}: value is {self._form!r}, expected arrow or json", field="follow")
         self._messages = Messages(wanted, options)
         self._skips = options.on_damaged == "skip"
-        self._kafka, self._consumer = _client(address, given, self._name, credentials)
+        self._client = KafkaClient(address, given, self._name, credentials)
+        self._kafka, self._consumer = self._client.kafka, self._client.consumer
         self._next: dict[int, int] = {}
         self._row = 0
         self._turn = self._taken = 0
@@ -60,7 +62,6 @@ class KafkaSource:
         # Partitions of which everything was fetched.
         self._ended: set[int] = set()
         self._pieces: deque[Piece] = deque()
-        self._unreached = False
         self._looked_at = time.monotonic()
 
     @property
@@ -70,8 +71,8 @@ class KafkaSource:
 
     @property
     def is_expecting(self) -> bool:
-        """True while a partition may have messages that were not fetched yet."""
-        return self._unreached or len(self._ended) < len(self._next) or any(self._held.values())
+        """True while a partition may have messages that were not fetched yet, as when brokers cannot be reached."""
+        return self._client.is_failing or len(self._ended) < len(self._next) or any(self._held.values())
 
     def waiting(self) -> tuple[int, str]:
         """Returns the number of messages behind the last ones that were read."""
@@ -123,7 +124,7 @@ class KafkaSource:
         try:
             found = self._consumer.offsets_for_times(asked, timeout=_TIMEOUT_S)
         except self._kafka.KafkaException as error:
-            raise ConfigError(f"{self._name}: cannot be read: {error.args[0].str()}", field="follow") from None
+            raise self._client.unreadable(error) from None
         offsets = {}
         for partition in found:
             low, high = there[partition.partition]
@@ -237,7 +238,7 @@ class KafkaSource:
         for message in self._consumer.consume(_AT_ONCE, timeout):
             error, number = message.error(), message.partition()
             if error is None:
-                self._unreached = False
+                self._client.reached()
                 self._ended.discard(number)
                 held = self._held[number]
                 if message.offset() < (held[-1].offset() + 1 if held else self._next[number]):
@@ -248,7 +249,7 @@ class KafkaSource:
                     self._paused.add(number)
                     self._consumer.pause([self._partition(number)])
             elif error.code() == errors._PARTITION_EOF:
-                self._unreached = False
+                self._client.reached()
                 self._ended.add(number)
             elif error.code() in (
                 self._kafka.KafkaError._AUTO_OFFSET_RESET,
@@ -260,24 +261,12 @@ class KafkaSource:
                     "them, give --skip-lost (skip_lost)",
                     field="follow",
                 )
-            elif error.fatal() or error.code() in self._hopeless():
-                raise ConfigError(f"{self._name}: {error.str()}", field="follow")
-            elif not self._unreached:
-                self._unreached = True
-                logger.warning("%s: cannot be reached (%s); trying again", self._name, error.str())
+            else:
+                self._client.failed(error)
+        self._client.check(self._partition(number) for number in self._next)
 
     def _is_full(self, number: int, divisor: int = 1) -> bool:
         return len(self._held[number]) * divisor >= _HELD or self._held_bytes[number] * divisor >= _HELD_BYTES
-
-    def _hopeless(self) -> tuple[int, ...]:
-        errors = self._kafka.KafkaError
-        return (
-            errors._AUTHENTICATION,
-            errors.TOPIC_AUTHORIZATION_FAILED,
-            errors.UNKNOWN_TOPIC_OR_PART,
-            errors._UNKNOWN_PARTITION,
-            errors._UNKNOWN_TOPIC,
-        )
 
     def _partition(self, number: int, offset: int = -1001) -> Any:
         return self._kafka.TopicPartition(self._topic, number, offset)
@@ -286,7 +275,7 @@ class KafkaSource:
         try:
             topic = self._consumer.list_topics(self._topic, timeout=_TIMEOUT_S).topics[self._topic]
         except self._kafka.KafkaException as error:
-            raise ConfigError(f"{self._name}: cannot be read: {error.args[0].str()}", field="follow") from None
+            raise self._client.unreadable(error) from None
         if topic.error is not None:
             raise ConfigError(f"{self._name}: {topic.error.str()}", field="follow")
         return sorted(topic.partitions)
@@ -295,7 +284,7 @@ class KafkaSource:
         try:
             low, high = self._consumer.get_watermark_offsets(self._partition(number), timeout=_TIMEOUT_S)
         except self._kafka.KafkaException as error:
-            raise ConfigError(f"{self._name}: cannot be read: {error.args[0].str()}", field="follow") from None
+            raise self._client.unreadable(error) from None
         return int(low), int(high)
 
     def _assign(self) -> None:
@@ -307,7 +296,7 @@ class KafkaSource:
     def _look_for_partitions(self) -> None:
         """Begins to read partitions that were added to the topic, from their oldest message on."""
         now = time.monotonic()
-        if now - self._looked_at < _PARTITIONS_EVERY_S:
+        if now - self._looked_at < _PARTITIONS_EVERY_S or self._client.is_failing:
             return
         self._looked_at = now
         try:
@@ -319,30 +308,3 @@ class KafkaSource:
         if new:
             logger.warning("%s: has new partitions: %s", self._name, ", ".join(map(str, new)))
             self._assign()
-
-
-def _client(address: Address, given: dict[str, str], name: str, credentials: Credentials) -> tuple[Any, Any]:
-    try:
-        import confluent_kafka
-    except ImportError:
-        raise ConfigError("follow: kafka:// needs a package: pip install 'emberline[kafka]'", field="follow") from None
-    fixed = {
-        "bootstrap.servers": address.hosts,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "error",
-    }
-    for key in fixed:
-        if key in given:
-            raise ConfigError(f"{name}: {key} is set by Emberline; leave it out", field="follow")
-    users = {
-        "sasl.username": address.user or credentials.user,
-        "sasl.password": address.password or credentials.password,
-    }
-    settings = {"group.id": "emberline", "queued.max.messages.kbytes": 32_768}
-    settings |= {key: value for key, value in users.items() if value is not None}
-    try:
-        return confluent_kafka, confluent_kafka.Consumer({**settings, **given, **fixed}, logger=logger)
-    except confluent_kafka.KafkaException as error:
-        raise ConfigError(f"{name}: {error.args[0].str()}", field="follow") from None

@@ -22,12 +22,14 @@ from storage.errors import ConfigError
 from tests.integration.trainer.follow_runs import followed, trained_state
 from tests.integration.trainer.test_follow_joined import as_bytes
 from tests.integration.trainer.update_runs import POLICY
+from tests.support import kafka_server
 from tests.support.kafka_brokers import KafkaBrokers
 from tests.support.redis_server import RedisServer, fetch
 from trainer import train, update
 from trainer.config import TrainConfig, parse_content
 
-T = 1_700_000_000
+# Lately, because brokers remove messages by their times.
+T = int(time.time()) - 3600
 MOMENT = datetime.fromtimestamp(T, UTC).isoformat()
 ROWS, OLDER = 1200, 700
 
@@ -72,8 +74,26 @@ def as_messages(folder: Path, table: Any) -> Iterator[Path | str]:
     yield f"kafka://{brokers.servers}/clicks"
 
 
+@contextmanager
+def as_timed_messages(folder: Path, table: Any) -> Iterator[Path | str]:
+    try:
+        kafka_server.fetch()
+    except PeerMissingError as error:
+        pytest.skip(f"no broker: {error}")
+    server = kafka_server.KafkaServer(folder)
+    for start in range(0, table.num_rows, 50):
+        came = T - OLDER + start + 50
+        server.send("clicks", [as_bytes(table.slice(start, 50))], 0, unix_ms=came * 1000)
+    yield f"kafka://{server.servers}/clicks"
+    server.stop()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [as_files, as_entries, as_messages], ids=["folder", "redis", "kafka"])
+@pytest.mark.parametrize(
+    "stream",
+    [as_files, as_entries, as_messages, as_timed_messages],
+    ids=["folder", "redis", "kafka without times", "kafka"],
+)
 def test_a_run_on_history_goes_on_with_the_stream_and_takes_over_in_the_server(
     config: TrainConfig, events: Any, tmp_path: Path, stream: Callable[[Path, Any], Any]
 ) -> None:
