@@ -15,6 +15,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_INPUTS ?= 1000000
 NATIVE := $(shell find storage/native serving/native benchmarks/native cuda -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name 'CMakeLists.txt' | grep -v '/\.')
 SAMPLE ?= 40
+OUTAGE ?= 60
 READY  := $(VENV)/.ready
 NGHTTP2 := $(VENV)/nghttp2/.ready
 # What clang-format keeps in shape.
@@ -108,10 +109,10 @@ sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
 	$(call cpp_tests,asan,address$(comma)undefined)
 	$(call cpp_tests,tsan,thread)
 
-storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; faults of a fleet behind HAProxy, and of a stream
+storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; faults of a fleet behind HAProxy, and of a stream, whose broker and disk are gone for OUTAGE=60
 	$(PY) -m tests.faults.storm --sample $(SAMPLE) --jobs $(JOBS)
 	$(PY) -m tests.faults.fleet faults rollback storm --trials 2 --outage 5
-	$(PY) -m pytest -q tests/integration/trainer/test_follow_storm.py
+	$(PY) -m tests.faults.stream --outage $(OUTAGE) --full $(OUTAGE)
 
 soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and compactions for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)
