@@ -893,6 +893,22 @@ class TrainingTable:
         Returns ids (n,) ascending and occurrences (n,) of ids that have no row yet.
         """
 
+    def most_seen(self, n: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32]]:
+        """
+        Returns ids and occurrences of the rows in DRAM that were seen most, at most n, the most frequent first.
+        """
+
+    def write(
+        self,
+        ids: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.float32],
+        slots: numpy.typing.NDArray[numpy.float32],
+    ) -> None:
+        """
+        Gives rows the values that a copy elsewhere has: rows (n, dim), optimizer values (n, slots). Neither use nor
+        change is noted; ids without a row are left out.
+        """
+
     def restore(
         self,
         ids: numpy.typing.NDArray[numpy.int64],
@@ -1181,6 +1197,17 @@ class BatchLookup:
         With `pool` it does what `run` does, for rows that lie in other processes. Arguments as for `run`.
         """
 
+    def find(
+        self,
+        values: list[numpy.typing.NDArray[numpy.int64]],
+        offsets: list[numpy.typing.NDArray[numpy.int64]],
+        weights: list[numpy.typing.NDArray[numpy.float32] | None],
+        batch: int,
+        train: bool,
+        threads: int,
+    ) -> None:
+        """Finds the rows of the ids, for DeviceRows. Arguments as for `run`."""
+
     @property
     def asked_values(self) -> int:
         """Values of all rows that `ask` asked for."""
@@ -1279,6 +1306,95 @@ def squared_norm(
     """
     Returns the sum of squares of the gradients of all rows that a step would change.
     """
+
+class KeptIds:
+    """The rows of a table that a GPU keeps: ids, and their places there."""
+
+    def __init__(self) -> None: ...
+    def put(self, ids: numpy.typing.NDArray[numpy.int64], places: numpy.typing.NDArray[numpy.int32]) -> None:
+        """Keeps ids (n,) at places (n,)."""
+
+    def erase(self, ids: numpy.typing.NDArray[numpy.int64]) -> None:
+        """Forgets ids, kept or not."""
+
+    def clear(self) -> None:
+        """Forgets all ids."""
+
+    def size(self) -> int:
+        """Returns the number of ids that are kept."""
+
+class DeviceRows:
+    """
+    The rows of a batch as a GPU gets them, each once, and their gradients.
+
+    lookup: one whose `find` was called, which is not called again before the step. groups: by table; tables of a
+    group have one dim D. kept: by table, None for one of which the GPU keeps no row. The matrix of a group has the
+    kept rows first, then the others, then one of zeros.
+    """
+
+    def __init__(
+        self, lookup: BatchLookup, groups: Sequence[int], kept: list[KeptIds | None], threads: int
+    ) -> None: ...
+    def kept(self, group: int) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        Returns the places of the kept rows of a group, in the order of its matrix.
+        """
+
+    def others(self, group: int) -> int:
+        """Returns how many rows of a group are not kept."""
+
+    def ids(self, features: Sequence[int]) -> int:
+        """Returns how many ids these pooled features have together."""
+
+    def write(self, out: list[numpy.typing.NDArray[numpy.float32]], threads: int) -> None:
+        """Writes the rows that are not kept: out (others, D) by group."""
+
+    def write_bags(
+        self,
+        features: Sequence[int],
+        places: numpy.typing.NDArray[numpy.int32],
+        offsets: numpy.typing.NDArray[numpy.int32],
+        weights: numpy.typing.NDArray[numpy.float32] | None,
+        threads: int,
+    ) -> None:
+        """
+        Writes the bags of features of one group, side by side: those of the first line of the batch first.
+
+        places (ids,) in the matrix, offsets (B * features + 1,), weights (ids,) of pooling weighted.
+        """
+
+    def write_sequence(self, feature: int, places: numpy.typing.NDArray[numpy.int32]) -> None:
+        """
+        Writes places (B, L) in the matrix of the ids of a feature of pooling none.
+        """
+
+    def sums(
+        self, group: int, gradients: list[tuple[int, int, bool]], threads: int
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.int32],
+        numpy.typing.NDArray[numpy.float32] | None,
+        list[numpy.typing.NDArray[numpy.int32]],
+    ]:
+        """
+        Returns what the gradients of the rows of a group, kept and others, are sums of.
+
+        gradients: by feature, in which row of a matrix of gradients that of its first bag lies, how many rows on
+        that of the next, and whether it has any; those of the places of a sequence follow each other. Terms: rows
+        (n,) of that matrix, factors (n,), None when all are 1. Levels: where the sums of each begin, and the end;
+        those of the last are the rows'.
+        """
+
+    def is_used(self, group: int, used: list[bool]) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Returns 1 for the rows of a group, kept and others, of features that are used, and 0 for the rest.
+        """
+
+    def take_gradients(self, grads: list[numpy.typing.NDArray[numpy.float32]], used: list[bool], threads: int) -> None:
+        """
+        Leaves the gradients of the rows that are not kept with the lookup: grads (others, D) by group.
+
+        used: by feature; ids of the others alone take no step.
+        """
 
 def pair_products(
     first: numpy.typing.NDArray[numpy.float32] | None,

@@ -97,6 +97,9 @@ class TrainingConfig(StrictModel):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     #: Whether torch compiles the dense part.
     compile: bool = False
+    #: Memory of a GPU for the rows that training sees most, with their optimizer values; None keeps none there. Without
+    #: effect on a processor.
+    hbm_bytes: int | None = Field(default=None, ge=1)
 
     @field_validator("device")
     @classmethod

@@ -79,6 +79,7 @@ class RunEnd:
             tables=table_reports(loop),
             memory=memory_figures(loop),
             device=device_report(loop.device),
+            hbm=loop.hbm,
             started=self._started,
             profile=profile,
             skipped=skipped,

@@ -22,7 +22,7 @@ from trainer.checkpoint import CommitLog, Position, TrainingState, UpdateState, 
 from trainer.config import TrainConfig
 from trainer.data import Batch, DataRows, RowStream
 from trainer.devices import device_report, on_host, out_of_memory
-from trainer.embedding import EmbeddingTable, RowMemory
+from trainer.embedding import EmbeddingTable, HbmFigures, RowMemory
 from trainer.evaluate import Evaluation, evaluate
 from trainer.event_times import TrainedTimes
 from trainer.freshness import Freshness
@@ -110,6 +110,8 @@ class TrainingLoop:
         self._learning = TrainingStep(config, model, tables, self.stages, self.ranks, self.rank_times, device)
         #: Brings batches to the device ahead of their step.
         self.batches = self._learning.batches
+        if config.training.hbm_bytes is not None and self._learning.hbm is None and config.training.device != "auto":
+            display.say("training.hbm_bytes is memory of a GPU, and has no effect on the processor")
         self._flow = BatchFlow(config, rows, self.stages, self.ranks, self.batches, self.reading)
         self.dense_optimizer = self._learning.dense_optimizer
         self._snapshots = Snapshots(display, self.ranks, tables.values())
@@ -382,6 +384,11 @@ class TrainingLoop:
         if self.memory is None:
             return batches
         return self.memory.held(batches, BatchIds(self.config.spec))
+
+    @property
+    def hbm(self) -> HbmFigures | None:
+        """What a GPU keeps of the rows; None where it keeps none."""
+        return None if self._learning.hbm is None else self._learning.hbm.figures()
 
     def _note(self) -> str:
         """Returns what the progress bar shows of the stages and of the memory."""

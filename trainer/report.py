@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from storage.data import SkippedFile
     from trainer.devices import DeviceReport
-    from trainer.embedding import MemoryFigures
+    from trainer.embedding import HbmFigures, MemoryFigures
     from trainer.start_report import StartReport
     from trainer.step_profile import ProfileReport
 
@@ -85,6 +85,8 @@ class TrainReport:
     memory: MemoryFigures | None = None
     #: The GPU that it was trained on; None on a processor.
     device: DeviceReport | None = None
+    #: The rows that it kept in its memory, with training.hbm_bytes.
+    hbm: HbmFigures | None = None
     #: What the run took over from another one, or from a version, before its first step.
     started: StartReport | None = None
     #: The work of the stages of the steps that this call trained; None when it trained none.
@@ -177,6 +179,8 @@ class UpdateReport:
     memory: MemoryFigures | None = None
     #: The GPU that it was trained on; None on a processor.
     device: DeviceReport | None = None
+    #: The rows that it kept in its memory, with training.hbm_bytes.
+    hbm: HbmFigures | None = None
     profile: ProfileReport | None = None
     #: Damaged files that were left out, where `data.on_damaged` is `skip`.
     skipped: list[SkippedFile] = field(default_factory=list)

@@ -25,6 +25,7 @@ _FREE_ON_RESUME = (
     "device",
     "precision",
     "compile",
+    "hbm_bytes",
     "wire",
 )
 # Settings of a table that say which rows it has, and what their values mean.

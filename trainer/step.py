@@ -18,7 +18,7 @@ from trainer.data import Batch, DeviceBatches, WholeBatch
 from trainer.dense_part import DensePart
 from trainer.dense_sums import sum_with_facts
 from trainer.devices import out_of_memory, transfers_of
-from trainer.embedding import EmbeddingTable, clip_gradients
+from trainer.embedding import EmbeddingTable, HbmRows, clip_gradients
 from trainer.loss_scale import LossScale
 from trainer.model_config import OwnModelConfig
 from trainer.models import RankingModel
@@ -80,6 +80,11 @@ class TrainingStep:
         self._profile = profile
         self._device = device
         self._by = transfers_of(device)
+        hbm_bytes = config.training.hbm_bytes
+        #: The rows that the GPU keeps; None: none.
+        self.hbm: HbmRows | None = None
+        if hbm_bytes is not None and self._by is not None:
+            self.hbm = HbmRows(tables.values(), hbm_bytes, device, self._by)
         #: Brings batches to the device ahead of their step.
         self.batches = DeviceBatches(device)
         self._dense = DensePart(model, config.training, device)
@@ -97,6 +102,9 @@ class TrainingStep:
         """
         profile = self._profile
         began, looked_up = time.perf_counter(), profile.lookup_seconds
+        if self.hbm is not None:
+            with self._memory(number):
+                self.hbm.before_step(number)
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
         if self._ranks.are_several or self._device.type != "cpu":
@@ -138,7 +146,7 @@ class TrainingStep:
     def _memory(self, number: int) -> AbstractContextManager[None]:
         advice = (
             f"lower training.batch_size (it is {self._config.training.batch_size:,}), choose training.precision bf16, "
-            "or make the layers of `model` narrower"
+            "make the layers of `model` narrower, or lower training.hbm_bytes"
         )
         return out_of_memory(self._device, f"step {number + 1}", advice)
 

@@ -108,6 +108,7 @@ class OpenPass:
             tables=self.tables_after,
             memory=self.memory_after,
             device=device_report(loop.device),
+            hbm=loop.hbm,
             profile=loop.profile(),
             metrics_before=update.metrics_before,
             metrics_after=self.metrics_after,

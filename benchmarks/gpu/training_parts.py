@@ -27,6 +27,9 @@ from trainer.step_profile import StepProfile, time_lookups
 
 BATCHES, TOY_BATCHES = (2048, 16_384), (16, 64)
 PRECISIONS = ("fp32", "tf32", "bf16")
+IN_HBM = "bf16, every row in HBM"
+# More than all rows take.
+_HBM_BYTES = 1 << 40
 _FULL_ROWS = 200_000
 # Batches of the largest size; smaller ones are cut from them.
 _DRAWN = 6
@@ -40,9 +43,10 @@ def rates(bench: Bench) -> None:
     for size in world.sizes:
         contestants = {"the processor": world.rate(size, _PROCESSOR, "fp32")}
         contestants |= {precision: world.rate(size, bench.gpu.device, precision) for precision in PRECISIONS}
+        contestants[IN_HBM] = world.rate(size, bench.gpu.device, "bf16", in_hbm=True)
         with world.ready():
             samples = bench.interleave(contestants, max_s=bench.seconds(30.0, 10.0))
-        for precision in PRECISIONS:
+        for precision in (*PRECISIONS, IN_HBM):
             what = f"training a DLRM, d{bench.sizes.dim}, batch {size:,}, {precision}"
             bench.compare(what, samples, "the processor", ours=precision, unit="samples/s")
         bench.run.settle(samples)
@@ -52,10 +56,11 @@ def parts(bench: Bench) -> None:
     """Measures the parts of a step: those of the host by its clock, copies and the dense part by the GPU's."""
     world, steps = _world(bench), bench.times(30, 10, 2)
     for size in world.sizes:
-        for precision in ("fp32", "bf16"):
+        for name, precision in (("fp32", "fp32"), ("bf16", "bf16"), (IN_HBM, "bf16")):
             timed = TimedTransfers(world.transfers())
             with world.ready(), replaced_transfers(bench.gpu.device, timed):
-                training = Training(world, size, bench.gpu.device, precision)
+                training = Training(world, size, bench.gpu.device, precision, in_hbm=name == IN_HBM)
+                training.choose()
                 with running_on(bench.gpu.device, precision):
                     for _ in range(3):
                         training.step()
@@ -68,11 +73,11 @@ def parts(bench: Bench) -> None:
                     whole = (time.perf_counter() - began) / steps * 1e3
                     host = [(after - early) / steps for after, early in zip(training.host_ms(), before, strict=True)]
             found = dict(zip(HOST, host, strict=True)) | timed.medians()
-            for name, took in found.items():
-                what = f"training step, batch {size:,}, {precision}: {name}"
+            for part, took in found.items():
+                what = f"training step, batch {size:,}, {name}: {part}"
                 bench.pairs(what, [took], [whole], "the whole step", unit="ms", less_is_better=True)
-            shares = ", ".join(f"{name} {took:.2f}" for name, took in found.items())
-            bench.remark(f"a step, batch {size:,}, {precision}: {whole:.2f} ms, of which {shares}")
+            shares = ", ".join(f"{part} {took:.2f}" for part, took in found.items())
+            bench.remark(f"a step, batch {size:,}, {name}: {whole:.2f} ms, of which {shares}")
 
 
 def compiled(bench: Bench) -> None:
@@ -139,15 +144,18 @@ class World:
             return made
         return CudaTransfers(self._bench.gpu.device)
 
-    def rate(self, size: int, device: torch.device, precision: str, *, compiled: bool = False) -> Contestant:
+    def rate(
+        self, size: int, device: torch.device, precision: str, *, compiled: bool = False, in_hbm: bool = False
+    ) -> Contestant:
         """Measures samples a second of steps."""
         made: list[Training] = []
         piece_s = self._bench.seconds(0.5, 0.2)
 
         def measured(turn: int) -> float:
             if not made:  # here, so that no more models are there than are measured
-                made.append(Training(self, size, device, precision, compiled=compiled))
+                made.append(Training(self, size, device, precision, compiled=compiled, in_hbm=in_hbm))
             training = made[0]
+            training.choose()  # others have trained the tables since
             with running_on(device, precision):
                 if turn == 0:
                     for _ in range(3):  # compiles, and fills the allocators
@@ -177,9 +185,17 @@ class Training:
     """Takes the trainer's steps, with each batch sent ahead of its step."""
 
     def __init__(
-        self, world: World, size: int, device: torch.device, precision: str, *, compiled: bool = False
+        self,
+        world: World,
+        size: int,
+        device: torch.device,
+        precision: str,
+        *,
+        compiled: bool = False,
+        in_hbm: bool = False,
     ) -> None:
-        options = {"precision": precision, "compile": compiled, "batch_size": size}
+        options: dict[str, Any] = {"precision": precision, "compile": compiled, "batch_size": size}
+        options["hbm_bytes"] = _HBM_BYTES if in_hbm else None
         training = world.config.training.model_copy(update=options)
         config: TrainConfig = world.config.model_copy(update={"training": training})
         self._profile = StepProfile()
@@ -190,6 +206,11 @@ class Training:
         self._step = TrainingStep(config, model, world.tables, self._profile, device=device)
         self._batches, self._number = world.batches(size), 0
         self._next = self._step.batches.sent(self._batches[0])
+
+    def choose(self) -> None:
+        """Chooses the rows that the GPU keeps."""
+        if self._step.hbm is not None:
+            self._step.hbm.choose()
 
     def step(self) -> None:
         """Trains the next batch."""
@@ -208,13 +229,17 @@ class TimedTransfers(Transfers):
     def __init__(self, inner: Transfers) -> None:
         self._inner = inner
         self._arrived: Any = None
+        self._is_forward = True
         #: Marks of the beginning and the end, by name.
         self.spans: dict[str, list[tuple[Any, Any]]] = {}
 
-    def host_tensor(self, shape: Sequence[int]) -> Tensor:
-        return self._inner.host_tensor(shape)
+    def host_tensor(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        return self._inner.host_tensor(shape, dtype)
 
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        if not self._is_forward:  # what gradients are sums of
+            return self._inner.to_device(tensors)
+        self._is_forward = False
         began = self._mark()
         found = self._inner.to_device(tensors)
         self._arrived = self._mark()
@@ -230,6 +255,7 @@ class TimedTransfers(Transfers):
     def to_host(self, tensors: Sequence[Tensor]) -> Arriving:
         if tensors[0].dim() == 0:  # the loss
             return self._inner.to_host(tensors)
+        self._is_forward = True
         computed = self._mark()
         arriving = self._inner.to_host(tensors)
         self._add(SPANS[1], self._arrived, computed)

@@ -242,6 +242,8 @@ def _print(report: TrainReport, repository: Path | str | None) -> None:
         click.echo(f"memory: {report.memory.line()}")
     if report.device is not None:
         click.echo(f"device: {report.device.line()}")
+    if report.hbm is not None:
+        click.echo(f"hbm: {report.hbm.line()}")
     if report.published is None:
         click.echo(f"publish with: emberline publish {report.output} --repository DIR")
     else:

@@ -216,5 +216,7 @@ def _print(report: UpdateReport, repository: Path | str) -> None:
         click.echo(f"memory: {report.memory.line()}")
     if report.device is not None:
         click.echo(f"device: {report.device.line()}")
+    if report.hbm is not None:
+        click.echo(f"hbm: {report.hbm.line()}")
     for folder in report.published:
         click.echo(f"published {shown(repository, folder)}")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -25,6 +26,8 @@ from tests.unit.trainer.conftest import MODELS, click_table, clicks_config
 from trainer import EmbeddingBag, EmbeddingTable, SparseAdagrad, TrainReport, load_trained, update
 from trainer.config import TrainConfig
 from trainer.devices import replaced_transfers
+from trainer.embedding import SparseRule, optimizer_classes
+from trainer.embedding.row_steps import stepped_rows
 from trainer.ranks import Ranks
 
 ROWS, VALID_ROWS = 2048, 1024
@@ -112,17 +115,24 @@ def test_a_lower_precision_learns_what_float32_does(
 
 
 @pytest.mark.parametrize(
-    ("model", "precision"),
-    [("dlrm", "fp32"), ("din", "bf16"), ("hstu", "fp32"), ("deepfm", "fp16")],
+    ("model", "precision", "hbm"),
+    [
+        ("dlrm", "fp32", False),
+        ("dlrm", "fp32", True),
+        ("din", "bf16", True),
+        ("hstu", "fp32", False),
+        ("deepfm", "fp16", True),
+    ],
 )
 def test_a_resumed_run_has_the_bytes_of_an_uninterrupted_one(
-    data: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch, model: str, precision: str
+    data: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch, model: str, precision: str, hbm: bool
 ) -> None:
     def crash() -> None:
         raise OSError("the power went")
 
     config = config_of(model, dropout=True, precision=precision, checkpoint_every_steps="3")
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.5})})
+    config = in_hbm(config) if hbm else config
     train = data / "train.parquet"
     whole = quiet(config, train, tmp_path / "whole", device=device)
     with monkeypatch.context() as patched:
@@ -131,6 +141,42 @@ def test_a_resumed_run_has_the_bytes_of_an_uninterrupted_one(
             quiet(config, train, tmp_path / "cut", device=device)
     resumed = quiet(config, train, tmp_path / "cut", resume=True, device=device)
     assert content(config, resumed.checkpoint) == content(config, whole.checkpoint)
+
+
+def in_hbm(config: TrainConfig) -> TrainConfig:
+    """Has a GPU keep about half of the rows."""
+    return config.model_copy(update={"training": config.training.model_copy(update={"hbm_bytes": 4000})})
+
+
+@pytest.mark.parametrize("model", ["dlrm", "din"])
+def test_rows_that_the_gpu_keeps_get_the_same_bits(data: Path, tmp_path: Path, device: str, model: str) -> None:
+    config = config_of(model, epochs="2", batch_size="16")
+    train, valid = data / "train.parquet", data / "valid.parquet"
+    without = quiet(config, train, tmp_path / "without", valid=valid, device=device)
+    kept = quiet(in_hbm(config), train, tmp_path / "kept", valid=valid, device=device)
+    assert kept.hbm is not None
+    assert 0 < kept.hbm.hits < kept.hbm.looked_up
+    assert content(config, kept.checkpoint) == content(config, without.checkpoint)
+    assert kept.epochs == without.epochs
+
+
+@pytest.mark.parametrize("rule", list(optimizer_classes()))
+def test_the_gpu_steps_rows_to_the_bits_of_the_host(device: str, rule: SparseRule) -> None:
+    draws = np.random.default_rng(1)
+    table, ids = EmbeddingTable("t", 20, optimizer=rule), np.arange(500)
+    table.lookup(ids, train=True)
+    optimizer = optimizer_classes()[rule]([table], 0.03, row_clip=0.5)
+    _, rows, slots, *_ = table.export_rows()
+    values = torch.from_numpy(np.concatenate([rows, slots], axis=1)).to(device)
+    for step in range(5):
+        gradients = draws.normal(0, 10.0 ** (step - 3), (500, 20)).astype(np.float32)
+        options = optimizer._options(0.7)
+        table.add_gradients(ids, gradients)
+        optimizer.step(scale=0.7)
+        values = stepped_rows(rule, values, torch.from_numpy(gradients).to(device), options, table.steps)
+    _, rows, slots, *_ = table.export_rows()
+    expected = np.concatenate([rows, slots], axis=1)
+    assert np.array_equal(values.cpu().numpy().view(np.uint32), expected.view(np.uint32))
 
 
 @pytest.mark.parametrize("optimizer", ["Adam", "SGD", "Adagrad"])

@@ -14,19 +14,38 @@ from torch import Tensor
 from trainer.devices import Arriving, Sent, Transfers
 
 
+class PromptTransfers(Transfers):
+    """Transfers of a GPU whose memory is the host's, done when they are asked for."""
+
+    def host_tensor(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(tuple(shape), dtype=dtype)
+
+    def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor.clone() for tensor in tensors]
+
+    def send(self, tensors: Sequence[Tensor]) -> Sent:
+        return Sent(tuple(tensors), None)
+
+    def receive(self, sent: Sent) -> list[Tensor]:
+        return list(sent.tensors)
+
+    def to_host(self, tensors: Sequence[Tensor]) -> Arriving:
+        return _There([tensor.detach().clone() for tensor in tensors])
+
+
 class LateTransfers(Transfers):
     """Transfers of a GPU whose memory is the host's."""
 
     def __init__(self) -> None:
         self.sent = self.received = self.returned = self.waited = 0
 
-    def host_tensor(self, shape: Sequence[int]) -> Tensor:
-        return torch.full(tuple(shape), torch.nan)
+    def host_tensor(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        return _spoilt(torch.empty(tuple(shape), dtype=dtype))
 
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         copies = [tensor.clone() for tensor in tensors]
         for tensor in tensors:
-            tensor.fill_(torch.nan)  # pinned memory goes to others when it is copied
+            _spoilt(tensor)  # pinned memory goes to others when it is copied
         return copies
 
     def send(self, tensors: Sequence[Tensor]) -> Sent:
@@ -44,6 +63,11 @@ class LateTransfers(Transfers):
         return _LateArriving(self, tensors)
 
 
+def _spoilt(tensor: Tensor) -> Tensor:
+    """Fills a tensor with what shows when it is used: NaN, or numbers of places that are nowhere."""
+    return tensor.fill_(torch.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min)
+
+
 class _LateArriving(Arriving):
     def __init__(self, transfers: LateTransfers, tensors: Sequence[Tensor]) -> None:
         self._transfers = transfers
@@ -58,8 +82,8 @@ class _LateArriving(Arriving):
 class MetaTransfers(Transfers):
     """Transfers of torch's device `meta`, which has shapes without values: operators refuse tensors of two devices."""
 
-    def host_tensor(self, shape: Sequence[int]) -> Tensor:
-        return torch.empty(tuple(shape))
+    def host_tensor(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(tuple(shape), dtype=dtype)
 
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.to("meta") for tensor in tensors]
@@ -71,10 +95,10 @@ class MetaTransfers(Transfers):
         return list(sent.tensors)
 
     def to_host(self, tensors: Sequence[Tensor]) -> Arriving:
-        return _Zeros([torch.zeros(tensor.shape) for tensor in tensors])
+        return _There([torch.zeros(tensor.shape) for tensor in tensors])
 
 
-class _Zeros(Arriving):
+class _There(Arriving):
     def __init__(self, tensors: list[Any]) -> None:
         self._tensors = tensors
 

@@ -38,8 +38,8 @@ class Transfers(ABC):
     """Moves tensors between the host and one GPU. Work of the step is on the stream that is current in its thread."""
 
     @abstractmethod
-    def host_tensor(self, shape: Sequence[int]) -> Tensor:
-        """Returns a float32 tensor in host memory, not initialised, from which copies to the GPU need not wait."""
+    def host_tensor(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """Returns a tensor in host memory, not initialised, from which copies to the GPU need not wait."""
 
     @abstractmethod
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -80,8 +80,8 @@ class CudaTransfers(Transfers):
         #: The stream on which tensors go to the host.
         self.returning = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def host_tensor(self, shape: Sequence[int]) -> Tensor:
-        return torch.empty(tuple(shape), dtype=torch.float32, pin_memory=True)
+    def host_tensor(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.to(self._device, non_blocking=True) for tensor in tensors]

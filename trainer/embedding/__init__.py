@@ -6,6 +6,7 @@ from storage.initializers import AbsentRows, Initializer
 from trainer.admission import BloomAdmission
 from trainer.embedding.collection import Embedded, EmbeddingCollection
 from trainer.embedding.combining import Combination, CombinedBag, CombinedEmbedding, CombinedTable
+from trainer.embedding.hbm import HbmFigures, HbmRows
 from trainer.embedding.kinds import (
     classes_table,
     hashed_table,
@@ -47,6 +48,8 @@ __all__ = [
     "EmbeddingCollection",
     "EmbeddingTable",
     "Eviction",
+    "HbmFigures",
+    "HbmRows",
     "Initializer",
     "MemoryFigures",
     "RowMemory",

@@ -45,7 +45,7 @@ class RowExchange:
         """flags: whether it is asked which ids have a row."""
         self._ranks = ranks
         self._tables = list(tables)
-        self._native = [table.native for table in tables]
+        self._native = [table.unsettled for table in tables]
         self._dims = np.array([table.dim for table in tables], np.int64)
         self._flags = flags
 

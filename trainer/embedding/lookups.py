@@ -19,6 +19,7 @@ from storage.errors import ConfigError, InvalidInput
 from storage.initializers import AbsentRows
 from storage.specs import POOLINGS
 from trainer.devices import Arriving, Transfers, transfers_of
+from trainer.embedding.device_lookups import DeviceLookups
 from trainer.embedding.exchange import Route, RowExchange
 from trainer.embedding.table import EmbeddingTable, Ids, Rows
 from trainer.embedding.whole_table import whole
@@ -60,20 +61,27 @@ class _Run:
 class Lookups:
     """Looks up several layers at once: their tables read an id once a batch, on all threads that torch uses.
 
-    Rows are in host memory. For a GPU, results are written to pinned memory and copied; the copies of their gradients
-    begin in backward, and the optimizer's step waits for them.
+    Rows are in host memory. For a GPU, different rows are written to pinned memory, copied and pooled there
+    (device_lookups.py); with several ranks, and where layers say what ids without a row read as, the host pools them.
+    Copies of gradients begin in backward, and the optimizer's step waits for them.
     """
 
     def __init__(self, layers: Sequence[LayerLookup]) -> None:
         self._layers = tuple(layers)
         self._tables = list(dict.fromkeys(layer.table for layer in layers))
-        self._native = [table.native for table in self._tables]
+        self._native = [table.unsettled for table in self._tables]
         places = {table: place for place, table in enumerate(self._tables)}
         self._features = [(places[layer.table], POOLINGS.index(layer.pooling), layer.length) for layer in layers]
         self._absent = [None if layer.absent is None else _native(layer.absent) for layer in layers]
         ranks = self._tables[0].ranks
         asks = any(each is not None for each in self._absent)
         self._exchange = RowExchange(ranks, self._tables, flags=asks) if ranks.are_several else None
+        self._on_device: DeviceLookups | None = None
+        if self._exchange is None and not asks:
+            self._on_device = DeviceLookups(self._layers, self._tables, self._features)
+        else:
+            for table in self._tables:
+                table.may_leave_host = False
         self._width = sum(layer.table.dim for layer in layers if layer.pooling != "none")
         self._sequences = [(layer.length, layer.table.dim) for layer in layers if layer.pooling == "none"]
         # autograd calls backward only for functions with an input that wants a gradient; no dense input of a lookup
@@ -88,19 +96,20 @@ class Lookups:
         ids: those of each layer. train: counts the ids and creates the rows that are due. device: where results are.
         """
         by = transfers_of(device)
-        pooled, *sequences = _Lookup.apply(self._anchor, self, ids, train, by)  # type: ignore[no-untyped-call]
+        if by is None or self._on_device is None:
+            for table in self._tables:
+                _ = table.leave_device() if train else table.native
+            pooled, *sequences = _Lookup.apply(self._anchor, self, ids, train, by)  # type: ignore[no-untyped-call]
+        else:
+            given = self._anchor, self._on_device, _checked(ids), train, by
+            pooled, *sequences = _DeviceLookup.apply(*given)  # type: ignore[no-untyped-call]
         return pooled, sequences
 
     def run(self, ids: Sequence[LayerIds], train: bool, by: Transfers | None = None) -> tuple[_Run, list[Tensor]]:
         """Looks up without autograd, into host memory from which `by` copies; returns what `keep_gradients` needs, and
         the results as `__call__` does.
         """
-        batch = len(ids[0].offsets) - 1
-        for each in ids:
-            if len(each.offsets) - 1 != batch:
-                raise InvalidInput(
-                    f"offsets: one feature has {batch} bags and another {len(each.offsets) - 1}", field="offsets"
-                )
+        batch = len(_checked(ids)[0].offsets) - 1
         made = torch.empty if by is None else by.host_tensor
         results = [made((batch, self._width)), *(made((batch, *shape)) for shape in self._sequences)]
         arrays = [result.numpy() for result in results]
@@ -173,6 +182,25 @@ class _Expected:
         self._lookups.keep_gradients(run, [next(arrived) if given else None for given in self._given])
 
 
+class _DeviceLookup(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: Tensor, lookups: DeviceLookups, ids: Sequence[LayerIds], train: bool, by: Transfers
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.run = run = lookups.run(ids, train, by)
+        ctx.lookups, ctx.ids, ctx.by = lookups, ids, by
+        return tuple(each.detach() for each in (run.pooled, *run.sequences))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        run, ctx.run = ctx.run, None
+        if run is None:  # backward ran before, and the tables may still hold what it left in the lookup
+            run = ctx.lookups.run(ctx.ids, False, ctx.by)
+        ctx.lookups.expect_gradients(run, gradients, ctx.by)
+        return None, None, None, None, None
+
+
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -193,6 +221,17 @@ class _Lookup(torch.autograd.Function):
         else:
             ctx.lookups.expect_gradients(run, gradients, ctx.by)
         return None, None, None, None, None
+
+
+def _checked(ids: Sequence[LayerIds]) -> Sequence[LayerIds]:
+    """Returns the ids. Raises InvalidInput when layers have different numbers of bags."""
+    batch = len(ids[0].offsets) - 1
+    for each in ids:
+        if len(each.offsets) - 1 != batch:
+            raise InvalidInput(
+                f"offsets: one feature has {batch} bags and another {len(each.offsets) - 1}", field="offsets"
+            )
+    return ids
 
 
 def _native(absent: AbsentRows) -> tuple[str, float, int]:

@@ -16,6 +16,7 @@ import torch
 
 from storage._table import squared_norm, step_tables
 from storage.errors import ConfigError
+from trainer.embedding.hbm import HbmGroup
 from trainer.embedding.table import EmbeddingTable, Rows, SparseRule
 
 
@@ -62,8 +63,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             raise ConfigError(f"{self.rule}: steps take no closure", field="closure")
         gradients = [table.take_gradients() for table in self.tables]
-        natives = [table.native for table in self.tables]
-        stepped = step_tables(natives, gradients, self.rule, self._options(scale), torch.get_num_threads())
+        natives, options = [table.unsettled for table in self.tables], self._options(scale)
+        stepped = step_tables(natives, gradients, self.rule, options, torch.get_num_threads())
+        stepped += sum(group.step(self.rule, options) for group in self._kept())
         now = time.time() if seconds is None else seconds
         for table in self.tables:
             table.after_step(now)
@@ -82,7 +84,12 @@ class SparseOptimizer(torch.optim.Optimizer):
     def squared_norm(self) -> float:
         """Returns the sum of squares of all gradients that the next step would use: for clipping by a global norm."""
         gradients = [table.gradients() for table in self.tables]
-        return squared_norm([table.native for table in self.tables], gradients, torch.get_num_threads())
+        on_host = squared_norm([table.unsettled for table in self.tables], gradients, torch.get_num_threads())
+        return on_host + sum(group.squared_norm() for group in self._kept())
+
+    def _kept(self) -> list[HbmGroup]:
+        """Returns the rows that a GPU keeps of the tables."""
+        return list(dict.fromkeys(table.hbm.group for table in self.tables if table.hbm is not None))
 
     def slots_for(self, table: EmbeddingTable, rows: Rows) -> Rows:
         """Returns optimizer values (N, S) with which rows (N, D) from elsewhere can go on as they are."""

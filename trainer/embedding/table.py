@@ -23,6 +23,7 @@ from storage.initializers import ZEROS, AbsentRows, Initializer
 from storage.rows import RowCodec
 from storage.specs import TableSpec
 from trainer.admission import BloomAdmission
+from trainer.embedding.hbm import HbmTable
 from trainer.embedding.memory import RowMemory
 from trainer.embedding.owners import owners
 from trainer.eviction import Eviction, Evictor
@@ -112,8 +113,7 @@ class EmbeddingTable:
             "evicts": eviction is not None,
             "fixed": static_rows > 0,
         }
-        #: The rows, of which a part may lie on SSD.
-        self.native: TrainingTable = (
+        self._native: TrainingTable = (
             TrainingTable(dim, **options) if memory is None else memory.table(name, dim, **options)
         )
         # Every id reads as its first row there, without one.
@@ -127,13 +127,16 @@ class EmbeddingTable:
             absent=rows.native(),
         )
         largest = self.ranks.largest if self.ranks.are_several else None
-        self._evictor = None if eviction is None else Evictor(eviction, self.native, self.native.tick, largest)
+        self._evictor = None if eviction is None else Evictor(eviction, _Evicted(self), self._native.tick, largest)
         self.kind = kind
         self.transforms = tuple(transforms)
         self._waiting: list[TableGradients | RowGradients] = []
         self._expected: list[Callable[[], None]] = []
         self.forgotten = 0
         self._saved: int | None = None
+        self._hbm: HbmTable | None = None
+        #: Whether a GPU may keep rows.
+        self.may_leave_host = True
         if static_rows > 0:
             self._make_rows(static_rows)
 
@@ -141,25 +144,54 @@ class EmbeddingTable:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, rows={self.size()})"
 
     @property
+    def native(self) -> TrainingTable:
+        """The rows, of which a part may lie on SSD. What a GPU has trained of them is written back first."""
+        if self._hbm is not None:
+            self._hbm.settle()
+        return self._native
+
+    @property
+    def unsettled(self) -> TrainingTable:
+        """The rows, with old values for those that a GPU keeps."""
+        return self._native
+
+    @property
+    def hbm(self) -> HbmTable | None:
+        """The rows that a GPU keeps; None: it keeps none."""
+        return self._hbm
+
+    def keep_on(self, hbm: HbmTable | None) -> None:
+        """Notes where a GPU keeps rows from now on; None: nowhere. Those that are kept so far are written back."""
+        self.leave_device()
+        self._hbm = hbm
+
+    def leave_device(self) -> TrainingTable:
+        """Writes back what a GPU has trained, which keeps no row from then on, and returns the rows: to change them."""
+        native = self.native
+        if self._hbm is not None:
+            self._hbm.forget(None)
+        return native
+
+    @property
     def slots(self) -> int:
         """Number S of optimizer values behind a row."""
-        return self.native.slots
+        return self._native.slots
 
     def size(self) -> int:
         """Number of rows."""
-        return int(self.native.size())
+        return int(self._native.size())
 
     def waiting(self) -> int:
         """Number of ids that were seen and have no row yet; with a filter, an estimate of those without a row."""
-        return self.native.waiting_size()
+        return self._native.waiting_size()
 
     def rows_on_ssd(self) -> int:
         """Number of rows that are not in DRAM."""
-        return self.native.tier_figures()["rows_outside"] if self.native.is_tiered else 0
+        return self._native.tier_figures()["rows_outside"] if self._native.is_tiered else 0
 
     def memory_bytes(self) -> int:
         """Bytes of DRAM held by rows, optimizer values, index and counts."""
-        return int(self.native.memory_bytes())
+        return int(self._native.memory_bytes())
 
     def lookup(self, ids: Ids, *, train: bool) -> Rows:
         """Maps ids (N,) to rows (N, D); ids without a row read as `absent`.
@@ -167,7 +199,7 @@ class EmbeddingTable:
         train: counts the ids and creates the rows that are due.
         """
         out = np.empty((len(ids), self.dim), dtype=np.float32)
-        self.native.lookup(ids, out, train)
+        (self.leave_device() if train else self.native).lookup(ids, out, train)
         return out
 
     def read(self, ids: Ids) -> tuple[Rows, NDArray[np.uint8]]:
@@ -208,11 +240,11 @@ class EmbeddingTable:
             made = self._first()
             made.lookup(ids, np.empty((len(ids), self.dim), np.float32), True)
             _, values, slots, counts, stamps, ticks = made.export_rows()
-            self.native.restore(ids, values, slots, np.zeros_like(counts), stamps, ticks)
+            self._native.restore(ids, values, slots, np.zeros_like(counts), stamps, ticks)
 
     def add_gradients(self, ids: Ids, gradients: Rows) -> None:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""
-        self._waiting.append(RowGradients(self.native, ids, gradients))
+        self._waiting.append(RowGradients(self.leave_device(), ids, gradients))
 
     def keep_gradients(self, gradients: TableGradients) -> None:
         """Keeps what a lookup got for this table until the optimizer's next step or `drop_gradients`."""
@@ -241,20 +273,22 @@ class EmbeddingTable:
         """Forgets the gradients kept so far."""
         self.gradients()  # those on their way belong to other tables too, which keep theirs
         self._waiting = []
+        if self._hbm is not None:
+            self._hbm.group.drop_gradients()
 
     @property
     def tick(self) -> int:
         """The tick that uses of rows carry now."""
-        return int(self.native.tick)
+        return int(self._native.tick)
 
     @property
     def steps(self) -> int:
         """Steps of the optimizer so far, on which Adam and its kin depend."""
-        return int(self.native.steps)
+        return int(self._native.steps)
 
     def set_steps(self, steps: int) -> None:
         """Sets the steps of the optimizer, as those of a run that is resumed."""
-        self.native.steps = steps
+        self._native.steps = steps
 
     @property
     def evicts(self) -> bool:
@@ -270,22 +304,22 @@ class EmbeddingTable:
 
     def eviction_state(self) -> dict[str, Any]:
         """Returns what a commit keeps of ticks and of eviction, as JSON values."""
-        return {"tick": self.native.tick, "evictor": self._evictor and self._evictor.to_json_value()}
+        return {"tick": self._native.tick, "evictor": self._evictor and self._evictor.to_json_value()}
 
     def restore_eviction(self, state: dict[str, Any]) -> None:
         """Puts back what `eviction_state` gave. Raises KeyError or TypeError for anything else.
 
         A table that evicts for the first time counts from then on.
         """
-        self.native.set_tick(state["tick"])
+        self._native.set_tick(state["tick"])
         if self._evictor is not None:
-            empty = Evictor(self._evictor.eviction, self.native, state["tick"]).to_json_value()
+            empty = Evictor(self._evictor.eviction, _Evicted(self), state["tick"]).to_json_value()
             self._evictor.restore(state["tick"], state["evictor"] or empty)
 
     @property
     def stamp(self) -> int:
         """The number that changes carry from now on; 1 at the start."""
-        return int(self.native.stamp)
+        return int(self._native.stamp)
 
     def advance(self) -> int:
         """Closes the stamp and returns it; later changes carry the next one."""
@@ -293,15 +327,15 @@ class EmbeddingTable:
 
     def set_stamp(self, stamp: int) -> None:
         """Sets the stamp of later changes. Raises ValueError for one below the table's own."""
-        self.native.set_stamp(stamp)
+        self._native.set_stamp(stamp)
 
     def changed_since(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending of rows that were created, stepped or looked up in training after a stamp."""
-        return self.native.changed_since(stamp)
+        return self._native.changed_since(stamp)
 
     def removed_since(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending that were erased after a stamp and have no row now."""
-        return self.native.removed_since(stamp)
+        return self._native.removed_since(stamp)
 
     def rows_fingerprint(self, row_type: str = "fp32", since: int = 0) -> int:
         """The fingerprint of the rows that changed after a stamp, of all rows by default, as `row_type` stores them.
@@ -336,11 +370,11 @@ class EmbeddingTable:
 
         The stamp is one of the last 64.
         """
-        return self.native.waiting_since(stamp)
+        return self._native.waiting_since(stamp)
 
     def expired(self, stamp: int) -> Ids:
         """Returns ids (N,) ascending of rows that changed last at that stamp or before."""
-        return self.native.expired(stamp)
+        return self._native.expired(stamp)
 
     def erase_expired(self, stamp: int) -> int:
         """Erases the rows that changed last at that stamp or before. Returns how many they were."""
@@ -348,11 +382,13 @@ class EmbeddingTable:
 
     def erase(self, ids: Ids) -> int:
         """Forgets rows, optimizer values and counts; an id seen again is new. Returns how many had a row."""
-        return int(self.native.erase(ids))
+        if self._hbm is not None:
+            self._hbm.forget(ids)
+        return int(self._native.erase(ids))
 
     def removed(self) -> tuple[Ids, Counts]:
         """Returns ids (N,) ascending that were erased and have no row now, and the stamps at which they were erased."""
-        return self.native.removed()
+        return self._native.removed()
 
     def forget_removed(self, stamp: int) -> None:
         """Forgets the ids that were erased at this stamp or before, when no caller will ask for them again.
@@ -360,12 +396,12 @@ class EmbeddingTable:
         What no training checkpoint holds yet is kept until one does: a row must not come back on resume.
         """
         self.forgotten = max(self.forgotten, stamp)
-        self.native.forget_removed(stamp if self._saved is None else min(stamp, self._saved))
+        self._native.forget_removed(stamp if self._saved is None else min(stamp, self._saved))
 
     def saved(self, stamp: int) -> None:
         """Notes that a training checkpoint holds every change up to this stamp."""
         self._saved = stamp
-        self.native.forget_removed(min(self.forgotten, stamp))
+        self._native.forget_removed(min(self.forgotten, stamp))
 
     def export_ids(self, ids: Ids) -> tuple[Rows, Rows, Counts, Counts, Counts]:
         """Returns rows (N, D), optimizer values (N, S), counts (N,), stamps (N,) and ticks (N,) of the last use.
@@ -380,41 +416,61 @@ class EmbeddingTable:
 
     def export_counts(self) -> tuple[Ids, Counts]:
         """Returns ids that were seen and have no row yet, ascending, and their counts."""
-        return self.native.export_counts()
+        return self._native.export_counts()
 
     @property
     def filter_shape(self) -> tuple[int, int, int]:
         """Blocks of 512 counters, counters of an id and bits of a counter of the filter; zeros without one."""
-        return self.native.filter_shape
+        return self._native.filter_shape
 
     def filter_pages(self, since: int) -> tuple[Counts, NDArray[np.uint8]]:
         """Returns the pages (P,) of the filter that changed after a stamp, and their content (P, 512).
 
         When most pages are wanted, the content is not copied and changes with the filter.
         """
-        pages, view = self.native.filter_pages(since), self.native.filter_view()
+        pages, view = self._native.filter_pages(since), self._native.filter_view()
         if 2 * len(pages) >= len(view) and not self.ranks.are_several:
             return np.arange(len(view), dtype=np.uint32), view
-        return pages, self.native.filter_content(pages)
+        return pages, self._native.filter_content(pages)
 
     def restore_filter(self, pages: Counts, content: NDArray[np.uint8], bits: int, stamp: int) -> None:
         """Puts back what `filter_pages` gave. bits: of a counter then. stamp: that of the changes."""
-        self.native.restore_filter(pages, content, bits, stamp)
+        self._native.restore_filter(pages, content, bits, stamp)
 
     def restore(
         self, ids: Ids, rows: Rows, slots: Rows, counts: Counts, stamps: Counts, ticks: Counts | None = None
     ) -> None:
         """Puts back what `export_rows` gave; call `set_stamp` first. ticks: None says that they are used now."""
-        used = np.full(len(ids), self.native.tick, np.uint32) if ticks is None else ticks
-        self.native.restore(ids, rows, slots, counts, stamps, used)
+        used = np.full(len(ids), self._native.tick, np.uint32) if ticks is None else ticks
+        self.leave_device().restore(ids, rows, slots, counts, stamps, used)
 
     def restore_counts(self, ids: Ids, counts: Counts) -> None:
         """Puts back what `export_counts` or `waiting_since` gave."""
-        self.native.restore_counts(ids, counts)
+        self._native.restore_counts(ids, counts)
 
     def restore_removed(self, ids: Ids, stamps: Counts) -> None:
         """Puts back what `removed` gave; ids that have a row are left out."""
-        self.native.restore_removed(ids, stamps)
+        self._native.restore_removed(ids, stamps)
+
+
+class _Evicted:
+    """A table as its evictor has it."""
+
+    def __init__(self, table: EmbeddingTable) -> None:
+        self._table = table
+
+    def size(self) -> int:
+        return self._table.size()
+
+    def set_tick(self, tick: int) -> None:
+        self._table.unsettled.set_tick(tick)
+
+    def idle(self, part: int, unused: int, norm_after: int, norm_upto: int, norm: float) -> Ids:
+        native = self._table.native if norm > 0.0 else self._table.unsettled
+        return native.idle(part, unused, norm_after, norm_upto, norm)
+
+    def erase(self, ids: Ids) -> int:
+        return self._table.erase(ids)
 
 
 def _mixed_seed(seed: int, name: str) -> int:

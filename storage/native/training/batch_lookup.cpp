@@ -42,7 +42,6 @@ BatchLookup::BatchLookup(std::vector<TrainingTable*> tables, std::vector<Feature
   }
 }
 
-// Returns how many ids of a bag are used.
 std::size_t BatchLookup::used(std::uint32_t feature, std::size_t bag) const {
   const std::int64_t* offsets = ids_[feature].offsets;
   const auto given = static_cast<std::size_t>(offsets[bag + 1] - offsets[bag]);
@@ -53,6 +52,7 @@ void BatchLookup::take(std::vector<FeatureIds> ids, std::size_t batch) {
   ids_ = std::move(ids);
   batch_ = batch;
   single_.resize(features_.size());
+  begins_.resize(features_.size());
   for (std::size_t f = 0; f < features_.size(); ++f) {
     single_[f] = check_offsets(ids_[f].offsets, batch, ids_[f].n, "offsets", f) ? 1 : 0;
   }
@@ -170,6 +170,15 @@ void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std:
   }
 }
 
+void BatchLookup::find(std::vector<FeatureIds> ids, std::size_t batch, const LookupOptions& options) {
+  take(std::move(ids), batch);
+  const Locks locks(tables_);
+  on_threads(options.threads, tables_.size(), [&](std::size_t table) {
+    collect(parts_[table]);
+    tables_[table]->find(parts_[table].gradients.found, options.train);
+  });
+}
+
 void BatchLookup::set_own_rows(const FoundRows& found, OwnRows& own) {
   const auto is_absent = [&](std::size_t i) { return found.slots[i] == 0 && found.beside[i] == 0; };
   own.rows = found.rows;
@@ -192,6 +201,7 @@ void BatchLookup::collect(Part& part) {
   DistinctIds distinct(found);
   for (const std::uint32_t feature : part.features) {
     const FeatureIds& ids = ids_[feature];
+    begins_[feature] = part.places.size();
     if (features_[feature].pooling != Pooling::kNone) {
       for (std::size_t i = 0; i < ids.n; ++i) part.places.push_back(distinct.add(ids.values[i]));
       continue;
@@ -207,23 +217,15 @@ void BatchLookup::collect(Part& part) {
 // Pools the bags first to last - 1 of all features of a table.
 void BatchLookup::pool(const Part& part, const std::vector<FeatureValues<float>>& out, std::size_t first,
                        std::size_t last) const {
-  std::size_t begin = 0;  // of the feature in part.places
-  for (const std::uint32_t feature : part.features) {
-    pool_feature(part, feature, begin, out[feature], first, last);
-    if (features_[feature].pooling != Pooling::kNone) {
-      begin += ids_[feature].n;
-    } else {
-      for (std::size_t bag = 0; bag < batch_; ++bag) begin += used(feature, bag);
-    }
-  }
+  for (const std::uint32_t feature : part.features) pool_feature(part, feature, out[feature], first, last);
 }
 
-void BatchLookup::pool_feature(const Part& part, std::uint32_t feature, std::size_t begin,
-                               const FeatureValues<float>& out, std::size_t first, std::size_t last) const {
+void BatchLookup::pool_feature(const Part& part, std::uint32_t feature, const FeatureValues<float>& out,
+                               std::size_t first, std::size_t last) const {
   const FeatureLookup& how = features_[feature];
   const FeatureIds& ids = ids_[feature];
   const std::vector<const float*>& rows = own_[feature] ? own_[feature]->rows : part.gradients.found.rows;
-  const std::uint32_t* places = part.places.data() + begin;
+  const std::uint32_t* places = part.places.data() + begins_[feature];
   const std::uint32_t dim = tables_[how.table]->dim();
   const std::size_t bytes = dim * sizeof(float);
   if (how.pooling == Pooling::kNone) {

@@ -60,6 +60,8 @@ class BatchLookup {
   // ids, out: (features). Throws std::invalid_argument for offsets that are none.
   void run(std::vector<FeatureIds> ids, std::size_t batch, const std::vector<FeatureValues<float>>& out,
            const LookupOptions& options);
+  // Finds the ids of each table, each once, and their rows. What `run` does beside it is left to DeviceRows.
+  void find(std::vector<FeatureIds> ids, std::size_t batch, const LookupOptions& options);
   // What `run` does, in two parts, for rows that lie in other processes. `ask` finds the ids of each table, each once,
   // and returns what is asked of each rank; `pool` takes what they answer, in the order of AskedRows (asked_rows.h).
   // Ids have no row where flags (ids) are 0; without flags all have one.
@@ -76,6 +78,15 @@ class BatchLookup {
   void set_gradients(const std::vector<FeatureValues<const float>>& grads, std::size_t threads);
   TableGradients& gradients(std::size_t table) { return parts_[table].gradients; }
   const FoundRows& found(std::size_t table) const { return parts_[table].gradients.found; }
+
+  std::size_t batch() const { return batch_; }
+  const FeatureIds& ids(std::uint32_t feature) const { return ids_[feature]; }
+  // Which of the found ids of its table each used id of a feature is, (ids).
+  const std::uint32_t* places(std::uint32_t feature) const {
+    return parts_[features_[feature].table].places.data() + begins_[feature];
+  }
+  // How many ids of a bag are used.
+  std::size_t used(std::uint32_t feature, std::size_t bag) const;
 
  private:
   // The features of a table, and its ids in their order.
@@ -96,12 +107,11 @@ class BatchLookup {
   };
 
   void take(std::vector<FeatureIds> ids, std::size_t batch);
-  std::size_t used(std::uint32_t feature, std::size_t bag) const;
   static void set_own_rows(const FoundRows& found, OwnRows& own);
   void collect(Part& part);
   void pool(const Part& part, const std::vector<FeatureValues<float>>& out, std::size_t first, std::size_t last) const;
-  void pool_feature(const Part& part, std::uint32_t feature, std::size_t begin, const FeatureValues<float>& out,
-                    std::size_t first, std::size_t last) const;
+  void pool_feature(const Part& part, std::uint32_t feature, const FeatureValues<float>& out, std::size_t first,
+                    std::size_t last) const;
   void contribute(Part& part, const std::vector<FeatureValues<const float>>& grads) const;
 
   std::vector<TrainingTable*> tables_;
@@ -110,6 +120,7 @@ class BatchLookup {
   std::vector<FeatureIds> ids_;
   std::vector<std::optional<OwnRows>> own_;  // by feature
   std::vector<char> single_;  // by feature: every bag has one id
+  std::vector<std::size_t> begins_;  // by feature: where its ids begin among the places of its table
   std::size_t batch_ = 0, asked_ids_ = 0, asked_values_ = 0;
 };
 

@@ -154,6 +154,34 @@ void bind_training(nb::module_& module) {
                   "numpy.typing.NDArray[numpy.uint32]]"),
           "Returns ids (n,) ascending and occurrences (n,) of ids that have no row yet.")
       .def(
+          "most_seen",
+          [](const TrainingTable& table, std::size_t n) {
+            IdCounts most;
+            {
+              const nb::gil_scoped_release release;
+              most = table.most_seen(n);
+            }
+            return nb::make_tuple(to_numpy(std::move(most.ids)), to_numpy(std::move(most.counts)));
+          },
+          "n"_a,
+          nb::sig("def most_seen(self, n: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                  "numpy.typing.NDArray[numpy.uint32]]"),
+          "Returns ids and occurrences of the rows in DRAM that were seen most, at most n, the most frequent first.")
+      .def(
+          "write",
+          [](TrainingTable& table, nb::handle ids, nb::handle rows, nb::handle slots) {
+            const Ids id = Ids::of_rank(1, ids, "ids");
+            const Floats row(rows, "rows", {id.size(), table.dim()});
+            const Floats slot(slots, "slots", {id.size(), table.slots()});
+            const nb::gil_scoped_release release;
+            table.write(id.data(), id.size(), row.data(), slot.data());
+          },
+          "ids"_a, "rows"_a, "slots"_a,
+          nb::sig("def write(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32], "
+                  "slots: numpy.typing.NDArray[numpy.float32]) -> None"),
+          "Gives rows the values that a copy elsewhere has: rows (n, dim), optimizer values (n, slots). Neither use nor\n"
+          "change is noted; ids without a row are left out.")
+      .def(
           "restore",
           [](TrainingTable& table, nb::handle ids, nb::handle rows, nb::handle slots, nb::handle counts,
              nb::handle stamps, nb::handle ticks) {
@@ -254,6 +282,7 @@ void bind_training(nb::module_& module) {
   bind_eviction(bound);
   bind_bloom(bound);
   bind_batch_lookup(module);
+  bind_device_rows(module);
   bind_pairs(module);
 }
 

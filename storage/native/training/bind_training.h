@@ -15,6 +15,7 @@ void bind_training_tier(nb::module_& module, nb::class_<TrainingTable>& table);
 void bind_eviction(nb::class_<TrainingTable>& table);
 void bind_bloom(nb::class_<TrainingTable>& table);
 void bind_batch_lookup(nb::module_& module);
+void bind_device_rows(nb::module_& module);
 void bind_pairs(nb::module_& module);
 
 }  // namespace emberline::bind

@@ -148,8 +148,13 @@ class TrainingTable {
 
   TrainingRows export_rows() const;
   IdCounts export_counts() const;  // ids seen and not admitted
+  // The rows in DRAM that were seen most, at most n, the most frequent first, and their counts.
+  IdCounts most_seen(std::size_t n) const;
   // The rows of these ids, in their order. Throws std::invalid_argument for an id without one.
   TrainingRows export_ids(const std::int64_t* ids, std::size_t n) const;
+  // Gives rows the values that a copy elsewhere has of them: rows (N, D), slots (N, slots). Neither their use nor when
+  // they changed is noted. Ids without a row are left out.
+  void write(const std::int64_t* ids, std::size_t n, const float* rows, const float* slots);
   // ticks: null for the tick of now.
   void restore(const std::int64_t* ids, std::size_t n, const float* rows, const float* slots,
                const std::uint32_t* counts, const std::uint32_t* stamps, const std::uint32_t* ticks);

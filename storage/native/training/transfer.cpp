@@ -85,6 +85,44 @@ IdCounts TrainingTable::export_counts() const {
   return all;
 }
 
+IdCounts TrainingTable::most_seen(std::size_t n) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::uint32_t, std::int64_t>> order;
+  order.reserve(index_.size());
+  index_.each([&](std::int64_t id, std::uint32_t slot) { order.emplace_back(uses_[slot].count, id); });
+  const auto before = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  };
+  n = std::min(n, order.size());
+  const auto end = order.begin() + static_cast<std::ptrdiff_t>(n);
+  std::nth_element(order.begin(), end, order.end(), before);
+  std::sort(order.begin(), end, before);
+  IdCounts most;
+  for (auto each = order.begin(); each != end; ++each) {
+    most.ids.push_back(each->second);
+    most.counts.push_back(each->first);
+  }
+  return most;
+}
+
+void TrainingTable::write(const std::int64_t* ids, std::size_t n, const float* rows, const float* slot_values) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < n; ++i, rows += dim(), slot_values += slots()) {
+    const std::uint32_t slot = index_.get(ids[i]);
+    if (slot != 0) {
+      if (tier_ != nullptr) tier_->slots[slot].dirty = true;
+      std::copy_n(rows, dim(), row(slot));
+      std::copy_n(slot_values, slots(), row(slot) + dim());
+    } else if (tier_ != nullptr) {
+      const std::uint8_t* record = tier_->rows.find(ids[i]);
+      if (record == nullptr) continue;
+      RecordHead head;
+      std::memcpy(&head, record, sizeof head);
+      restore_outside(ids[i], {head.count, head.second, head.third}, rows, slot_values);
+    }
+  }
+}
+
 void TrainingTable::check_stamp(std::uint32_t stamp) const {
   if (stamp == 0 || stamp > stamp_) {
     throw std::invalid_argument("stamps: expected 1 to " + std::to_string(stamp_) + ", the table's own, got " +

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from emberline.cli.train import command as train_command
 from storage.errors import ConfigError
 from tests.integration.trainer.test_training import at_step, content, quiet
-from tests.support.late_transfers import LateTransfers
+from tests.support.late_transfers import LateTransfers, PromptTransfers
 from trainer import load_trained
 from trainer.checkpoint import read_state
 from trainer.config import TrainConfig
@@ -28,14 +28,34 @@ def test_copies_that_are_as_late_as_they_may_be_change_no_bit(
 ) -> None:
     config = config_of(model, epochs="1")
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.05})})
-    on_host = quiet(config, clicks, tmp_path / "host", valid=0.1, repository=tmp_path / "models")
+    with replaced_transfers(torch.device("cpu"), PromptTransfers()):
+        prompt = quiet(config, clicks, tmp_path / "prompt", valid=0.1, repository=tmp_path / "models")
     late = LateTransfers()
     with replaced_transfers(torch.device("cpu"), late):
         other = quiet(config, clicks, tmp_path / "late", valid=0.1, repository=tmp_path / "other models")
-    assert content(config, other.checkpoint) == content(config, on_host.checkpoint)
-    assert other.epochs == on_host.epochs
+    assert content(config, other.checkpoint) == content(config, prompt.checkpoint)
+    assert other.epochs == prompt.epochs
+    on_host = quiet(config, clicks, tmp_path / "host", valid=0.1)
+    assert other.epochs[0].loss == pytest.approx(on_host.epochs[0].loss, abs=1e-6), "sums have another order"
     assert late.received == late.sent >= other.steps
     assert late.returned == late.waited == 2 * other.steps, "the loss and the gradients of rows, each once"
+
+
+@pytest.mark.parametrize("model", ["dlrm", "din"])
+def test_rows_that_a_gpu_keeps_get_the_same_bits(clicks: Path, tmp_path: Path, config_of: Make, model: str) -> None:
+    config = config_of(model, epochs="2", batch_size="64", checkpoint_every_steps="37")
+    config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.05})})
+    with replaced_transfers(torch.device("cpu"), PromptTransfers()):
+        without = quiet(config, clicks, tmp_path / "without", valid=0.1, repository=tmp_path / "models")
+    training = config.training.model_copy(update={"hbm_bytes": 4000})
+    kept = config.model_copy(update={"training": training})
+    with replaced_transfers(torch.device("cpu"), LateTransfers()):
+        other = quiet(kept, clicks, tmp_path / "kept", valid=0.1, repository=tmp_path / "other models")
+    assert other.hbm is not None
+    assert 0 < other.hbm.memory_bytes <= 4000
+    assert 0 < other.hbm.hits < other.hbm.looked_up
+    assert content(kept, other.checkpoint) == content(config, without.checkpoint)
+    assert other.epochs == without.epochs
 
 
 @pytest.mark.parametrize(("model", "precision"), [("dlrm", "bf16"), ("deepfm", "fp16")])
