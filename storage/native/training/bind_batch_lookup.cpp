@@ -182,11 +182,12 @@ void bind_batch_lookup(nb::module_& module) {
           "Returns what a batch asks of each rank, for AskedRows: how many ids, by rank and table (ranks * tables,),\n"
           "the messages to all ranks one after the other, and their bytes (ranks,). No table is read.\n\n"
           "With `pool` it does what `run` does, for rows that lie in other processes. Arguments as for `run`.")
-      .def("find", &KeptLookup::find, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "train"_a, "threads"_a,
-           nb::sig("def find(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
-                   "list[numpy.typing.NDArray[numpy.int64]], weights: list[numpy.typing.NDArray[numpy.float32] | None], "
-                   "batch: int, train: bool, threads: int) -> None"),
-           "Finds the rows of the ids, for DeviceRows. Arguments as for `run`.")
+      .def(
+          "find", &KeptLookup::find, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "train"_a, "threads"_a,
+          nb::sig("def find(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
+                  "list[numpy.typing.NDArray[numpy.int64]], weights: list[numpy.typing.NDArray[numpy.float32] | None], "
+                  "batch: int, train: bool, threads: int) -> None"),
+          "Finds the rows of the ids, for DeviceRows. Arguments as for `run`.")
       .def_prop_ro("asked_values", &KeptLookup::asked_values, "Values of all rows that `ask` asked for.")
       .def_prop_ro("asked_ids", &KeptLookup::asked_ids, "Different ids that `ask` asked for.")
       .def("pool", &KeptLookup::pool, "rows"_a, "flags"_a.none(), "pooled"_a.none(), "sequences"_a, "threads"_a,

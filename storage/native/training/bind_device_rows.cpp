@@ -169,12 +169,14 @@ void bind_device_rows(nb::module_& module) {
       module, "DeviceRows",
       "The rows of a batch as a GPU gets them, each once, and their gradients.\n\n"
       "lookup: one whose `find` was called, which is not called again before the step. groups: by table; tables of a\n"
-      "group have one dim D. kept: by table, None for one of which the GPU keeps no row. The matrix of a group has the\n"
+      "group have one dim D. kept: by table, None for one of which the GPU keeps no row. The matrix of a group has "
+      "the\n"
       "kept rows first, then the others, then one of zeros.")
-      .def(nb::init<KeptLookup&, std::vector<std::uint32_t>, const nb::list&, std::size_t>(), "lookup"_a, "groups"_a,
-           "kept"_a, "threads"_a, nb::keep_alive<1, 2>(),
-           nb::sig("def __init__(self, lookup: BatchLookup, groups: collections.abc.Sequence[int], kept: list[KeptIds | "
-                   "None], threads: int) -> None"))
+      .def(
+          nb::init<KeptLookup&, std::vector<std::uint32_t>, const nb::list&, std::size_t>(), "lookup"_a, "groups"_a,
+          "kept"_a, "threads"_a, nb::keep_alive<1, 2>(),
+          nb::sig("def __init__(self, lookup: BatchLookup, groups: collections.abc.Sequence[int], kept: list[KeptIds | "
+                  "None], threads: int) -> None"))
       .def("kept", &KeptDeviceRows::kept, "group"_a,
            nb::sig("def kept(self, group: int) -> numpy.typing.NDArray[numpy.int32]"),
            "Returns the places of the kept rows of a group, in the order of its matrix.")
@@ -193,15 +195,16 @@ void bind_device_rows(nb::module_& module) {
       .def("write_sequence", &KeptDeviceRows::write_sequence, "feature"_a, "places"_a,
            nb::sig("def write_sequence(self, feature: int, places: numpy.typing.NDArray[numpy.int32]) -> None"),
            "Writes places (B, L) in the matrix of the ids of a feature of pooling none.")
-      .def("sums", &KeptDeviceRows::sums, "group"_a, "gradients"_a, "threads"_a,
-           nb::sig("def sums(self, group: int, gradients: list[tuple[int, int, bool]], threads: int) -> "
-                   "tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.float32] | None, "
-                   "list[numpy.typing.NDArray[numpy.int32]]]"),
-           "Returns what the gradients of the rows of a group, kept and others, are sums of.\n\n"
-           "gradients: by feature, in which row of a matrix of gradients that of its first bag lies, how many rows on\n"
-           "that of the next, and whether it has any; those of the places of a sequence follow each other. Terms: rows\n"
-           "(n,) of that matrix, factors (n,), None when all are 1. Levels: where the sums of each begin, and the end;\n"
-           "those of the last are the rows'.")
+      .def(
+          "sums", &KeptDeviceRows::sums, "group"_a, "gradients"_a, "threads"_a,
+          nb::sig("def sums(self, group: int, gradients: list[tuple[int, int, bool]], threads: int) -> "
+                  "tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.float32] | None, "
+                  "list[numpy.typing.NDArray[numpy.int32]]]"),
+          "Returns what the gradients of the rows of a group, kept and others, are sums of.\n\n"
+          "gradients: by feature, in which row of a matrix of gradients that of its first bag lies, how many rows on\n"
+          "that of the next, and whether it has any; those of the places of a sequence follow each other. Terms: rows\n"
+          "(n,) of that matrix, factors (n,), None when all are 1. Levels: where the sums of each begin, and the end;\n"
+          "those of the last are the rows'.")
       .def("is_used", &KeptDeviceRows::is_used, "group"_a, "used"_a,
            nb::sig("def is_used(self, group: int, used: list[bool]) -> numpy.typing.NDArray[numpy.uint8]"),
            "Returns 1 for the rows of a group, kept and others, of features that are used, and 0 for the rest.")

@@ -179,7 +179,8 @@ void bind_training(nb::module_& module) {
           "ids"_a, "rows"_a, "slots"_a,
           nb::sig("def write(self, ids: numpy.typing.NDArray[numpy.int64], rows: numpy.typing.NDArray[numpy.float32], "
                   "slots: numpy.typing.NDArray[numpy.float32]) -> None"),
-          "Gives rows the values that a copy elsewhere has: rows (n, dim), optimizer values (n, slots). Neither use nor\n"
+          "Gives rows the values that a copy elsewhere has: rows (n, dim), optimizer values (n, slots). Neither use "
+          "nor\n"
           "change is noted; ids without a row are left out.")
       .def(
           "restore",

@@ -31,15 +31,15 @@ class KeptIds {
   IdMap places_;
 };
 
-// Where the gradients of a feature's bags, or of the places of its sequences, lie in a matrix of gradients: that of bag b
-// in row `first` + b * `stride`, and those of the places of a sequence behind it. Without `has` there are none.
+// Where the gradients of a feature's bags, or of the places of its sequences, lie in a matrix of gradients: that of bag
+// b in row `first` + b * `stride`, and those of the places of a sequence behind it. Without `has` there are none.
 struct GradientRows {
   std::size_t first = 0, stride = 0;
   bool has = false;
 };
 
-// Sums of gradients, in an order that depends on the batch alone: the terms of a row as its ids lie in the features, one
-// feature after the other, 32 at a time, then these sums, 32 at a time.
+// Sums of gradients, in an order that depends on the batch alone: the terms of a row as its ids lie in the features,
+// one feature after the other, 32 at a time, then these sums, 32 at a time.
 struct DeviceSums {
   std::vector<std::int32_t> rows;  // (terms) in the matrix of gradients
   std::vector<float> factors;  // (terms), or none when all are 1
