@@ -387,7 +387,7 @@ class TrainingLoop:
 
     @property
     def hbm(self) -> HbmFigures | None:
-        """What a GPU keeps of the rows; None where it keeps none."""
+        """Says what a GPU keeps of the rows; None where it keeps none."""
         return None if self._learning.hbm is None else self._learning.hbm.figures()
 
     def _note(self) -> str:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigError, InvalidInput
 from storage.features.strict_model import did_you_mean
-from trainer.embedding.lookups import LayerIds, Lookups
+from trainer.embedding.layers import LayerIds
+from trainer.embedding.lookups import Lookups
 from trainer.embedding.modules import Embedding, EmbeddingBag
 
 Layer = EmbeddingBag | Embedding

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from torch.nn import functional
 from storage._table import BatchLookup, DeviceRows
 from trainer.devices import Arriving, Transfers
 from trainer.embedding.hbm import HbmGroup
-
-if TYPE_CHECKING:
-    from trainer.embedding.lookups import LayerIds, LayerLookup
-    from trainer.embedding.table import EmbeddingTable
+from trainer.embedding.layers import LayerIds, LayerLookup
+from trainer.embedding.table import EmbeddingTable
 
 # Tensors by what they are of: a group, or a call and a word.
 _Parts = dict[object, Tensor]

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from storage._table import KeptIds
+from storage._table import KeptIds, TrainingTable
 from trainer.devices import Transfers
 from trainer.embedding.row_steps import row_squares, stepped_rows
-
-if TYPE_CHECKING:
-    from trainer.embedding.table import EmbeddingTable
 
 Ids = NDArray[np.int64]
 Places = NDArray[np.int32]
@@ -30,9 +27,25 @@ _FIRST_STEPS = 100
 _MOST_STEPS = 10_000
 
 
+class HostTable(Protocol):
+    """A table of which a GPU keeps rows: `EmbeddingTable`, which has the meaning of each name."""
+
+    dim: int
+    may_leave_host: bool
+
+    @property
+    def slots(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def unsettled(self) -> TrainingTable: ...
+    def size(self) -> int: ...
+    def keep_on(self, hbm: HbmTable | None) -> None: ...
+
+
 @dataclass(frozen=True)
 class HbmFigures:
-    """What a GPU keeps of the tables, and how much of the batches it was."""
+    """Says what a GPU keeps of the tables, and how much of the batches it was."""
 
     rows: int
     memory_bytes: int
@@ -54,7 +67,7 @@ class HbmRows:
     gets the same bits on either side, so it does not matter which are kept.
     """
 
-    def __init__(self, tables: Iterable[EmbeddingTable], hbm_bytes: int, device: torch.device, by: Transfers) -> None:
+    def __init__(self, tables: Iterable[HostTable], hbm_bytes: int, device: torch.device, by: Transfers) -> None:
         self._tables = list(tables)
         self._bytes = hbm_bytes
         self._device = device
@@ -77,7 +90,7 @@ class HbmRows:
     def choose(self) -> None:
         """Keeps the rows that training has seen most from now on, and writes the others back."""
         self.settle()
-        shapes: dict[tuple[int, int], list[EmbeddingTable]] = {}
+        shapes: dict[tuple[int, int], list[HostTable]] = {}
         for table in self._tables:
             own = shapes.setdefault((table.dim, table.slots), [])
             # Tables that took other numbers of steps correct the moments of Adam by other factors.
@@ -106,7 +119,7 @@ class HbmRows:
             sum(group.hits for group in self._groups),
         )
 
-    def _wanted(self, tables: Sequence[EmbeddingTable]) -> dict[EmbeddingTable, Ids]:
+    def _wanted(self, tables: Sequence[HostTable]) -> dict[HostTable, Ids]:
         """Returns the ids (N,) of each table whose rows are to be kept."""
         sizes = [4 * (table.dim + table.slots) for table in tables]
         found = [table.unsettled.most_seen(self._bytes // size) for table, size in zip(tables, sizes, strict=True)]
@@ -124,7 +137,7 @@ class HbmRows:
 class HbmGroup:
     """Kept rows of tables that have one dim and one number of steps: a matrix of rows with their optimizer values."""
 
-    def __init__(self, tables: Sequence[EmbeddingTable], device: torch.device, by: Transfers) -> None:
+    def __init__(self, tables: Sequence[HostTable], device: torch.device, by: Transfers) -> None:
         self.tables = list(tables)
         self.dim = tables[0].dim
         self._width = self.dim + tables[0].slots
@@ -184,7 +197,7 @@ class HbmGroup:
     def _rows_at_once(self) -> int:
         return max(1, _PIECE_BYTES // (4 * self._width))
 
-    def _bring(self, number: int, table: EmbeddingTable, ids: Ids, places: Ids) -> None:
+    def _bring(self, number: int, table: HostTable, ids: Ids, places: Ids) -> None:
         rows, slots, *_ = table.unsettled.export_ids(ids)
         host = self._by.host_tensor((len(ids), self._width))
         host.numpy()[:, : self.dim] = rows

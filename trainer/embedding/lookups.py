@@ -21,33 +21,11 @@ from storage.specs import POOLINGS
 from trainer.devices import Arriving, Transfers, transfers_of
 from trainer.embedding.device_lookups import DeviceLookups
 from trainer.embedding.exchange import Route, RowExchange
-from trainer.embedding.table import EmbeddingTable, Ids, Rows
+from trainer.embedding.layers import LayerIds, LayerLookup
+from trainer.embedding.table import Ids, Rows
 from trainer.embedding.whole_table import whole
 
-Weights = NDArray[np.float32]
 _HOST = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class LayerLookup:
-    """Says how a layer looks up a table. pooling: one of POOLINGS. length: of pooling none, the ids used of a bag.
-
-    absent: what ids without a row read as; None: what the table says.
-    """
-
-    table: EmbeddingTable
-    pooling: str
-    length: int = 0
-    absent: AbsentRows | None = None
-
-
-@dataclass(frozen=True)
-class LayerIds:
-    """The ids of a layer: values (N,), offsets (B + 1,), with pooling weighted weights (N,)."""
-
-    values: Ids
-    offsets: Ids
-    weights: Weights | None = None
 
 
 @dataclass(frozen=True)

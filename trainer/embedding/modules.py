@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from storage.errors import ConfigError, InvalidInput
 from storage.initializers import AbsentRows
 from storage.specs import MAX_LENGTH
-from trainer.embedding.lookups import LayerIds, LayerLookup, Lookups
+from trainer.embedding.layers import LayerIds, LayerLookup
+from trainer.embedding.lookups import Lookups
 from trainer.embedding.table import EmbeddingTable, Ids
 
 

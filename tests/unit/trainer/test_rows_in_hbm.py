@@ -27,7 +27,8 @@ from trainer.embedding import (
     SparseRule,
     optimizer_classes,
 )
-from trainer.embedding.lookups import LayerLookup, Lookups
+from trainer.embedding.layers import LayerLookup
+from trainer.embedding.lookups import Lookups
 from trainer.embedding.row_steps import stepped_rows
 
 HOST = torch.device("cpu")
