@@ -18,7 +18,7 @@ def check_ranks(config: TrainConfig, ranks: Ranks) -> None:
         )
     if config.training.hbm_bytes is not None:
         raise ConfigError(
-            "training.hbm_bytes: several ranks do not train rows in the memory of GPUs yet; leave it out, or train in one "
-            "process (without torchrun)",
+            "training.hbm_bytes: several ranks do not train rows in the memory of GPUs yet; leave it out, or train in "
+            "one process (without torchrun)",
             field="training.hbm_bytes",
         )
