@@ -25,6 +25,7 @@ from trainer.models import build_model, build_tables
 from trainer.progress import Display
 from trainer.publication import lineage_of
 from trainer.publishing.target import check_repository
+from trainer.rank_agreement import check_agreement
 from trainer.rank_limits import check_ranks
 from trainer.ranks import Ranks, join_ranks
 from trainer.report import TrainReport
@@ -148,6 +149,8 @@ class _Training:
             threads(config.training.threads, ranks.local_size),
             Display(visible=self._progress) as display,
         ):
+            given = {"data": rows.fingerprint, "valid": _fingerprint(self._valid_rows)}
+            check_agreement(ranks, config, given, _name(log.newest))
             torch.manual_seed(config.training.seed)
             with row_memory(config, output, ranks.local_size) as memory:
                 loop = self._new_loop(log, display, memory, ranks)
@@ -273,6 +276,14 @@ def _started(
     if loop.ranks.is_first:
         save_start(output, report)
     return report
+
+
+def _fingerprint(rows: DataRows | None) -> str:
+    return "none" if rows is None else rows.fingerprint
+
+
+def _name(commit: Commit | None) -> str:
+    return "" if commit is None else f"{commit.folder.name} ({commit.sha256[:16]})"
 
 
 def skipped_of(*data: DataRows | None) -> list[SkippedFile]:

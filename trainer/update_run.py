@@ -24,6 +24,7 @@ from trainer.progress import Display
 from trainer.publication import delta_policy, publisher_of
 from trainer.publishing import Publisher
 from trainer.publishing.target import check_repository
+from trainer.rank_agreement import check_agreement
 from trainer.rank_limits import check_ranks
 from trainer.ranks import Ranks
 from trainer.report import Metrics, TableReport, UpdateReport, first_figure
@@ -171,6 +172,13 @@ class UpdateRun:
         ):
             if log.newest is None:
                 raise NotFound(f"{self.output}: holds no checkpoint; train first")
+            given = {
+                "data": rows.fingerprint,
+                "valid": "none" if self.valid is None else self.valid.fingerprint,
+                "resume": resume,
+                "from_snapshot": from_snapshot,
+            }
+            check_agreement(ranks, config, given, f"{log.newest.folder.name} ({log.newest.sha256[:16]})")
             start = UpdateStart(
                 log,
                 log.newest,

@@ -8,6 +8,8 @@ import hashlib
 import os
 import secrets
 import shutil
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,6 +46,8 @@ MAX_INCREMENT_SHARE = 0.5
 # Full commits, each with its increments, that always stay: the one that grows, and the one before.
 KEEP_CHAINS = 2
 _LOCK = ".lock"
+# A shared file system may show a new file that late.
+_SHOWN_AFTER_S = 10.0
 _UNFINISHED = (".writing-", ".dropped-")
 
 Dense = tuple[nn.Module, torch.optim.Optimizer]
@@ -74,6 +78,7 @@ class CommitLog:
         self._commits: dict[int, Commit] = {}
         self._base: Commit | None = None
         self._lock: int | None = None
+        self._token = ""
 
     def __enter__(self) -> CommitLog:
         with self._ranks.first_before_others():
@@ -84,6 +89,7 @@ class CommitLog:
             except BaseException:
                 self.__exit__(None, None, None)
                 raise
+        self._check_shared()
         return self
 
     def _take_lock(self) -> None:
@@ -96,6 +102,30 @@ class CommitLog:
             raise ConfigError(
                 f"{self._output}: another process trains or publishes this run; wait until it is done", field="output"
             ) from None
+        self._token = secrets.token_hex(16)
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, self._token.encode())
+
+    def _check_shared(self) -> None:
+        """Raises ConfigError at all ranks where one does not see the folder of the first rank."""
+        if not self._ranks.are_several:
+            return
+        token = self._ranks.from_first(self._token)
+        deadline, sees = time.monotonic() + _SHOWN_AFTER_S, False
+        while not sees and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                sees = (self._home / _LOCK).read_text() == token
+            if not sees:
+                time.sleep(0.05)
+        of_ranks = self._ranks.gather((sees, socket.gethostname()))
+        blind = [f"rank {rank} ({host})" for rank, (sees, host) in enumerate(of_ranks) if not sees]
+        if blind:
+            self.__exit__(None, None, None)
+            raise ConfigError(
+                f"{self._output}: {blind[0]} does not see there what rank 0 writes; the output must be a folder that "
+                "all ranks see, on several machines of a shared file system",
+                field="output",
+            )
 
     def _open(self) -> None:
         for entry in self._home.iterdir() if self._ranks.is_first else ():
