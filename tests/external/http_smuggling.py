@@ -31,6 +31,8 @@ TIMEOUT_S = 10.0
 _QUIET_S = 0.3
 _PAUSE_S = 0.0005
 _MOST_PIECES = 800
+# Connections at a time: most of them wait for the server to end theirs.
+THREADS = 64
 
 
 @dataclass(frozen=True)
@@ -141,31 +143,44 @@ class Prober:
         behind it without waiting for its answers. Raises Unexpected.
         """
         with Line(self._port) as line:
-            before = after = b""
-            if is_led:
-                before, first = self._plain()
-            if is_followed:
-                after, last = self._plain()
-            line.send(
-                [before + pieces[0], *pieces[1:-1], pieces[-1] + after]
-                if len(pieces) > 1
-                else [before + pieces[0] + after]
-            )
-            if is_led:
-                self._read_plain(line, first)
-            answers = [line.read(is_head=vector.is_head and not place) for place in range(len(vector.statuses))]
-            if (found := tuple(answer.status for answer in answers)) != vector.statuses:
-                raise Unexpected(f"statuses {found}, not {vector.statuses}: {answers[-1].content[:200]!r}")
-            if vector.end == INSIDE:
-                line.check_quiet()
-            elif vector.end == OPEN:
-                if not is_followed:
-                    data, last = self._plain()
-                    line.send([data])
-                self._read_plain(line, last)
-            else:
-                line.check_end()
+            answers = self.ask(line, vector, pieces, is_led=is_led, is_followed=is_followed)
+            self.check_rest(line, vector)
         return answers
+
+    def line(self) -> Line:
+        """Opens a connection to the server."""
+        return Line(self._port)
+
+    def ask(
+        self, line: Line, vector: Vector, pieces: Sequence[bytes], *, is_led: bool, is_followed: bool
+    ) -> list[Answer]:
+        """Sends a vector, as `check` does, and returns its answers once all that have to come are there."""
+        before = after = b""
+        if is_led:
+            before, first = self._plain()
+        if is_followed:
+            after, last = self._plain()
+        line.send(
+            [before + pieces[0], *pieces[1:-1], pieces[-1] + after] if len(pieces) > 1 else [before + pieces[0] + after]
+        )
+        if is_led:
+            self._read_plain(line, first)
+        answers = [line.read(is_head=vector.is_head and not place) for place in range(len(vector.statuses))]
+        if (found := tuple(answer.status for answer in answers)) != vector.statuses:
+            raise Unexpected(f"statuses {found}, not {vector.statuses}: {answers[-1].content[:200]!r}")
+        if vector.end == OPEN:
+            if not is_followed:
+                data, last = self._plain()
+                line.send([data])
+            self._read_plain(line, last)
+        return answers
+
+    def check_rest(self, line: Line, vector: Vector) -> None:
+        """Checks what becomes of a connection that is not open any more. It takes a while. Raises Unexpected."""
+        if vector.end == INSIDE:
+            line.check_quiet()
+        elif vector.end != OPEN:
+            line.check_end()
 
     def compare(self, vector: Vector) -> None:
         """Checks that the Python path gives the same answers to a vector. Raises Unexpected."""
@@ -204,22 +219,35 @@ def cuttings(data: bytes, cuts: int) -> Iterator[list[bytes]]:
     yield [data[place : place + size] for place in range(0, len(data), size)]
 
 
-def findings(prober: Prober, vector: Vector, cuts: int) -> tuple[int, list[str]]:
-    """Sends a vector in all ways; returns how many times it was sent, and what was wrong."""
-    count, wrong = 0, []
-    for pieces in cuttings(vector.data, cuts):
-        for is_led, is_followed in itertools.product((False, True), repeat=2):
-            count += 1
-            try:
-                prober.check(vector, pieces, is_led=is_led, is_followed=is_followed)
-            except Unexpected as error:
-                sizes = [len(piece) for piece in pieces][:3]
-                wrong.append(f"{vector.name}, pieces {sizes}, led {is_led}, followed {is_followed}: {error}")
-    try:
-        prober.compare(vector)
-    except Unexpected as error:
-        wrong.append(f"{vector.name}: {error}")
-    return count, wrong
+def findings(prober: Prober, chosen: Sequence[Vector], cuts: int, threads: int) -> tuple[int, list[str]]:
+    """Sends vectors in all ways, so many at a time; returns how many times, and what was wrong."""
+
+    def send(vector: Vector, pieces: list[bytes], is_led: bool, is_followed: bool) -> str | None:
+        try:
+            prober.check(vector, pieces, is_led=is_led, is_followed=is_followed)
+        except Unexpected as error:
+            sizes = [len(piece) for piece in pieces][:3]
+            return f"{vector.name}, pieces {sizes}, led {is_led}, followed {is_followed}: {error}"
+        return None
+
+    def compare(vector: Vector) -> str | None:
+        try:
+            prober.compare(vector)
+        except Unexpected as error:
+            return f"{vector.name}: {error}"
+        return None
+
+    # Those after which the server waits for a while come first, so that others are sent meanwhile.
+    ordered = sorted(chosen, key=lambda vector: vector.end == OPEN)
+    with ThreadPoolExecutor(threads) as pool:
+        sent = [
+            pool.submit(send, vector, pieces, is_led, is_followed)
+            for vector in ordered
+            for pieces in cuttings(vector.data, cuts)
+            for is_led, is_followed in itertools.product((False, True), repeat=2)
+        ]
+        compared = [pool.submit(compare, vector) for vector in ordered]
+    return len(sent), [text for each in (*sent, *compared) if (text := each.result()) is not None]
 
 
 def main() -> int:
@@ -231,7 +259,7 @@ def main() -> int:
     )
     parser.add_argument("--cuts", type=int, default=25, help="places at which each vector is cut; 0: every one")
     parser.add_argument("--only", default="", help="vectors whose name has this in it")
-    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=THREADS)
     options = parser.parse_args()
     published = Published(3)
     with tempfile.TemporaryDirectory() as name:
@@ -240,11 +268,9 @@ def main() -> int:
         with ServerProcess(folder / "models", folder / "store", folder / "log") as server:
             prober = Prober(server.http_port, published)
             chosen = [vector for vector in prober.vectors if options.only in vector.name]
-            with ThreadPoolExecutor(options.threads) as threads:
-                done = list(threads.map(lambda vector: findings(prober, vector, options.cuts), chosen))
-    wrong = [text for _, texts in done for text in texts]
+            count, wrong = findings(prober, chosen, options.cuts, options.threads)
     print("\n".join(wrong))
-    print(f"{len(chosen)} vectors, sent {sum(count for count, _ in done)} times: {len(wrong)} findings")
+    print(f"{len(chosen)} vectors, sent {count} times: {len(wrong)} findings")
     return int(bool(wrong))
 
 
