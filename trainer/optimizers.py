@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
 from trainer.embedding import EmbeddingTable, SparseOptimizer, optimizer_classes
+from trainer.embedding.uncompiled import uncompiled
 from trainer.optimizer_config import DenseOptimizerConfig, ScheduleConfig, SparseOptimizerConfig
 
 
@@ -23,10 +25,16 @@ def dense_optimizer(config: DenseOptimizerConfig, model: nn.Module) -> torch.opt
     weights = list(model.parameters())
     # Not every torch that trains on GPUs has a fused Adagrad for them.
     how = {"foreach": True} if config.type == "Adagrad" and weights[0].device.type == "cuda" else {"fused": True}
-    optimizer: torch.optim.Optimizer = kinds[config.type](
+    optimizer: torch.optim.Optimizer = _uncompiled(kinds[config.type])(
         weights, lr=config.lr, weight_decay=config.weight_decay, **how
     )
     return optimizer
+
+
+@cache
+def _uncompiled(kind: type[torch.optim.Optimizer]) -> Any:
+    """Returns a class of our own for one of torch's, which stays as it is."""
+    return uncompiled(type(kind.__name__, (kind,), {}))
 
 
 def sparse_optimizer(config: SparseOptimizerConfig, tables: Mapping[str, EmbeddingTable]) -> SparseOptimizer:

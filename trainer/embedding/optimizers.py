@@ -18,8 +18,10 @@ from storage._table import squared_norm, step_tables
 from storage.errors import ConfigError
 from trainer.embedding.hbm import HbmGroup
 from trainer.embedding.table import EmbeddingTable, Rows, SparseRule
+from trainer.embedding.uncompiled import uncompiled
 
 
+@uncompiled
 class SparseOptimizer(torch.optim.Optimizer):
     """Base of the optimizers of tables, one step for each row that has a gradient.
 

@@ -90,7 +90,7 @@ def test_a_sweep_goes_on_after_failures_and_its_best_configuration_trains(
 
 
 def test_a_sweep_that_is_killed_ends_as_an_undisturbed_one(model: Path, clicks: Path, tmp_path: Path) -> None:
-    tried = ["--trials", "4", "--set", "optimizer.sparse.lr=log:0.01..1.0", "--set", "model.hidden=[16],[8]"]
+    tried = ["--trials", "3", "--set", "optimizer.sparse.lr=log:0.01..1.0", "--set", "model.hidden=[16],[8]"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     main(arguments(model, clicks, whole, *tried))
 
