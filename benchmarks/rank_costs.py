@@ -50,7 +50,7 @@ class Training:
     place_us: float = 0.02
     id_us: float = 0.15
     dense_kb: float = 110.0
-    row_bytes: float = 320.0
+    row_bytes: float = 265.0
     gbit: float = 10.0
     latency_ms: float = 0.1
     #: Steps of a rank differ by so much, as a standard deviation by the mean; all wait for the slowest.

@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.data import RowBlock
-from storage.errors import InvalidInput, Unavailable
+from storage.errors import EmberlineError, InvalidInput, RankLost
 from trainer.data.dealing import Dealer
 from trainer.data.prefetch import mapped
 from trainer.data.row_messages import packed, parts_of, unpacked
@@ -88,7 +88,7 @@ class SharedReading:
     ) -> None:
         if self._exchanged < self._permitted and not self._is_over:
             # Another rank may be in this round already, and waits for this one. If it has gone, the steps say so.
-            with suppress(Unavailable):
+            with suppress(RankLost):
                 self._group.gather([_ENDS, 0, 0, *[0] * self._group.size])
 
     @property
@@ -197,15 +197,18 @@ class SharedReading:
     def _check(self, states: NDArray[np.int64], error: Exception | None) -> None:
         """Ends all ranks alike where one could not read, or ends."""
         if (states == _FAILED).any():
-            field = error.field if isinstance(error, InvalidInput) else ""
-            texts = self._group.gather_texts("" if error is None else str(error) or type(error).__name__)
+            texts = self._group.gather_texts(str(error) if isinstance(error, EmberlineError) else "")
             if error is not None:
                 raise error
             rank = int(np.flatnonzero(states == _FAILED)[0])
-            raise InvalidInput(f"rank {rank} could not read rows for all ranks: {texts[rank]}", field=field or "data")
+            if texts[rank]:
+                raise InvalidInput(texts[rank], field="data")  # in the same words, which are printed once
+            raise RankLost(
+                f"rank {rank} could not read rows for all ranks; what it said stands above or in its own log"
+            )
         if (states == _ENDS).any():
             rank = int(np.flatnonzero(states == _ENDS)[0])
-            raise Unavailable(f"rank {rank} has ended; what it said stands above or in its own log")
+            raise RankLost(f"rank {rank} has ended; what it said stands above or in its own log")
 
 
 class _Places:

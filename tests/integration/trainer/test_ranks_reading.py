@@ -138,11 +138,9 @@ def test_an_error_of_one_reader_ends_all_ranks_with_what_it_says(clicks: Path, t
     content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     damaged.write_bytes(content)
     assert run_ranks(3, _read_all, damaged, tmp_path) == [0, 0, 0]
-    said = [(tmp_path / str(rank)).read_text() for rank in range(3)]
-    (reader,) = [rank for rank in range(3) if not said[rank].startswith("rank ")]
-    assert said[reader].startswith(f"{damaged}: row group 41 cannot be read: ")
-    others = [said[rank] for rank in range(3) if rank != reader]
-    assert others == [f"rank {reader} could not read rows for all ranks: {said[reader]}"] * 2
+    said = {(tmp_path / str(rank)).read_text() for rank in range(3)}
+    assert len(said) == 1
+    assert said.pop().startswith(f"{damaged}: row group 41 cannot be read: ")
 
 
 def _stop(place: Path) -> None:
