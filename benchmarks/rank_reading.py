@@ -95,7 +95,7 @@ def _compare(run: Run, path: Path, title: str, size: int, start: Callable[..., A
     finally:
         for group in groups.values():
             group.close()
-    claim = f"reading {title}, {size} ranks: processor time of each for a row of the data"
+    claim = f"reading {title}, ranks: {size}, processor time of each for a row of the data"
     if size == 1:
         run.report.pairs(claim, figures["all"], figures["all"], "itself", unit="us", less_is_better=True)
         return
