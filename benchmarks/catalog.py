@@ -39,6 +39,7 @@ BENCHMARKS = {
     "fleet": "three replicas over an object store: publish to all, how closely they switch, older answers, requests",
     "scaling": "a fleet up to 1,000 replicas: requests, bytes and times beside what fleet_costs computes of them",
     "drift": "AUC served while tastes turn: a model that follows the clicks beside the same one, updated once a day",
+    "films": "AUC served on MovieLens by time: a delta each ten minutes beside the same model, updated once a day",
     "freshness": "a stream of 5,000 events/s that is trained on, published and served: event written to score changed",
     "zoo": "AUC of every model on the bundled sets, beside a logistic regression and LightGBM on the same features",
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
@@ -73,6 +74,8 @@ class Run:
     began: float = field(default_factory=time.monotonic)
     #: Parts of the benchmark to measure; () for all.
     only: tuple[str, ...] = ()
+    #: The data set to measure on; None: the benchmark's own.
+    data: Path | None = None
     #: Ids of processes that count as ours (see `counted`).
     children: list[int] = field(default_factory=list)
 
@@ -205,6 +208,8 @@ class Options:
     max_s: float | None = None
     #: Parts of the benchmark to measure; () for all.
     only: tuple[str, ...] = ()
+    #: A data set of the user's.
+    data: Path | None = None
 
     def __post_init__(self) -> None:
         if self.rows is not None and self.rows < 10_000:
@@ -227,6 +232,8 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
     module = importlib.import_module(module_of(check_name(name)))
     measure: Callable[[Run], None] = module.measure
     check_parts(name, options.only, getattr(module, "PARTS", ()))
+    if options.data is not None and not getattr(module, "READS_DATA", False):
+        raise ConfigError(f"--data: {name} makes its own data", field="data")
     draw: Callable[[Report, Path], None] | None = getattr(module, "draw", None)
     if options.plot is not None and draw is None:
         from benchmarks.plot import need_matplotlib
@@ -248,6 +255,7 @@ def run(name: str, options: Options, console: Console, work: Path) -> Report:
                     options.max_s,
                     quick_s,
                     only=options.only,
+                    data=options.data,
                 )
             )
     except KeyboardInterrupt:

@@ -28,6 +28,9 @@ NAME = "python -m benchmarks"
 @click.option("--max-seconds", type=float, help="Begin nothing new after so long; what is left out is said.")
 @click.option("--only", default="", help="Measure these parts, such as http,grpc.  [default: all]")
 @click.option(
+    "--data", type=LocalPath(exists=True), help="Measure on this data set: films.  [default: the benchmark's own]"
+)
+@click.option(
     "--work",
     type=LocalPath(exists=True, file_okay=False),
     help="Put temporary stores under this folder; it must be on the disk to measure.  [default: build/]",
@@ -42,6 +45,7 @@ def command(
     repeats: int,
     max_seconds: float | None,
     only: str,
+    data: Path | None,
     work: Path | None,
 ) -> None:
     """Measure the store beside the machine's limits and its peers, side by side in one run.
@@ -65,7 +69,7 @@ def command(
         raise click.UsageError(catalog.wrong_name(name))
     parts = tuple(part for part in only.split(",") if part)
     options = catalog.Options(
-        quick=quick, json=json, plot=plot, rows=rows, repeats=repeats, max_s=max_seconds, only=parts
+        quick=quick, json=json, plot=plot, rows=rows, repeats=repeats, max_s=max_seconds, only=parts, data=data
     )
 
     from rich.console import Console

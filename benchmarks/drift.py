@@ -42,7 +42,7 @@ DELTA_EVERY_S = 2.0
 # Seconds whose clicks make one figure.
 _WINDOW = 5
 # The live guard stops accidents, and takes a model that changed as much as here in a day for one.
-_NO_GUARD = 'parameters { key: "live_guard" value { string_value: "false" } }\n'
+NO_GUARD = 'parameters { key: "live_guard" value { string_value: "false" } }\n'
 FOLLOWS, DAILY, BEST = "follows the clicks", "updated once a day", "best possible"
 _NAMES = {FOLLOWS: "live", DAILY: "daily"}
 
@@ -62,21 +62,19 @@ def measure(run: Run) -> None:
         (run.work / f"{name}.yaml").write_text(CONFIG.format(name=name))
         train(run.work / f"{name}.yaml", history, output=run.work / name, repository=repository, progress=False)
         with (repository / name / "config.pbtxt").open("a") as file:
-            file.write(_NO_GUARD)
+            file.write(NO_GUARD)
     with ServerProcess(repository, run.work / "store", run.work / "server.log") as server:
-        following = _emberline(
-            run.work, "live", "--follow", str(stream), "--every-seconds", f"{DELTA_EVERY_S:g}", log="live.log"
-        )
+        following = emberline(run.work, "live", "--follow", str(stream), "--every-seconds", f"{DELTA_EVERY_S:g}")
         try:
             world = DriftWorld(day_s, time.time())
             found = _days(run.work, world, stream, server.http_port, round(day_s * days), round(day_s))
             if following.poll() is not None:
-                raise Unavailable(f"the training ended: {(run.work / 'live.log').read_text()[-1000:]}")
+                raise Unavailable(f"the training ended: {log_of(run.work, 'live')}")
         finally:
             following.terminate()
             following.wait(60)
         shown = server.metrics()
-        refused = [reason for name in _NAMES.values() for reason in _refused(server.url, name)]
+        refused = [reason for name in _NAMES.values() for reason in refused(server.url, name)]
     _report(run, found, day_s)
     counts = [shown.get(f'emberline_deltas_applied_total{{model="{name}"}}', 0.0) for name in _NAMES.values()]
     run.report.remark(f"the server took {counts[0]:.0f} deltas of the one and {counts[1]:.0f} of the other")
@@ -103,32 +101,39 @@ def _days(
         time.sleep(max(0.0, began + second - time.time()))
         clicks = world.clicks(ROWS_PER_SECOND, time.time())
         scored = Clicks(clicks.table.slice(0, SCORED), clicks.probabilities[:SCORED])
-        found.append((scored, {name: _ask(client, name, scored.table) for name in _NAMES.values()}))
+        found.append((scored, {name: ask(client, name, scored.table) for name in _NAMES.values()}))
         hidden = stream / f".{second:06d}.parquet"
         pq.write_table(clicks.table, hidden)
         hidden.rename(stream / f"{second:06d}.parquet")
         day.append(clicks.table)
         if len(day) == day_s:
             if update is not None and update.wait(60) != 0:
-                raise Unavailable(f"the daily update failed: {(work / 'daily.log').read_text()[-1000:]}")
+                raise Unavailable(f"the daily update failed: {log_of(work, 'daily')}")
             data = work / f"day{second}.parquet"
             pq.write_table(pa.concat_tables(day), data)
             day = []
-            update = _emberline(work, "daily", "--data", str(data), log="daily.log")
+            update = emberline(work, "daily", "--data", str(data))
     if update is not None:
         update.wait(60)
     return found
 
 
-def _emberline(work: Path, name: str, *options: str, log: str) -> subprocess.Popen[bytes]:
+def emberline(work: Path, name: str, *options: str) -> subprocess.Popen[bytes]:
+    """Starts an update of the run of that name in `work`, which writes into NAME.log."""
     command = [sys.executable, "-m", "emberline", "update", str(work / name), "--repository", str(work / "models")]
-    with (work / log).open("w") as output:
+    with (work / f"{name}.log").open("w") as output:
         return subprocess.Popen(
             [*command, *options, "--quiet"], stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ)
         )
 
 
-def _ask(client: http.client.HTTPConnection, name: str, table: Any) -> np.ndarray[Any, Any]:
+def log_of(work: Path, name: str) -> str:
+    """Returns the end of what an update has written."""
+    return (work / f"{name}.log").read_text()[-1000:]
+
+
+def ask(client: http.client.HTTPConnection, name: str, table: Any) -> np.ndarray[Any, Any]:
+    """Returns the server's scores (N,) of users and items."""
     inputs = [
         {"name": column, "shape": [table.num_rows], "datatype": "INT64", "data": table.column(column).to_pylist()}
         for column in ("user", "item")
@@ -141,9 +146,19 @@ def _ask(client: http.client.HTTPConnection, name: str, table: Any) -> np.ndarra
     return np.array(answer["outputs"][0]["data"])
 
 
-def _refused(url: str, name: str) -> list[str]:
+def refused(url: str, name: str) -> list[str]:
+    """Returns the reasons for which the server has refused snapshots of a model."""
+    return [str(entry["reason"]) for entry in _snapshots(url, name)["quarantined"]]
+
+
+def served(url: str, name: str) -> str:
+    """Returns the id of the snapshot that is served."""
+    return str(_snapshots(url, name)["served"]["id"])
+
+
+def _snapshots(url: str, name: str) -> Any:
     with urllib.request.urlopen(f"{url}/v2/repository/models/{name}/snapshots") as answer:
-        return [str(entry["reason"]) for entry in json.load(answer)["quarantined"]]
+        return json.load(answer)
 
 
 def _report(run: Run, found: list[tuple[Clicks, dict[str, Any]]], day_s: float) -> None:

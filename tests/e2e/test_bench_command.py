@@ -51,6 +51,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "fleet",
         "scaling",
         "drift",
+        "films",
         "freshness",
         "zoo",
         "features",
