@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.rank_world import DENSE, IDS, TABLES, Task, config
 from benchmarks.traffic import Traffic, zipf
+from trainer.config import TrainConfig
 from trainer.models import build_model, build_tables
 
 ROWS = IDS // 10
@@ -29,7 +30,7 @@ class _Dlrm(nn.Module):
     def __init__(self, dim: int, shapes: dict[str, list[tuple[int, int]]]) -> None:
         super().__init__()
         self.bags = nn.ModuleList(nn.EmbeddingBag(ROWS, dim, mode="sum") for _ in range(TABLES))
-        self.bottom, self.top = (_mlp(shapes[name]) for name in ("bottom", "top"))
+        self.bottom, self.top = (mlp(shapes[name]) for name in ("bottom", "top"))
         self.pairs = torch.tril_indices(TABLES + 1, TABLES + 1, offset=-1)
 
     def forward(self, numbers: Tensor, dense: Tensor) -> Tensor:
@@ -42,11 +43,31 @@ class _Dlrm(nn.Module):
         return result
 
 
-def _mlp(shapes: list[tuple[int, int]]) -> nn.Sequential:
+def mlp(shapes: list[tuple[int, int]]) -> nn.Sequential:
+    """Returns linear layers of these shapes, with ReLU between them."""
     layers: list[nn.Module] = []
     for wide, width in shapes:
         layers += [nn.Linear(width, wide), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def layer_shapes(made: TrainConfig) -> dict[str, list[tuple[int, int]]]:
+    """Returns width and inputs of the layers of our DLRM."""
+    shapes: dict[str, list[tuple[int, int]]] = {"bottom": [], "top": []}
+    for name, each in build_model(made, build_tables(made)).named_parameters():
+        if each.ndim == 2:
+            shapes[name.split(".", 1)[0]].append((each.shape[0], each.shape[1]))
+    return shapes
+
+
+def made_batches(task: Task, rows: int) -> tuple[np.ndarray, Tensor, Tensor]:
+    """Returns this rank's part of some batches: row numbers (K, T, B), dense values (K, B, C), labels (K, B, 1)."""
+    own = task.batch // task.size
+    traffic = [Traffic(zipf(rows), seed=100 * task.rank + table) for table in range(TABLES)]
+    rng = np.random.default_rng(task.rank)
+    dense = torch.from_numpy(rng.standard_normal((_BATCHES, own, DENSE), np.float32))
+    labels = torch.from_numpy((rng.random((_BATCHES, own, 1)) < 0.25).astype(np.float32))
+    return np.stack([each.batches(_BATCHES, own) for each in traffic], axis=1), dense, labels
 
 
 class Ddp:
@@ -56,23 +77,13 @@ class Ddp:
         dist.init_process_group("gloo")
         made = config(task.batch, **task.options)
         dim = made.row_tables[0].rows.dim
-        weights = build_model(made, build_tables(made)).named_parameters()
-        shapes: dict[str, list[tuple[int, int]]] = {"bottom": [], "top": []}
-        for name, each in weights:
-            if each.ndim == 2:
-                shapes[name.split(".", 1)[0]].append((each.shape[0], each.shape[1]))
         torch.manual_seed(1)
-        network = _Dlrm(dim, shapes)
+        network = _Dlrm(dim, layer_shapes(made))
         self._tables = torch.optim.Adagrad(network.bags.parameters(), lr=0.05, initial_accumulator_value=0.1)
         rest = [*network.bottom.parameters(), *network.top.parameters()]
         self._dense = torch.optim.Adam(rest, lr=1e-3, fused=True)
         self._network = DistributedDataParallel(network)
-        own = task.batch // task.size
-        traffic = [Traffic(zipf(ROWS), seed=100 * task.rank + table) for table in range(TABLES)]
-        self._numbers = np.stack([each.batches(_BATCHES, own) for each in traffic], axis=1)
-        rng = np.random.default_rng(task.rank)
-        self._inputs = torch.from_numpy(rng.standard_normal((_BATCHES, own, DENSE), np.float32))
-        self._labels = torch.from_numpy((rng.random((_BATCHES, own, 1)) < 0.25).astype(np.float32))
+        self._numbers, self._inputs, self._labels = made_batches(task, ROWS)
         self._taken = 0
 
     def step(self) -> float:

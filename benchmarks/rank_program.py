@@ -128,6 +128,10 @@ def serve(task: Task, pipe: Connection) -> None:
     trainer: Trainer
     if task.kind == "ours":
         trainer = Ours(task)
+    elif task.kind == "torchrec":
+        from benchmarks.rank_torchrec import TorchRec
+
+        trainer = TorchRec(task)
     else:
         from benchmarks.rank_peers import Ddp
 

@@ -1,12 +1,13 @@
 """Claims: two ranks beside one process on the same batches, what they send, what rounding costs, and what reading does.
 
 Each rank has a core and a thread. Ours read Parquet, make features and learn, as a training does. Beside them: one
-process on one core; two processes with half of the batch each that exchange nothing, which is the limit; and torch's
-DistributedDataParallel over dense embeddings, with a tenth of the rows and batches that lie in memory.
+process on one core; two processes with half of the batch each that exchange nothing, which is the limit; torch's
+DistributedDataParallel over dense embeddings, with a tenth of the rows and batches that lie in memory; and TorchRec's
+DistributedModelParallel over FBGEMM, with as many rows and such batches (`python -m benchmarks.peers.environment`).
 
     python -m benchmarks.ranks                # about ten minutes, two free cores
     python -m benchmarks.ranks --quick
-    python -m benchmarks.ranks --only wire
+    python -m benchmarks.ranks --only wire,torchrec
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from typing import Any
 
 from benchmarks.catalog import Run
 from benchmarks.command import script
-from benchmarks.measure import Contestant
+from benchmarks.measure import Contestant, Samples
+from benchmarks.peers import PeerMissingError, environment
 from benchmarks.rank_peers import ROWS as PEER_ROWS
 from benchmarks.rank_program import RUN_UP, Steps, serve
 from benchmarks.rank_reading import reading, serve_reading
 from benchmarks.rank_world import BATCH, IDS, LAYERS, Task, needed_bytes, write_clicks
 from storage.errors import Unavailable
 
-PARTS = ("speed", "wire", "reading")
+PARTS = ("speed", "wire", "reading", "torchrec")
 #: Seconds after which a quick run begins nothing new.
 QUICK_S = 150.0
 OVER_ONE = 1.7
@@ -58,6 +60,10 @@ def measure(run: Run) -> None:
         wires(run, clicks, cores)
     if run.wants("reading") and not run.is_late("reading"):
         reading(run, lambda kind, path, size: ranks(kind, path, BATCH, cores, size, serve_reading))
+    if run.wants("torchrec"):
+        for layers in LAYERS:
+            if not run.is_late(f"torchrec, {layers} layers"):
+                torchrec(run, clicks, layers, cores)
 
 
 class Group:
@@ -137,17 +143,8 @@ def started(run: Run, groups: Mapping[str, Group]) -> Iterator[None]:
         yield
 
 
-def speed(run: Run, data: Path, layers: str, cores: list[int]) -> None:
-    """Compares samples and processor time of a step, and bytes."""
-    steps = _QUICK_STEPS if run.quick else _STEPS
-    groups = {
-        "ours": ranks("ours", data, BATCH, cores, layers=layers),
-        "one process": Group([Task("ours", data, BATCH, core=cores[0], options={"layers": layers})]),
-        "no exchange": Group(
-            [Task("ours", data, BATCH // 2, core=core, options={"layers": layers}) for core in (cores * 2)[:2]]
-        ),
-        "DDP": ranks("ddp", data, BATCH, cores, layers=layers),
-    }
+def _taken(run: Run, groups: Mapping[str, Group], steps: int) -> tuple[Samples, dict[str, list[list[Steps]]]]:
+    """Returns samples a second of groups that take turns, and what their steps cost."""
     figures: dict[str, list[list[Steps]]] = {name: [] for name in groups}
 
     def contestant(name: str) -> Contestant:
@@ -161,6 +158,21 @@ def speed(run: Run, data: Path, layers: str, cores: list[int]) -> None:
 
     with started(run, groups):
         samples = run.interleave({name: contestant(name) for name in groups}, max_s=_MAX_S)
+    return samples, figures
+
+
+def speed(run: Run, data: Path, layers: str, cores: list[int]) -> None:
+    """Compares samples and processor time of a step, and bytes."""
+    steps = _QUICK_STEPS if run.quick else _STEPS
+    groups = {
+        "ours": ranks("ours", data, BATCH, cores, layers=layers),
+        "one process": Group([Task("ours", data, BATCH, core=cores[0], options={"layers": layers})]),
+        "no exchange": Group(
+            [Task("ours", data, BATCH // 2, core=core, options={"layers": layers}) for core in (cores * 2)[:2]]
+        ),
+        "DDP": ranks("ddp", data, BATCH, cores, layers=layers),
+    }
+    samples, figures = _taken(run, groups, steps)
     what = f"DLRM, {layers} layers, d{_DIM}, batches of {BATCH:,}"
     targets = {"one process": OVER_ONE, "no exchange": None, "DDP": None}
     for name, target in targets.items():
@@ -209,6 +221,36 @@ def _shares(run: Run, figures: Mapping[str, list[list[Steps]]], steps: int, laye
     of = [each for turn in figures["ours"] for each in turn]
     waited, seconds = (sum(getattr(each, name) for each in of) for name in ("waited_seconds", "seconds"))
     run.report.remark(f"{layers} layers: {waited / seconds:.0%} of a step in exchanges and waiting for the other rank")
+
+
+def torchrec(run: Run, data: Path, layers: str, cores: list[int]) -> None:
+    """Compares samples and processor time of a step with TorchRec's, by two ranks and by one."""
+    try:
+        environment.python()
+    except PeerMissingError as missing:
+        run.report.remark(f"TorchRec: {missing}")
+        return
+    steps = _QUICK_STEPS if run.quick else _STEPS
+    groups = {
+        "two ranks": ranks("ours", data, BATCH, cores, layers=layers),
+        "one process": Group([Task("ours", data, BATCH, core=cores[0], options={"layers": layers})]),
+        "TorchRec, two ranks": ranks("torchrec", data, BATCH, cores, layers=layers),
+        "TorchRec, one process": ranks("torchrec", data, BATCH, cores, size=1, layers=layers),
+    }
+    samples, figures = _taken(run, groups, steps)
+    whole = min(map(len, figures.values()))  # the end of the time may have cut a round short
+
+    def step_ms(name: str) -> list[float]:
+        return [1000 / steps * max(each.processor_seconds for each in of) for of in figures[name][:whole]]
+
+    note = "its batches lie in memory, ours are read and made"
+    for ours in ("two ranks", "one process"):
+        peer, what = f"TorchRec, {ours}", f"{ours}, DLRM, {layers} layers, d{_DIM}, batches of {BATCH:,}"
+        run.report.compare(what, samples, peer, ours=ours, unit="k samples/s", scale=_SAMPLES, note=note)
+        run.report.pairs(
+            f"processor time of a step, {what}", step_ms(ours), step_ms(peer), peer, unit="ms", less_is_better=True
+        )
+    run.settle(samples)
 
 
 def wires(run: Run, data: Path, cores: list[int]) -> None:
