@@ -149,7 +149,12 @@ class _Training:
             threads(config.training.threads, ranks.local_size),
             Display(visible=self._progress) as display,
         ):
-            given = {"data": rows.fingerprint, "valid": _fingerprint(self._valid_rows)}
+            given = {
+                "data": rows.fingerprint,
+                "valid": _fingerprint(self._valid_rows),
+                "repository": "none" if self._repository is None else "given",
+                "start_from": "none" if start_from is None else "given",
+            }
             check_agreement(ranks, config, given, _name(log.newest))
             torch.manual_seed(config.training.seed)
             with row_memory(config, output, ranks.local_size) as memory:
