@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from serving.byte_sizes import ByteSize
+from storage.byte_sizes import ByteSize
 from storage.objects import is_url, url_of
 from storage.objects.replica_id import REPLICA_PATTERN
 from storage.paths import local_path

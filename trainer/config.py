@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from storage.byte_sizes import ByteSize
 from storage.data import DataOptions
 from storage.data.streams.join_options import JoinOptions
 from storage.errors import ConfigError
@@ -87,7 +88,7 @@ class TrainingConfig(StrictModel):
     #: for the time at which it is trained on.
     time_column: str | None = None
     #: DRAM of all tables together, rows beyond it lie on SSD; None keeps every row in memory.
-    dram_bytes: int | None = Field(default=None, ge=1)
+    dram_bytes: Annotated[ByteSize, Field(ge=1)] | None = None
     #: None trains all epochs and keeps the last model.
     early_stopping: EarlyStoppingConfig | None = None
     #: Where the dense part is computed: cpu, cuda (with several ranks, the GPU of each), cuda:N, or auto, a GPU if
@@ -99,7 +100,7 @@ class TrainingConfig(StrictModel):
     compile: bool = False
     #: Memory of a GPU for the rows that training sees most, with their optimizer values; None keeps none there. Without
     #: effect on a processor.
-    hbm_bytes: int | None = Field(default=None, ge=1)
+    hbm_bytes: Annotated[ByteSize, Field(ge=1)] | None = None
 
     @field_validator("device")
     @classmethod

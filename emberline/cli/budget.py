@@ -11,7 +11,7 @@ import click
 from emberline.cli.command import Command
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES
-from serving.byte_sizes import human_bytes
+from storage.byte_sizes import human_bytes
 
 
 @click.command(

@@ -14,7 +14,7 @@ import click
 from emberline.cli.command import Command
 from emberline.cli.finding import Finding
 from emberline.version import __version__
-from serving.byte_sizes import human_bytes
+from storage.byte_sizes import human_bytes
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from emberline.cli.finding import Finding
-from serving.byte_sizes import human_bytes
 from serving.gpu.device_errors import first_line
 from serving.gpu.driver import GpuInfo
 from serving.gpu.gpus import Surroundings, driver_version, judge, look_around, version_text
+from storage.byte_sizes import human_bytes
 from storage.errors import EmberlineError
 from storage.hbm.kernels import Kernels, compile_kernel, gpu_arch
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from emberline.cli.command import LocalPath
-from serving.byte_sizes import human_bytes
+from storage.byte_sizes import human_bytes
 from storage.errors import NotFound
 from storage.objects import ObjectStore, is_url
 from storage.objects.catalog import MODELS

@@ -14,7 +14,7 @@ from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.server_call import IDENTITY, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES
-from serving.byte_sizes import human_bytes
+from storage.byte_sizes import human_bytes
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from serving.byte_sizes import parse_bytes
+from storage.byte_sizes import parse_bytes
 
 
 class _Bytes(click.ParamType[int]):

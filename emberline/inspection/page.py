@@ -13,7 +13,7 @@ from emberline.inspection.plots import coverage_plot, histogram_plot
 from emberline.inspection.source import Origin
 from emberline.inspection.text import UNITS, hashed_line, ids_text, number, threshold_text
 from emberline.pages.parts import document, figure, grid, key_figures
-from serving.byte_sizes import human_bytes
+from storage.byte_sizes import human_bytes
 
 _LEGEND = '<span class="rows"></span>share of rows<span class="uses"></span>share of lookups'
 _NOTE = "Judged by the lookups that training counted; requests to come also ask for new ids."

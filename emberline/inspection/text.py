@@ -13,7 +13,7 @@ from emberline.inspection.document import TableAnalysis
 from emberline.inspection.figures import SampleRow, TableFigures
 from emberline.inspection.histogram import Bar, Histogram
 from emberline.inspection.source import Origin
-from serving.byte_sizes import human_bytes
+from storage.byte_sizes import human_bytes
 
 UNITS = {
     "publishes": "publishes ago",

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from serving.byte_sizes import parse_bytes
+from storage.byte_sizes import parse_bytes
 from storage.errors import InvalidInput, Unsupported
 
 Reference = Annotated[str, Field(max_length=64)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from serving.byte_sizes import ByteSize
+from storage.byte_sizes import ByteSize
 from storage.errors import ConfigError
 
 _CPUS = re.compile(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*")
