@@ -82,7 +82,7 @@ def _compare(place: Path) -> None:
                 assert found == [table.to_pylist() for table in stream.epoch(epoch, skip_batches=skip)]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_rank_gets_the_rows_that_it_would_have_read_alone(clicks: Path, ranks: int) -> None:
     assert run_ranks(ranks, _compare, clicks) == [0] * ranks
 
