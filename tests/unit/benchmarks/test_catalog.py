@@ -147,6 +147,11 @@ def test_an_interrupted_run_says_what_it_has(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_data_set_is_refused_where_it_would_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--data: drift makes its own data"):
+        catalog.run("drift", catalog.Options(data=tmp_path), Console(), tmp_path)
+
+
 def test_what_is_left_out_for_want_of_time_is_said(tmp_path: Path) -> None:
     run = catalog.Run(Report("lookup", quick=True), tmp_path, quick=True, began=-1e9)
     assert run.is_late("d128")
