@@ -102,11 +102,11 @@ class TrainingStep:
         """
         profile = self._profile
         began, looked_up = time.perf_counter(), profile.lookup_seconds
+        self.dense_optimizer.zero_grad()
+        self.sparse_optimizer.zero_grad()
         if self.hbm is not None:
             with self._memory(number):
                 self.hbm.before_step(number)
-        self.dense_optimizer.zero_grad()
-        self.sparse_optimizer.zero_grad()
         if self._ranks.are_several or self._device.type != "cpu":
             # Dropout draws other numbers at each rank, which a resumed run draws again; so it does those of a GPU.
             seed_step(step_random(self._config.training.seed, number, self._ranks.rank))

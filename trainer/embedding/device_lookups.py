@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from storage._table import BatchLookup, DeviceRows
 from trainer.devices import Arriving, Transfers
-from trainer.embedding.hbm import HbmGroup
+from trainer.embedding.hbm_group import HbmGroup, Held
 from trainer.embedding.layers import LayerIds, LayerLookup
 from trainer.embedding.table import EmbeddingTable
 
@@ -43,6 +43,9 @@ class _Matrix:
     #: Places on the GPU of those that it keeps, the first ones: in host memory and there.
     kept: NDArray[np.int32]
     places: Tensor
+    #: What the GPU keeps of the group, and what its places had then; None: nothing.
+    store: HbmGroup | None
+    held: Held | None
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class DeviceRun:
     #: The pooled layers side by side, (B, W), and the rows (B, L, D) of each with pooling none.
     pooled: Tensor
     sequences: list[Tensor]
+    #: Whether ids were counted.
+    train: bool
 
 
 class DeviceLookups:
@@ -94,7 +99,7 @@ class DeviceLookups:
         matrices = self._matrices(rows, values, whole, train=train)
         results = [self._pooled(call, matrices[call.group], whole, batch) for call in self._calls]
         pooled, sequences = self._results(results)
-        return DeviceRun(native, rows, matrices, pooled, sequences)
+        return DeviceRun(native, rows, matrices, pooled, sequences, train)
 
     def _results(self, of_calls: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Returns the results of calls in the order of the layers."""
@@ -153,7 +158,8 @@ class DeviceLookups:
                 parts.insert(0, store.values[:, :dim].index_select(0, places))
                 if train:
                     store.count(len(kept), len(kept) + len(others))
-            made.append(_Matrix(torch.cat(parts), kept, places))
+            held = None if store is None else store.held()
+            made.append(_Matrix(torch.cat(parts), kept, places, store, held))
         return made
 
     def _store(self, group: int) -> HbmGroup | None:
@@ -260,15 +266,14 @@ class DeviceLookups:
     def _keep_on_device(
         self, run: DeviceRun, group: int, matrix: _Matrix, gradient: Tensor, used: Sequence[bool]
     ) -> None:
-        store = self._store(group)
-        if store is None or not len(matrix.kept):
+        if matrix.store is None or matrix.held is None or not len(matrix.kept):
             return
         kept, places, own_gradients = matrix.kept, matrix.places, gradient[: len(matrix.kept)]
         if not all(used):
             has = run.rows.is_used(group, list(used))[: len(kept)].astype(bool)
             at = torch.as_tensor(np.flatnonzero(has), device=places.device)
             kept, places, own_gradients = kept[has], places.index_select(0, at), own_gradients.index_select(0, at)
-        store.keep_gradients(kept, places, own_gradients)
+        matrix.store.keep_gradients(kept, places, own_gradients, matrix.held, counted=run.train)
 
 
 class _Expected:

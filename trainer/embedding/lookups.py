@@ -139,6 +139,7 @@ class Lookups:
             self._exchange.give(run.route, sums)
             return
         for place, table in enumerate(self._tables):
+            table.leave_device()  # to step rows here; it may have read them without training
             table.keep_gradients(native.gradients(place))
 
 

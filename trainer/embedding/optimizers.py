@@ -16,7 +16,7 @@ import torch
 
 from storage._table import squared_norm, step_tables
 from storage.errors import ConfigError
-from trainer.embedding.hbm import HbmGroup
+from trainer.embedding.hbm_group import HbmGroup
 from trainer.embedding.table import EmbeddingTable, Rows, SparseRule
 from trainer.embedding.uncompiled import uncompiled
 

@@ -23,7 +23,7 @@ from storage.initializers import ZEROS, AbsentRows, Initializer
 from storage.rows import RowCodec
 from storage.specs import TableSpec
 from trainer.admission import BloomAdmission
-from trainer.embedding.hbm import HbmTable
+from trainer.embedding.hbm_group import HbmTable
 from trainer.embedding.memory import RowMemory
 from trainer.embedding.owners import owners
 from trainer.eviction import Eviction, Evictor
@@ -246,7 +246,7 @@ class EmbeddingTable:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""
         self._waiting.append(RowGradients(self.leave_device(), ids, gradients))
 
-    def keep_gradients(self, gradients: TableGradients) -> None:
+    def keep_gradients(self, gradients: TableGradients | RowGradients) -> None:
         """Keeps what a lookup got for this table until the optimizer's next step or `drop_gradients`."""
         self._waiting.append(gradients)
 
@@ -268,6 +268,12 @@ class EmbeddingTable:
         while self._expected:
             self._expected.pop(0)()
         return self._waiting
+
+    @property
+    def has_gradients(self) -> bool:
+        """True if gradients wait for the optimizer's step, or are on their way."""
+        of_kept = self._hbm is not None and self._hbm.group.has_gradients
+        return bool(self._waiting or self._expected or of_kept)
 
     def drop_gradients(self) -> None:
         """Forgets the gradients kept so far."""
@@ -323,7 +329,8 @@ class EmbeddingTable:
 
     def advance(self) -> int:
         """Closes the stamp and returns it; later changes carry the next one."""
-        return int(self.native.advance())
+        # A row that a GPU keeps is noted as changed by its lookup, and not by the step.
+        return int((self.leave_device() if self.has_gradients else self.native).advance())
 
     def set_stamp(self, stamp: int) -> None:
         """Sets the stamp of later changes. Raises ValueError for one below the table's own."""
