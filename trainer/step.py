@@ -17,7 +17,7 @@ from trainer.config import TrainConfig
 from trainer.data import Batch, DeviceBatches, WholeBatch
 from trainer.dense_part import DensePart
 from trainer.dense_sums import sum_with_facts
-from trainer.devices import out_of_memory, transfers_of
+from trainer.devices import device_report, out_of_memory, transfers_of
 from trainer.embedding import EmbeddingTable, HbmRows, clip_gradients
 from trainer.loss_scale import LossScale
 from trainer.model_config import OwnModelConfig
@@ -45,6 +45,16 @@ def seed_step(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
+
+
+def _check_memory(hbm_bytes: int, device: torch.device) -> None:
+    report = device_report(device)
+    if report is not None and hbm_bytes >= report.memory_bytes:
+        raise ConfigError(
+            f"training.hbm_bytes: expected less than the memory of {device}, {report.memory_bytes:,} bytes, of which "
+            f"the model and its batches need a part; got {hbm_bytes:,}",
+            field="training.hbm_bytes",
+        )
 
 
 class TrainingStep:
@@ -84,6 +94,7 @@ class TrainingStep:
         #: The rows that the GPU keeps; None: none.
         self.hbm: HbmRows | None = None
         if hbm_bytes is not None and self._by is not None:
+            _check_memory(hbm_bytes, device)
             self.hbm = HbmRows(tables.values(), hbm_bytes, device, self._by)
         #: Brings batches to the device ahead of their step.
         self.batches = DeviceBatches(device)
@@ -105,7 +116,7 @@ class TrainingStep:
         self.dense_optimizer.zero_grad()
         self.sparse_optimizer.zero_grad()
         if self.hbm is not None:
-            with self._memory(number):
+            with out_of_memory(self._device, f"rows to keep at step {number + 1}", "lower training.hbm_bytes"):
                 self.hbm.before_step(number)
         if self._ranks.are_several or self._device.type != "cpu":
             # Dropout draws other numbers at each rank, which a resumed run draws again; so it does those of a GPU.
@@ -144,9 +155,10 @@ class TrainingStep:
             yield
 
     def _memory(self, number: int) -> AbstractContextManager[None]:
+        more = "" if self.hbm is None else ", or lower training.hbm_bytes"
         advice = (
             f"lower training.batch_size (it is {self._config.training.batch_size:,}), choose training.precision bf16, "
-            "make the layers of `model` narrower, or lower training.hbm_bytes"
+            f"make the layers of `model` narrower{more}"
         )
         return out_of_memory(self._device, f"step {number + 1}", advice)
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from trainer.devices import Transfers
 from trainer.embedding.hbm_group import HbmGroup, HostTable, Ids
+
+Counts = NDArray[np.uint32]
 
 # Rows are chosen before the first step if there are any, after so many steps, and after twice as many each time.
 _FIRST_STEPS = 100
@@ -104,14 +107,52 @@ class HbmRows:
 
     def _wanted(self, tables: Sequence[HostTable]) -> dict[HostTable, Ids]:
         """Returns the ids (N,) of each table whose rows are to be kept."""
-        sizes = [4 * (table.dim + table.slots) for table in tables]
-        found = [table.unsettled.most_seen(self._bytes // size) for table, size in zip(tables, sizes, strict=True)]
-        counts = np.concatenate([counts for _, counts in found]) if found else np.empty(0, np.uint32)
-        owners = np.repeat(np.arange(len(tables)), [len(ids) for ids, _ in found])
-        # A use of a row saves as many bytes as it takes, whatever its dim.
-        order = np.argsort(-counts.astype(np.int64), kind="stable")
-        taken = np.cumsum(np.array(sizes, np.int64)[owners[order]]) if len(order) else order
-        chosen = np.zeros(len(counts), bool)
-        chosen[order[: np.searchsorted(taken, self._bytes, side="right")]] = True
-        parts = np.split(chosen, np.cumsum([len(ids) for ids, _ in found])[:-1]) if found else []
-        return {table: ids[part] for table, (ids, _), part in zip(tables, found, parts, strict=True)}
+        sizes, ids, counts = [], [], []
+        for table in tables:
+            sizes.append(4 * (table.dim + table.slots))
+            found = table.unsettled.most_seen(self._bytes // sizes[-1])
+            ids.append(found[0])
+            counts.append(found[1])
+            # At once, so that what is left out of one table needs no memory beside the next.
+            lengths = most_counted(counts, sizes, self._bytes)
+            ids = [own[:length].copy() for own, length in zip(ids, lengths, strict=True)]
+            counts = [own[:length].copy() for own, length in zip(counts, lengths, strict=True)]
+        return dict(zip(tables, ids, strict=True))
+
+
+def most_counted(counts: Sequence[Counts], sizes: Sequence[int], most_bytes: int) -> list[int]:
+    """Returns how many of the first rows of each table are those with the largest counts that fit together.
+
+    counts: by table, descending. sizes: bytes of a row. A use of a row saves as many bytes as it takes, whatever its
+    dim. Equal counts come in the order of the tables.
+    """
+
+    largest = int(max((own[0] for own in counts if len(own)), default=0))
+
+    def lengths_from(count: int) -> list[int]:
+        if count > largest:
+            return [0] * len(counts)
+        return [len(own) - int(np.searchsorted(own[::-1], np.uint32(count))) for own in counts]
+
+    def bytes_of(lengths: Sequence[int]) -> int:
+        return sum(size * length for size, length in zip(sizes, lengths, strict=True))
+
+    low, high = 0, largest + 1  # rows from `high` on fit
+    while low < high:
+        middle = (low + high) // 2
+        if bytes_of(lengths_from(middle)) <= most_bytes:
+            high = middle
+        else:
+            low = middle + 1
+    lengths = lengths_from(high)
+    if high == 0:
+        return lengths
+    left = most_bytes - bytes_of(lengths)
+    for number, (size, upto) in enumerate(zip(sizes, lengths_from(high - 1), strict=True)):
+        more = min(upto - lengths[number], left // size)
+        is_full = more < upto - lengths[number]
+        lengths[number] += more
+        left -= more * size
+        if is_full:
+            break
+    return lengths

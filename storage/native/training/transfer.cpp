@@ -87,20 +87,30 @@ IdCounts TrainingTable::export_counts() const {
 
 IdCounts TrainingTable::most_seen(std::size_t n) const {
   const std::lock_guard lock(mutex_);
+  n = std::min(n, index_.size());
+  IdCounts most;
+  if (n == 0) return most;
   std::vector<std::pair<std::uint32_t, std::int64_t>> order;
-  order.reserve(index_.size());
-  index_.each([&](std::int64_t id, std::uint32_t slot) { order.emplace_back(uses_[slot].count, id); });
+  order.reserve(std::min(2 * n, index_.size()));
   const auto before = [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second < b.second;
   };
-  n = std::min(n, order.size());
-  const auto end = order.begin() + static_cast<std::ptrdiff_t>(n);
-  std::nth_element(order.begin(), end, order.end(), before);
-  std::sort(order.begin(), end, before);
-  IdCounts most;
-  for (auto each = order.begin(); each != end; ++each) {
-    most.ids.push_back(each->second);
-    most.counts.push_back(each->first);
+  // Leaves the first n, so that the memory that this takes depends on n, and not on the table.
+  const auto cut = [&] {
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n - 1), order.end(), before);
+    order.resize(n);
+  };
+  index_.each([&](std::int64_t id, std::uint32_t slot) {
+    if (order.size() == 2 * n) cut();
+    order.emplace_back(uses_[slot].count, id);
+  });
+  cut();
+  std::sort(order.begin(), order.end(), before);
+  most.ids.reserve(n);
+  most.counts.reserve(n);
+  for (const auto& [count, id] : order) {
+    most.ids.push_back(id);
+    most.counts.push_back(count);
   }
   return most;
 }

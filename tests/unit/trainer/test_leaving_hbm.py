@@ -141,15 +141,6 @@ def test_rows_that_a_lookup_on_the_host_stepped_are_old_nowhere() -> None:
     assert torch.equal(*results)
 
 
-def test_the_memory_given_is_never_exceeded_though_other_tables_become_hot(late: LateTransfers) -> None:
-    tables = [EmbeddingTable("narrow", 2), EmbeddingTable("wide", 6)]
-    rows = HbmRows(tables, 480, HOST, late)
-    for turn in range(4):
-        tables[turn % 2].lookup(np.repeat(np.arange(100), 10**turn), train=True)
-        rows.choose()
-        assert 0 < rows.figures().memory_bytes <= 480
-
-
 def test_a_gpu_without_memory_for_rows_keeps_none(late: LateTransfers, monkeypatch: pytest.MonkeyPatch) -> None:
     table = EmbeddingTable("t", 4)
     bag, optimizer = EmbeddingBag(table), SparseAdagrad([table], 0.1)
