@@ -244,7 +244,9 @@ class EmbeddingTable:
 
     def add_gradients(self, ids: Ids, gradients: Rows) -> None:
         """Keeps d(loss)/d(row), (N, D), until the optimizer's next step or `drop_gradients`."""
-        self._waiting.append(RowGradients(self.leave_device(), ids, gradients))
+        native = self.leave_device()
+        self.gradients()  # those that came before are added first
+        self._waiting.append(RowGradients(native, ids, gradients))
 
     def keep_gradients(self, gradients: TableGradients | RowGradients) -> None:
         """Keeps what a lookup got for this table until the optimizer's next step or `drop_gradients`."""

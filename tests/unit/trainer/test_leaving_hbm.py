@@ -60,6 +60,12 @@ def read_on_host(side: Side) -> None:
     side.table.lookup(np.array([2]), train=True)
 
 
+def look_up_on_both_sides(side: Side) -> None:
+    read_on_host(side)
+    (0.1 * side.loss()).backward()
+    (0.3 * side.loss(OTHERS)).backward()
+
+
 def give_gradients(side: Side) -> None:
     side.table.add_gradients(np.array([2, 3]), np.ones((2, 4), np.float32))
 
@@ -99,6 +105,7 @@ def choose_if_due(side: Side) -> None:
     "act",
     [
         read_on_host,
+        look_up_on_both_sides,
         give_gradients,
         erase,
         close_stamp,
