@@ -116,7 +116,7 @@ def _check_optimizer(
     folder: Path, values: Mapping[int, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
 ) -> None:
     # Another optimizer would accept this state silently, then fail or train differently at the next step.
-    wanted = _OPTIMIZER_VALUES.get(type(optimizer))
+    wanted = next((values for kind, values in _OPTIMIZER_VALUES.items() if isinstance(optimizer, kind)), None)
     saved = {key for entry in values.values() for key in entry}
     if wanted is not None and saved != wanted and (saved or "sum" in wanted):
         raise CheckpointError(
