@@ -91,7 +91,8 @@ def test_the_report_the_line_and_the_track_say_how_old_events_were(
     assert report.followed is not None
     freshness = report.followed.freshness
     assert {stage: found["events"] for stage, found in freshness.items()} == dict.fromkeys(freshness, 1600)
-    assert 60 < freshness["trained"]["p50"] <= freshness["committed"]["p50"] <= freshness["published"]["p50"] < 300
+    ages = [freshness[stage]["p50"] for stage in ("trained", "committed", "published")]
+    assert 60 < ages[0] <= 1.02 * ages[1] <= 1.02**2 * ages[2] < 300, "quantiles of counts by age, which are estimates"
     shown = " ".join(capfd.readouterr().err.split())
     assert "files waiting, the newest row is" in shown
     assert "s old, published after" in shown
