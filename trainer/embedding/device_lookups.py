@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from storage._table import BatchLookup, DeviceRows
-from trainer.devices import Arriving, Transfers
+from trainer.devices import Transfers
+from trainer.embedding.expected import expect_gradients
 from trainer.embedding.hbm_group import HbmGroup, Held
 from trainer.embedding.layers import LayerIds, LayerLookup
 from trainer.embedding.table import EmbeddingTable
@@ -95,8 +96,9 @@ class DeviceLookups:
         )
         kept_ids = [None if table.hbm is None else table.hbm.ids for table in self._tables]
         rows = DeviceRows(native, self._groups, kept_ids, threads)
-        values, whole = self._written(rows, batch, by, threads)
-        matrices = self._matrices(rows, values, whole, train=train)
+        kept = [rows.kept(group) for group in range(len(self._dims))]
+        values, whole = self._written(rows, kept, batch, by, threads)
+        matrices = self._matrices(kept, values, whole, train=train)
         results = [self._pooled(call, matrices[call.group], whole, batch) for call in self._calls]
         pooled, sequences = self._results(results)
         return DeviceRun(native, rows, matrices, pooled, sequences, train)
@@ -116,9 +118,11 @@ class DeviceLookups:
         side_by_side = [parts[number] for number, layer in enumerate(self._layers) if layer.pooling != "none"]
         return torch.cat(side_by_side or [of_calls[0].new_zeros((len(of_calls[0]), 0))], dim=1), sequences
 
-    def _written(self, rows: DeviceRows, batch: int, by: Transfers, threads: int) -> tuple[list[Tensor], _Parts]:
+    def _written(
+        self, rows: DeviceRows, kept: Sequence[NDArray[np.int32]], batch: int, by: Transfers, threads: int
+    ) -> tuple[list[Tensor], _Parts]:
         """Sends the rows that the GPU does not keep, (n, D) by group, and the places of all, by what they belong to."""
-        pieces: list[tuple[object, int]] = [(group, len(rows.kept(group))) for group in range(len(self._dims))]
+        pieces: list[tuple[object, int]] = [(group, len(places)) for group, places in enumerate(kept)]
         for call in self._calls:
             if call.pooling == "none":
                 pieces.append(((call, "places"), batch * self._layers[call.layers[0]].length))
@@ -132,8 +136,8 @@ class DeviceLookups:
         real = by.host_tensor((sum(n for _, n in floats),))
         integers = dict(zip((of for of, _ in pieces), _cut(whole.numpy(), [n for _, n in pieces]), strict=True))
         numbers = dict(zip((of for of, _ in floats), _cut(real.numpy(), [n for _, n in floats]), strict=True))
-        for group in range(len(self._dims)):
-            integers[group][:] = rows.kept(group)
+        for group, own in enumerate(kept):
+            integers[group][:] = own
         for call in self._calls:
             places = integers[call, "places"]
             if call.pooling == "none":
@@ -149,11 +153,13 @@ class DeviceLookups:
         there |= {of: part for of, part in parts.items() if not isinstance(of, int)}
         return [parts[group].view(-1, dim) for group, dim in enumerate(self._dims)], there
 
-    def _matrices(self, rows: DeviceRows, values: Sequence[Tensor], whole: _Parts, *, train: bool) -> list[_Matrix]:
+    def _matrices(
+        self, kept_of: Sequence[NDArray[np.int32]], values: Sequence[Tensor], whole: _Parts, *, train: bool
+    ) -> list[_Matrix]:
         made = []
-        for group, (dim, others) in enumerate(zip(self._dims, values, strict=True)):
+        for group, (dim, kept, others) in enumerate(zip(self._dims, kept_of, values, strict=True)):
             parts = [others, others.new_zeros((1, dim))]
-            kept, places, store = rows.kept(group), whole[group], self._store(group)
+            places, store = whole[group], self._store(group)
             if store is not None:
                 parts.insert(0, store.values[:, :dim].index_select(0, places))
                 if train:
@@ -195,9 +201,14 @@ class DeviceLookups:
         arriving = by.to_host([each[len(matrix.kept) :] for matrix, each in zip(run.matrices, whole, strict=True)])
         for group, (matrix, each) in enumerate(zip(run.matrices, whole, strict=True)):
             self._keep_on_device(run, group, matrix, each, used)
-        expected = _Expected(self._tables, run, used, arriving)
-        for table in self._tables:
-            table.expect_gradients(expected.keep)
+
+        def keep() -> None:
+            arrived = [each.numpy() for each in arriving.wait()]
+            run.rows.take_gradients(arrived, used, torch.get_num_threads())
+            for place, table in enumerate(self._tables):
+                table.keep_gradients(run.native.gradients(place))
+
+        expect_gradients(self._tables, keep)
 
     def _of_rows(
         self, run: DeviceRun, gradients: Sequence[Tensor | None], used: Sequence[bool], by: Transfers, threads: int
@@ -274,28 +285,6 @@ class DeviceLookups:
             at = torch.as_tensor(np.flatnonzero(has), device=places.device)
             kept, places, own_gradients = kept[has], places.index_select(0, at), own_gradients.index_select(0, at)
         matrix.store.keep_gradients(kept, places, own_gradients, matrix.held, counted=run.train)
-
-
-class _Expected:
-    """Gradients of one lookup that are on their way to the host. Each table of the lookup asks for them."""
-
-    def __init__(
-        self, tables: Sequence[EmbeddingTable], run: DeviceRun, used: Sequence[bool], arriving: Arriving
-    ) -> None:
-        self._tables = tables
-        self._run: DeviceRun | None = run
-        self._used = list(used)
-        self._arriving = arriving
-
-    def keep(self) -> None:
-        """Waits for them and gives them to the tables, once."""
-        run, self._run = self._run, None
-        if run is None:
-            return
-        arrived = [each.numpy() for each in self._arriving.wait()]
-        run.rows.take_gradients(arrived, self._used, torch.get_num_threads())
-        for place, table in enumerate(self._tables):
-            table.keep_gradients(run.native.gradients(place))
 
 
 def _sent(parts: Sequence[NDArray[Any] | None], by: Transfers) -> list[Tensor | None]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from storage._table import AskedRows
-from trainer.ranks import Arriving, Ranks
-
-if TYPE_CHECKING:
-    from trainer.embedding.table import EmbeddingTable
+from trainer.embedding.expected import expect_gradients
+from trainer.embedding.table import EmbeddingTable
+from trainer.ranks import Ranks
 
 Values = NDArray[np.float32]
 Flags = NDArray[np.uint8]
@@ -85,24 +83,10 @@ class RowExchange:
         Tables get theirs when they are asked for them, and until then the caller goes on.
         """
         arriving = self._ranks.start_exchange(sums, route.asked_sizes, route.given_sizes, "gradients")
-        expected = _Expected(route.given, arriving, self._tables)
-        for table in self._tables:
-            table.expect_gradients(expected.keep)
 
+        def keep() -> None:
+            route.given.set_gradients(arriving.wait(), torch.get_num_threads())
+            for place, table in enumerate(self._tables):
+                table.keep_gradients(route.given.gradients(place))
 
-class _Expected:
-    """Gradients of one lookup that are on their way from other ranks. Each table of the lookup asks for them."""
-
-    def __init__(self, given: AskedRows, arriving: Arriving[Values], tables: Sequence[EmbeddingTable]) -> None:
-        self._given = given
-        self._arriving: Arriving[Values] | None = arriving
-        self._tables = tables
-
-    def keep(self) -> None:
-        """Waits for them and gives them to the tables, once."""
-        arriving, self._arriving = self._arriving, None
-        if arriving is None:
-            return
-        self._given.set_gradients(arriving.wait(), torch.get_num_threads())
-        for place, table in enumerate(self._tables):
-            table.keep_gradients(self._given.gradients(place))
+        expect_gradients(self._tables, keep)

@@ -126,7 +126,6 @@ def most_counted(counts: Sequence[Counts], sizes: Sequence[int], most_bytes: int
     counts: by table, descending. sizes: bytes of a row. A use of a row saves as many bytes as it takes, whatever its
     dim. Equal counts come in the order of the tables.
     """
-
     largest = int(max((own[0] for own in counts if len(own)), default=0))
 
     def lengths_from(count: int) -> list[int]:

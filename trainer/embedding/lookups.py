@@ -18,9 +18,10 @@ from storage._table import BatchLookup
 from storage.errors import ConfigError, InvalidInput
 from storage.initializers import AbsentRows
 from storage.specs import POOLINGS
-from trainer.devices import Arriving, Transfers, transfers_of
+from trainer.devices import Transfers, transfers_of
 from trainer.embedding.device_lookups import DeviceLookups
 from trainer.embedding.exchange import Route, RowExchange
+from trainer.embedding.expected import expect_gradients
 from trainer.embedding.layers import LayerIds, LayerLookup
 from trainer.embedding.table import Ids, Rows
 from trainer.embedding.whole_table import whole
@@ -116,9 +117,13 @@ class Lookups:
     def expect_gradients(self, run: _Run, gradients: Sequence[Tensor | None], by: Transfers) -> None:
         """Begins to bring gradients from a GPU; `keep_gradients` gets them when the tables are asked for theirs."""
         arriving = by.to_host([each.to(torch.float32) for each in gradients if each is not None])
-        expected = _Expected(self, run, [each is not None for each in gradients], arriving)
-        for table in self._tables:
-            table.expect_gradients(expected.keep)
+        has = [each is not None for each in gradients]
+
+        def keep() -> None:
+            arrived = iter(arriving.wait())
+            self.keep_gradients(run, [next(arrived) if some else None for some in has])
+
+        expect_gradients(self._tables, keep)
 
     def keep_gradients(self, run: _Run, gradients: Sequence[Tensor | None]) -> None:
         """Gives the tables the gradients of what `run` returned; None: there are none."""
@@ -141,24 +146,6 @@ class Lookups:
         for place, table in enumerate(self._tables):
             table.leave_device()  # to step rows here; it may have read them without training
             table.keep_gradients(native.gradients(place))
-
-
-class _Expected:
-    """Gradients of one lookup that are on their way to the host. Each table of the lookup asks for them."""
-
-    def __init__(self, lookups: Lookups, run: _Run, given: Sequence[bool], arriving: Arriving) -> None:
-        self._lookups = lookups
-        self._run: _Run | None = run
-        self._given = given
-        self._arriving = arriving
-
-    def keep(self) -> None:
-        """Waits for them and gives them to the tables, once."""
-        run, self._run = self._run, None
-        if run is None:
-            return
-        arrived = iter(self._arriving.wait())
-        self._lookups.keep_gradients(run, [next(arrived) if given else None for given in self._given])
 
 
 class _DeviceLookup(torch.autograd.Function):
