@@ -30,6 +30,9 @@ class KafkaClient:
         self._name = name
         # What librdkafka said when a connection failed, until brokers are known to answer.
         self._failure = ""
+        # Whether that is worth a warning. librdkafka may say that all brokers are down, which has no reason, before it
+        # says the reason; without one until the next look, the warning comes as it is.
+        self._is_worth_saying = False
         self._hopeless: Any = None
         self._is_warned = False
         self._looked_at = 0.0
@@ -78,7 +81,9 @@ class KafkaClient:
             codes._UNKNOWN_TOPIC,
         ):
             self._hopeless = error
-        elif not self._failure or error.code() != codes._ALL_BROKERS_DOWN:  # which has no reason
+        elif error.code() != codes._ALL_BROKERS_DOWN:
+            self._failure, self._is_worth_saying = error.str(), True
+        elif not self._failure:
             self._failure = error.str()
 
     def check(self, partitions: Iterable[Any]) -> None:
@@ -96,7 +101,9 @@ class KafkaClient:
             for partition in partitions:
                 self.consumer.get_watermark_offsets(partition, timeout=_LOOK_S)
         except self.kafka.KafkaException:
-            if not self._is_warned:
+            if not self._is_worth_saying:
+                self._is_worth_saying = True
+            elif not self._is_warned:
                 self._is_warned = True
                 logger.warning("%s: cannot be reached (%s); trying again", self._name, self._failure)
         else:
@@ -104,7 +111,7 @@ class KafkaClient:
 
     def reached(self) -> None:
         """Notes that brokers answer."""
-        self._failure = ""
+        self._failure, self._is_worth_saying = "", False
         if self._is_warned:
             self._is_warned = False
             logger.warning("%s: is reached again", self._name)

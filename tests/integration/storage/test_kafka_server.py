@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, TopicPartition
 
 from benchmarks.peers import PeerMissingError
 from storage.data import DataOptions
-from storage.data.streams import StreamSource, open_stream
+from storage.data.streams import StreamSource, kafka_client, open_stream
+from storage.data.streams.address import Address
+from storage.data.streams.base import Credentials
 from storage.data.streams.start import CLOCKS_MS
 from storage.errors import ConfigError
 from tests.integration.storage.test_kafka_topic import WANTED, read, text
@@ -72,6 +75,26 @@ def test_a_broker_that_is_gone_is_waited_for_and_said_once(
     assert ["cannot be reached" in said[0], "is reached again" in said[1], len(said)] == [True, True, 2]
     assert "Connection refused" in said[0]
     source.close()
+
+
+@pytest.mark.parametrize("has_reason", [True, False])
+def test_a_warning_has_the_reason_also_when_that_comes_after_the_failure(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, has_reason: bool
+) -> None:
+    monkeypatch.setattr(kafka_client, "_LOOK_EVERY_S", 0.0)
+    address = Address.of("kafka://127.0.0.1:1/clicks", ())
+    client = kafka_client.KafkaClient(address, {}, "clicks", Credentials())
+    client.failed(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    client.check([TopicPartition("clicks", 0)])
+    assert client.is_failing
+    assert not caplog.records
+    if has_reason:
+        client.failed(KafkaError(KafkaError._TRANSPORT, "Connection refused"))
+    client.failed(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    for _ in range(2):
+        client.check([TopicPartition("clicks", 0)])
+    assert len(caplog.records) == 1
+    assert ("Connection refused" in caplog.records[0].getMessage()) == has_reason
 
 
 @pytest.mark.slow
