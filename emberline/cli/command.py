@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,35 @@ class Group(click.Group):
             hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(known)}."
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
+    """Loads a subcommand's module when it is asked for; prints the list of them without importing any.
+
+    modules: a name to its module (or module:name where it holds several) and its line of help, in the order of use.
+    """
+
+    def __init__(self, *args: Any, modules: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the names in the order of use, not of the alphabet."""
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns the command, or None for an unknown name."""
+        if cmd_name not in self._modules:
+            return None
+        module, _, name = self._modules[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Prints the list with one line each, without importing any of them."""
+        if self._modules:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, line) for name, (_, line) in self._modules.items()])
 
 
 def _check_options(command: click.Command, ctx: click.Context, args: list[str]) -> None:

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import signal
@@ -15,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from emberline.cli.command import Group
+from emberline.cli.command import LazyGroup
 from emberline.cli.rank_errors import say_error
 from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
@@ -35,6 +34,7 @@ COMMANDS = {
     "compare": ("emberline.cli.compare", "Compare trainings: figures, curves, and the parameters that differ."),
     "update": ("emberline.cli.update", "Go on training a run over newer rows, and publish what changes."),
     "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
+    "import": ("emberline.cli.importing", "Publish a model or tables that another system made."),
     "mirror": ("emberline.cli.mirror", "Keep a folder like a repository in an object store, or upload one."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
@@ -76,29 +76,9 @@ The steps:
 """
 
 
-class Commands(Group):
-    """Loads a subcommand's module when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names in the order of use, not of the alphabet."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Returns the command, or None for an unknown name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name or "command")
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Prints the list with one line each, without importing any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
 @click.group(
-    cls=Commands,
+    cls=LazyGroup,
+    modules=COMMANDS,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110},
 )

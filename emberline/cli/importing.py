@@ -1,0 +1,57 @@
+"""`emberline import`: the kinds of files that it reads, and the options that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from emberline.cli.command import LazyGroup, Repository
+from emberline.cli.row_types import OPTION_HELP
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+# Maps a kind to its module (or module:name) and one line of help; see emberline/cli/frame.py:COMMANDS.
+KINDS: dict[str, tuple[str, str]] = {}
+
+
+@click.group(cls=LazyGroup, modules=KINDS, name="import")
+def command() -> None:
+    """Publish a model, or tables, that another system made.
+
+    What is imported becomes a version in a model repository, with golden requests whose scores are those of the model
+    that was read, and is served as any other.
+    """
+
+
+def import_options(command: Decorated) -> Decorated:
+    """Adds the options of every kind: repository, name, version, row_types, max_batch_size, check and quiet.
+
+    `check` says to read, convert and compare everything, and to publish nothing.
+    """
+    options = [
+        click.option(
+            "--repository",
+            type=Repository(),
+            help="Model repository to publish into, a folder or a URL such as s3://bucket/models.",
+        ),
+        click.option("--name", help="Name of the model in the repository."),
+        click.option("--version", type=click.IntRange(1), help="Number of the version; default: the next one."),
+        click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=OPTION_HELP),
+        click.option(
+            "--max-batch-size", type=click.IntRange(1), default=1024, help="Most rows that a server computes at once."
+        ),
+        click.option("--check", is_flag=True, help="Read, convert and compare everything, but publish nothing."),
+        click.option("--quiet", is_flag=True, help="No progress bars."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def check_destination(repository: object, name: str | None, check: bool) -> None:
+    """Raises click.UsageError where neither --check nor both of --repository and --name are given."""
+    if not check and (repository is None or not name):
+        missing = [option for option, value in (("--repository", repository), ("--name", name)) if not value]
+        raise click.UsageError(f"{' and '.join(missing)} missing: say where to publish, or give --check to publish not")
