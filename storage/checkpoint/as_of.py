@@ -10,6 +10,7 @@ from pathlib import Path
 
 from storage.checkpoint import PublishedDelta, PublishedVersion, list_deltas, open_delta, open_version
 from storage.checkpoint.deltas import DELTAS, sequence_name
+from storage.checkpoint.row_streams import RowStream, published_rows
 from storage.checkpoint.versions import is_version
 from storage.errors import InvalidInput, NotFound
 from storage.paths import local_path
@@ -41,6 +42,10 @@ class AsOf:
         """Time when the trainer published it."""
         manifest = self.version.manifest
         return self.deltas[-1].manifest.created_unix_ms if self.deltas else manifest.published_unix_ms
+
+    def rows(self, table: str) -> RowStream:
+        """Returns the rows of a table in this snapshot, as a stream in ascending order of ids. Raises NotFound."""
+        return published_rows(self.version, self.deltas, table)
 
     def __str__(self) -> str:
         return f"{self.version.version}.{self.sequence} ({self.id})"

@@ -44,6 +44,10 @@ class Published(Generic[M]):
         """The tables that it names, with the numbers of rows that it holds."""
         return tuple(entry.spec for entry in self.manifest.tables)
 
+    def table(self, name: str) -> TableSpec:
+        """Returns the table of this name. Raises NotFound."""
+        return self._table(name).spec
+
     @property
     def size_bytes(self) -> int:
         """Bytes of its files; the deltas of a version are not counted."""
