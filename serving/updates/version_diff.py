@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from storage.checkpoint import PublishedVersion, Shard
-from storage.errors import CheckpointError
+from storage.checkpoint.row_streams import RowStream, compare
 from storage.specs import TableSpec
 
 
@@ -63,18 +64,13 @@ def version_diff(
         parts: list[Shard] = []
         missing: list[np.ndarray] = []
         ids_touched = touched.get(spec.name, np.empty(0, np.int64))
-        for before, after in _side_by_side(old.shards(spec.name), new.shards(spec.name)):
-            where = _positions(before.ids, after.ids)
-            known = where >= 0
-            same = np.zeros(len(after.ids), np.bool_)
-            # Bytes are compared, not values: -0.0 is another row than 0.0.
-            same[known] = (after.encoded[known] == before.encoded[where[known]]).all(axis=1)
-            same &= ~np.isin(after.ids, ids_touched, assume_unique=True)
-            fresh = ~same
-            if fresh.any():
-                parts.append(after.take(fresh))
-                count += len(parts[-1].ids)
-            missing.append(before.ids[_positions(after.ids, before.ids) < 0])
+        rows_before, rows_after = (RowStream(spec, partial(version.shards, spec.name)) for version in (old, new))
+        for found in compare(rows_before, rows_after, ids_touched):
+            fresh = found.fresh
+            if len(fresh.ids):
+                parts.append(fresh)
+                count += len(fresh.ids)
+            missing.append(found.removed.ids)
             if count > most:
                 raise TooDifferent(f"over {share:.0%} of the rows differ")
         present = np.concatenate([ids_touched[:0], *(part.ids for part in parts)])
@@ -89,36 +85,3 @@ def version_diff(
 def touched_ids(parts: Iterable[np.ndarray]) -> np.ndarray:
     """Returns the ids of several arrays, ascending, each once."""
     return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
-
-
-def _positions(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Returns the position of each of `wanted` in `ids`, both ascending; -1 where it is missing."""
-    where = np.searchsorted(ids, wanted)
-    where[where == len(ids)] = 0
-    found = ids[where] == wanted if len(ids) else np.zeros(len(wanted), np.bool_)
-    return np.where(found, where, -1)
-
-
-def _side_by_side(old: Iterator[Shard], new: Iterator[Shard]) -> Iterator[tuple[Shard, Shard]]:
-    """Yields pairs of parts that span the same ids; one of a pair may be empty."""
-    before, after = next(old, None), next(new, None)
-    if before is None or after is None:
-        raise CheckpointError("a table of a version has no shard")
-    while True:
-        if not len(before.ids) and (following := next(old, None)) is not None:
-            before = following
-            continue
-        if not len(after.ids) and (following := next(new, None)) is not None:
-            after = following
-            continue
-        if not len(before.ids) or not len(after.ids):
-            break
-        last = min(before.ids[-1], after.ids[-1])
-        cut_before = int(np.searchsorted(before.ids, last, side="right"))
-        cut_after = int(np.searchsorted(after.ids, last, side="right"))
-        yield before.take(slice(cut_before)), after.take(slice(cut_after))
-        before, after = before.take(slice(cut_before, None)), after.take(slice(cut_after, None))
-    while len(before.ids) or len(after.ids):
-        yield before, after
-        before = next(old, None) or before.take(slice(0))
-        after = next(new, None) or after.take(slice(0))

@@ -75,6 +75,11 @@ class Difference:
     #: Number of rows that are the same in both.
     same: int
 
+    @property
+    def fresh(self) -> Shard:
+        """The rows of the second stream that the first does not have so, in ascending order of ids."""
+        return _applied(self.changed, self.added, NO_IDS)
+
 
 @dataclass(frozen=True)
 class RowPatch:
@@ -125,11 +130,12 @@ def patched_rows(rows: RowStream, patches: Sequence[RowPatch]) -> RowStream:
     return RowStream(replace(rows.spec, rows=0), lambda: _patched(rows, patches))
 
 
-def compare(before: RowStream, after: RowStream) -> Iterator[Difference]:
+def compare(before: RowStream, after: RowStream, touched: np.ndarray = NO_IDS) -> Iterator[Difference]:
     """Yields what lies between two streams of one table, range by range, in ascending order of ids.
 
-    Bytes are compared, not values: -0.0 is another row than 0.0. Use counts are not compared. Raises CheckpointError
-    when the streams have other dims or row types.
+    Bytes are compared, not values: -0.0 is another row than 0.0. Use counts are not compared. touched: ids (n,) int64
+    ascending whose rows count as changed where both streams have them. Raises CheckpointError when the streams have
+    other dims or row types.
     """
     if before.codec != after.codec:
         raise CheckpointError(
@@ -137,14 +143,14 @@ def compare(before: RowStream, after: RowStream) -> Iterator[Difference]:
         )
     for old, new in side_by_side([before, after]):
         if len(old.ids) == len(new.ids) and np.array_equal(old.ids, new.ids):
-            other = _differ(old.encoded, new.encoded)
+            other = _differ(old.encoded, new.encoded) | _among(new.ids, touched)
             none = slice(0)
             yield Difference(new.take(other), old.take(other), new.take(none), old.take(none), int((~other).sum()))
             continue
         where = positions(old.ids, new.ids)
         known = where >= 0
         other = np.zeros(len(new.ids), np.bool_)
-        other[known] = _differ(old.encoded[where[known]], new.encoded[known])
+        other[known] = _differ(old.encoded[where[known]], new.encoded[known]) | _among(new.ids[known], touched)
         gone = np.ones(len(old.ids), np.bool_)
         gone[where[known]] = False
         same = int(known.sum() - other.sum())
@@ -210,6 +216,11 @@ def _applied(old: Shard, new: Shard, removed: np.ndarray) -> Shard:
     order = np.argsort(ids, kind="stable")
     encoded = np.concatenate([old.encoded[keep], new.encoded])[order]
     return Shard(ids[order], encoded, np.concatenate([old.freq[keep], new.freq])[order], old.codec)
+
+
+def _among(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Returns which of `ids` are among others, (n,) bool; both ascending."""
+    return positions(others, ids) >= 0 if len(others) else np.zeros(len(ids), np.bool_)
 
 
 def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -98,6 +98,30 @@ class Head(Part):
                     return delta_path(version.version, delta.sequence)
         return ""
 
+    def newest(self) -> str:
+        """Returns the path of the newest snapshot's folder: the last delta of the last version; "" before the first."""
+        if not self.versions:
+            return ""
+        last = self.versions[-1]
+        return delta_path(last.version, last.deltas[-1].sequence) if last.deltas else str(last.version)
+
+    def named(self, text: str) -> str:
+        """Returns the path of the folder of a snapshot, an id or VERSION.SEQUENCE; "" when there is none."""
+        number, _, sequence = text.partition(".")
+        if not (number.isdecimal() and sequence.isdecimal() and len(text) < 40):
+            return self.find(text)
+        path = delta_path(int(number), int(sequence)) if int(sequence) else str(int(number))
+        return path if self.names(path) else ""
+
+    def snapshot_of(self, path: str) -> str:
+        """Returns the snapshot of a folder that is named, such as 3/deltas/000017."""
+        number, _, delta = path.partition("/")
+        version = self.version(int(number))
+        assert version is not None
+        if not delta:
+            return version.snapshot
+        return next(each.snapshot for each in version.deltas if delta_path(version.version, each.sequence) == path)
+
     def names(self, path: str) -> bool:
         """Returns whether a folder, such as 3/deltas/000017, is published."""
         number, _, delta = path.partition("/")

@@ -20,7 +20,7 @@ from storage.checkpoint.delta_manifest import DeltaManifest
 from storage.checkpoint.deltas import DELTAS
 from storage.checkpoint.manifest import Manifest
 from storage.checkpoint.signed import MANIFEST
-from storage.errors import CheckpointError, NotFound, ObjectStoreError, UnsafeArtifact
+from storage.errors import CheckpointError, LineageError, NotFound, ObjectStoreError, UnsafeArtifact
 from storage.objects.catalog import ModelNames
 from storage.objects.head import HEAD, DeltaObject, Head, VersionObject, delta_path, needed, way_to
 from storage.objects.object_store import ObjectStore, Taken
@@ -152,8 +152,12 @@ class PublishedModel:
         self._forget_claim(f"{manifest.version}.json")
         return head
 
-    def put_delta(self, folder: Path) -> Head:
-        """Uploads a delta. See `put_version`."""
+    def put_delta(self, folder: Path, onto: str = "") -> Head:
+        """Uploads a delta. See `put_version`.
+
+        onto: the snapshot that is the newest of all before it, "" for any. Raises LineageError when another one is;
+        what was uploaded is deleted then.
+        """
         sequence, version = int(folder.name), int(folder.parent.parent.name)
         manifest, digest = self._upload(folder, delta_path(version, sequence), DeltaManifest)
         entry = DeltaObject(
@@ -168,9 +172,20 @@ class PublishedModel:
             there = head.version(version)
             if there is None or there.snapshot != manifest.base:
                 raise NotFound(f"{self.url}/{version} has left the store, and what was published is a delta of it")
+            newest = head.newest()
+            if onto and head.snapshot_of(newest) not in (onto, manifest.snapshot):
+                raise LineageError(f"{self.url}/{newest} was published meanwhile")
             return head.with_delta(version, entry)
 
-        head = self.update(change)
+        try:
+            head = self.update(change)
+        except LineageError:
+            prefix = join(self.name, delta_path(version, sequence))
+            names = (MANIFEST, *(entry.path for entry in manifest.files))
+            with suppress(ObjectStoreError):
+                self.objects.delete(join(prefix, name) for name in names)
+            self._forget_claim(f"{version}.{sequence}.json")
+            raise
         self._forget_claim(f"{version}.{sequence}.json")
         return head
 

@@ -6,6 +6,7 @@ The dense graph is that of the version; its weights have the same names in the m
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,21 +20,25 @@ from trainer.publishing.dense_half import DenseHalf
 from trainer.publishing.embedding_layers import frequency_byte
 
 
-def changed_tables(
+@dataclass(frozen=True)
+class Changes:
+    """The rows that a delta holds."""
+
+    tables: list[DeltaTable]
+    #: By table, computed from the module's own tables.
+    fingerprints: dict[str, int]
+
+
+def tracked_changes(
     tables: Mapping[str, EmbeddingTable], since: Mapping[str, int], row_types: Mapping[str, str]
-) -> list[DeltaTable]:
+) -> Changes:
     """Returns, for each table, the rows that changed and the ids that were removed after the stamps of `since`.
 
     row_types: those of the version.
     """
-    return [_changed(name, table, since.get(name, 0), row_types[name]) for name, table in tables.items()]
-
-
-def changes_fingerprints(
-    tables: Mapping[str, EmbeddingTable], since: Mapping[str, int], row_types: Mapping[str, str]
-) -> dict[str, int]:
-    """Returns the fingerprints, by table, of the result of `changed_tables`, computed from the tables themselves."""
-    return {name: table.changes_fingerprint(row_types[name], since.get(name, 0)) for name, table in tables.items()}
+    changed = [_changed(name, table, since.get(name, 0), row_types[name]) for name, table in tables.items()]
+    own = {name: table.changes_fingerprint(row_types[name], since.get(name, 0)) for name, table in tables.items()}
+    return Changes(changed, own)
 
 
 def is_unchanged(tables: Mapping[str, EmbeddingTable], since: Mapping[str, int]) -> bool:

@@ -16,7 +16,6 @@ import numpy as np
 from storage.checkpoint import DeltaTable
 from storage.features import Column, FeatureEngine, InputSpec, concat_batches
 from storage.features.python_rows import column_rows
-from trainer.embedding import EmbeddingTable
 from trainer.publishing.golden import (
     Row,
     as_sent,
@@ -26,6 +25,7 @@ from trainer.publishing.golden import (
     spare_rows,
 )
 from trainer.publishing.id_coverage import missed_tables, reached, rows_holding
+from trainer.publishing.lookup_half import LiveRows
 from trainer.publishing.passthrough import passthrough_inputs
 
 REQUESTS_AT_MOST = 1024
@@ -56,7 +56,7 @@ def delta_requests(
     engine: FeatureEngine,
     pools: Sequence[Pool],
     changed: Sequence[DeltaTable],
-    tables: Mapping[str, EmbeddingTable],
+    tables: Mapping[str, LiveRows],
     count: int,
     spare: Callable[[], Pool],
 ) -> DeltaRequests:

@@ -10,16 +10,16 @@ from typing import Any
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, next_sequence, open_delta, write_delta
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.checkpoint.fingerprint import weights_fingerprint
-from storage.errors import CheckpointError
+from storage.errors import CheckpointError, LineageError
 from storage.features import Column
 from trainer.event_times import event_times
 from trainer.progress import Display
-from trainer.publishing.delta_content import changed_tables, changes_fingerprints, live_weights, weight_arrays
+from trainer.publishing.delta_content import Changes, live_weights, weight_arrays
 from trainer.publishing.delta_golden import delta_requests
 from trainer.publishing.lineage import Pending
 from trainer.publishing.parity import ParityChecker
 from trainer.publishing.prepared_module import PreparedModule
-from trainer.publishing.row_types import codecs_of, rounding_metadata, row_types_of
+from trainer.publishing.row_types import codecs_of, rounding_metadata
 
 _ATTEMPTS = 100
 
@@ -52,25 +52,26 @@ class DeltaWriter:
             graph = self.graph.with_weights(live_weights(self.prepared.half, self.graph))
         except CheckpointError:
             return False
-        return ParityChecker(self.prepared, self.prepared.tables, {}, tolerance, graph).is_graph_of_module()
+        return ParityChecker(self.prepared, self.prepared.rows, {}, tolerance, graph).is_graph_of_module()
 
     def write(
         self,
         pending: Pending,
+        changes: Changes,
         *,
         pools: Sequence[Mapping[str, Column]],
         golden_requests: int,
         tolerance: float,
         metadata: Mapping[str, Any],
         display: Display,
+        exactly: bool = False,
     ) -> PublishedDelta:
         """Writes the delta under the sequence that was drawn for it, or the next free one.
 
-        pools: raw rows that were trained on lately, to draw golden requests from beside the sample.
+        pools: raw rows that were trained on lately, to draw golden requests from beside the sample. exactly: under that
+        sequence or not at all; then LineageError is raised when another publisher took it.
         """
-        prepared, tables = self.prepared, self.prepared.tables
-        row_types = row_types_of(self.version)
-        changed = changed_tables(tables, pending.since, row_types)
+        prepared, tables, changed = self.prepared, self.prepared.rows, changes.tables
         weights = live_weights(prepared.half, self.graph)
         requests = delta_requests(
             prepared.engine,
@@ -92,6 +93,7 @@ class DeltaWriter:
         arrays, dtypes = weight_arrays(weights)
         return self._install(
             pending,
+            exactly,
             snapshot=pending.snapshot,
             base=self.version.snapshot,
             parent=pending.parent,
@@ -102,7 +104,7 @@ class DeltaWriter:
             weight_dtypes=dtypes,
             golden=golden,
             outputs=self.version.manifest.graph.outputs,
-            fingerprints=changes_fingerprints(tables, pending.since, row_types),
+            fingerprints=changes.fingerprints,
             dense_fingerprint=weights_fingerprint(live_weights(prepared.half, self.graph)),
             created_unix_ms=pending.created_unix_ms,
             events=event_times(pending.events),
@@ -117,7 +119,7 @@ class DeltaWriter:
             },
         )
 
-    def _install(self, pending: Pending, **parts: Any) -> PublishedDelta:
+    def _install(self, pending: Pending, exactly: bool, **parts: Any) -> PublishedDelta:
         folder = self.version.path
         sequence = pending.sequence
         for _ in range(_ATTEMPTS):
@@ -127,5 +129,7 @@ class DeltaWriter:
                 # Another publisher of this version may have drawn the same number.
                 if not os.path.lexists(folder / DELTAS / sequence_name(sequence)):
                     raise
+                if exactly:
+                    raise LineageError(f"{folder}: another publisher was first with the delta {sequence}") from None
             sequence = max(sequence + 1, next_sequence(folder))
         raise CheckpointError(f"{folder}: no free sequence in {_ATTEMPTS} attempts; other publishers keep winning")

@@ -12,12 +12,14 @@ from torch import nn
 
 from storage.checkpoint import TableData
 from storage.checkpoint.fingerprint import MASK, rows_fingerprint
+from storage.checkpoint.row_streams import RowStream, array_rows
 from storage.checkpoint.table_kinds import StaticKind
 from storage.errors import ConfigError, Unsupported
 from storage.initializers import ABSENT_ZEROS, AbsentRows
-from storage.rows import RowCodec
+from storage.specs import TableSpec
 from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
 from trainer.embedding.whole_table import whole
+from trainer.publishing.weight_rows import WeightRows
 
 EmbeddingLayer = Embedding | EmbeddingBag | nn.Embedding | nn.EmbeddingBag
 LAYER_TYPES = (Embedding, EmbeddingBag, nn.Embedding, nn.EmbeddingBag)
@@ -79,18 +81,29 @@ class TableSource:
         kind = StaticKind(rows=len(self.weight))
         return TableData(self.name, self.dim, ids, rows, np.zeros(len(ids), dtype=np.uint8), row_type, kind=kind)
 
+    @property
+    def live(self) -> EmbeddingTable | WeightRows:
+        """The rows as they are now, to be read by id."""
+        if self.trained is not None:
+            return self.trained
+        assert self.weight is not None
+        return WeightRows(self.name, self.weight, self.hidden)
+
+    def stream(self, row_type: str) -> RowStream:
+        """Returns all rows, in ascending order of ids, as `row_type` stores them."""
+        live = self.live
+        if isinstance(live, WeightRows):
+            return live.stream(row_type)
+        ids, rows, counts = live.published_rows()
+        spec = TableSpec(self.name, self.dim, row_type, len(ids), self.absent)
+        return array_rows(spec, ids, rows, frequency_byte(counts))
+
     def fingerprint(self, row_type: str) -> int:
         """The fingerprint of all rows as `row_type` stores them, read out of the table or the layer piece by piece."""
-        if self.trained is not None:
-            return self.trained.rows_fingerprint(row_type)
-        assert self.weight is not None
-        codec, total = RowCodec(row_type, self.dim), 0
-        for piece in codec.pieces(len(self.weight)):
-            rows = self.weight[piece].detach().cpu().contiguous().numpy()
-            ids = np.arange(piece.start, piece.stop, dtype=np.int64)
-            kept = ids != self.hidden if self.hidden is not None else slice(None)
-            total += rows_fingerprint(ids[kept], codec.encode(rows[kept]))
-        return total & MASK
+        live = self.live
+        if not isinstance(live, WeightRows):
+            return live.rows_fingerprint(row_type)
+        return sum(rows_fingerprint(block.ids, block.encoded) for block in live.stream(row_type)) & MASK
 
 
 def frequency_byte(counts: np.ndarray) -> np.ndarray:

@@ -8,8 +8,7 @@ import numpy as np
 
 from storage.checkpoint import DeltaTable
 from storage.features import FeatureBatch, FeatureEngine
-from trainer.embedding import EmbeddingTable
-from trainer.publishing.lookup_half import find_rows
+from trainer.publishing.lookup_half import LiveRows, find_rows
 
 
 def rows_holding(batch: FeatureBatch, engine: FeatureEngine, table: str, ids: np.ndarray) -> np.ndarray:
@@ -41,11 +40,9 @@ def reached(batch: FeatureBatch, engine: FeatureEngine, changed: Sequence[DeltaT
     return reaching, count
 
 
-def missed_tables(
-    batch: FeatureBatch, engine: FeatureEngine, tables: Mapping[str, EmbeddingTable]
-) -> list[EmbeddingTable]:
+def missed_tables(batch: FeatureBatch, engine: FeatureEngine, tables: Mapping[str, LiveRows]) -> list[LiveRows]:
     """Returns the tables with rows that no id of the batch reaches."""
-    missed: list[EmbeddingTable] = []
+    missed: list[LiveRows] = []
     for name, table in tables.items():
         features = [feature.name for feature in engine.spec.ids_features if feature.table == name]
         if table.size() and not any(find_rows(table, batch.ids[feature].values)[1].any() for feature in features):

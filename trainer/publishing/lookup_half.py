@@ -18,8 +18,11 @@ from storage.initializers import AbsentRows
 from storage.rows import RowCodec
 from trainer.embedding import EmbeddingTable
 from trainer.publishing.cut_plan import CutPlan
+from trainer.publishing.weight_rows import WeightRows
 
-TableRows = TableData | EmbeddingTable
+# Rows that are read by id out of the module.
+LiveRows = EmbeddingTable | WeightRows
+TableRows = TableData | LiveRows
 
 
 def graph_tensors(
@@ -58,6 +61,10 @@ def find_rows(table: TableRows, ids: np.ndarray, absent: AbsentRows | None = Non
     if isinstance(table, EmbeddingTable):
         rows = _as_layers_read(table, ids, absent)
         return rows, np.asarray((rows != without).any(axis=1))
+    if isinstance(table, WeightRows):
+        rows, found = table.find(ids)
+        rows[~found] = without[~found]
+        return rows, found
     if len(table.ids) == 0:
         return without, np.zeros(len(ids), bool)
     places = np.minimum(np.searchsorted(table.ids, ids), len(table.ids) - 1)

@@ -21,6 +21,7 @@ from trainer.publishing.derive_spec import plan_from_sample
 from trainer.publishing.embedding_layers import TABLE_LAYERS, embedding_layers
 from trainer.publishing.recording import Recording, record
 from trainer.publishing.sample import Sample
+from trainer.publishing.weight_rows import WeightRows
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class PreparedModule:
     def tables(self) -> dict[str, EmbeddingTable]:
         """The tables of our own layers by name, in the order of the plan."""
         return {source.name: source.trained for source in self.plan.tables if source.trained is not None}
+
+    @property
+    def rows(self) -> dict[str, EmbeddingTable | WeightRows]:
+        """The rows of all tables by name, as the layers have them now, in the order of the plan."""
+        return {source.name: source.live for source in self.plan.tables}
 
     def plain_layer(self) -> str | None:
         """Returns the path of an embedding layer whose rows lie in a weight, where changes are not tracked; None

@@ -28,7 +28,7 @@ from trainer.embedding.whole_table import at_first
 from trainer.evaluate import evaluation_mode
 from trainer.event_times import TrainedTimes, event_times
 from trainer.progress import Display
-from trainer.publishing.delta_content import is_unchanged, live_weights
+from trainer.publishing.delta_content import is_unchanged, live_weights, tracked_changes
 from trainer.publishing.delta_golden import POOL_ROWS
 from trainer.publishing.delta_writer import DeltaWriter
 from trainer.publishing.embedding_layers import TableSource, tables_of
@@ -36,9 +36,9 @@ from trainer.publishing.lineage import Lineage, Pending
 from trainer.publishing.pending import drawn, expire, settled, with_delta, with_version
 from trainer.publishing.policy import DeltaPolicy, Due
 from trainer.publishing.prepared_module import PreparedModule, unwrapped
-from trainer.publishing.publish import STEPS, check_golden_requests, write_prepared
+from trainer.publishing.publish_version import STEPS, check_golden_requests, write_prepared
 from trainer.publishing.repository import find_delta, find_version, read_version
-from trainer.publishing.row_types import RowTypes
+from trainer.publishing.row_types import RowTypes, row_types_of
 from trainer.publishing.target import Target
 from trainer.ranks import Ranks
 
@@ -360,6 +360,7 @@ class Publisher:
             sequence = self._target.claim_sequence(pending.version, pending.snapshot, pending.sequence)
             delta = writer.write(
                 replace(pending, sequence=sequence),
+                tracked_changes(self._ready(lineage).tables, pending.since, row_types_of(writer.version)),
                 pools=self._pools(),
                 golden_requests=self._golden_requests,
                 tolerance=self._tolerance,

@@ -13,10 +13,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from storage.checkpoint import open_delta, open_version
+from storage.checkpoint.as_of import LATEST, AsOf, find_as_of
 from storage.checkpoint.deltas import DELTAS
+from storage.errors import LineageError, NotFound
 from storage.objects import ObjectStore, is_url, url_of
 from storage.objects.fetching import Fetcher, remove
-from storage.objects.head import Head
+from storage.objects.head import Head, delta_path, way_to
 from storage.objects.published import PublishedModel
 from storage.paths import local_path
 from trainer.publishing.lineage import Lineage
@@ -47,6 +50,15 @@ class Target:
     def bring(self, lineage: Lineage) -> None:
         """Makes the folder hold what the next snapshot is made from, and what is known to be published."""
 
+    def snapshot(self, text: str | None = None) -> AsOf | None:
+        """Returns the newest snapshot, or the one that `text` names, with all its files; None where none is published.
+
+        text: VERSION.SEQUENCE or an id. Raises NotFound for a snapshot that is not there.
+        """
+        if not version_numbers(self.model_dir) and text is None:
+            return None
+        return find_as_of(self.model_dir, text or LATEST, verify=False)
+
     def claim_version(self, snapshot: str, number: int | None) -> int | None:
         """Returns the number that a version is to have; None for the next one that is free."""
         return number
@@ -55,8 +67,12 @@ class Target:
         """Returns the sequence that a delta is to have, at least this one."""
         return sequence
 
-    def publish(self, folder: Path) -> None:
-        """Makes a snapshot that was written into the folder visible to servers; again, it changes nothing."""
+    def publish(self, folder: Path, onto: str = "") -> None:
+        """Makes a snapshot that was written into the folder visible to servers; again, it changes nothing.
+
+        onto: the snapshot that has to be the newest one before it, "" for any. Raises LineageError when it is not; what
+        was written is then gone.
+        """
 
     def retain(self, lineage: Lineage, policy: DeltaPolicy) -> None:
         """Removes older versions and deltas of the lineage."""
@@ -97,9 +113,36 @@ class _ObjectTarget(Target):
     def claim_sequence(self, version: int, snapshot: str, sequence: int) -> int:
         return self._model.claim_sequence(version, snapshot, sequence)
 
-    def publish(self, folder: Path) -> None:
+    def snapshot(self, text: str | None = None) -> AsOf | None:
+        with self._alone():
+            head = self._model.head()
+            self._forget_stale(head, ())
+            path = head.named(text) if text else head.newest()
+            if not path:
+                if text is None:
+                    return None
+                raise NotFound(f"{self._model.url}: no snapshot {text!r}; `emberline inspect` shows what there is")
+            number = path.partition("/")[0]
+            version = head.version(int(number))
+            assert version is not None
+            way = way_to(version, head.snapshot_of(path))
+            paths = [number, *(delta_path(version.version, delta.sequence) for delta in way)]
+            self._fetch(head, [each for each in paths if not (self.model_dir / each).is_dir()])
+        opened = open_version(self.model_dir / number, verify=False)
+        deltas, at = [open_delta(self.model_dir / each, verify=False) for each in paths[1:]], opened.snapshot
+        for delta in deltas:
+            if at not in delta.applies_to:
+                raise NotFound(f"{self._model.url}/{number}: a delta on the way to {path} is gone; publish a version")
+            at = delta.snapshot
+        return AsOf(opened, tuple(deltas))
+
+    def publish(self, folder: Path, onto: str = "") -> None:
         if folder.parent.name == DELTAS:
-            self._model.put_delta(folder)
+            try:
+                self._model.put_delta(folder, onto)
+            except LineageError:
+                remove(folder)
+                raise
         else:
             self._model.put_version(folder)
 

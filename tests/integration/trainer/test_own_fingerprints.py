@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from storage.checkpoint import DeltaTable, list_deltas, open_delta, open_version
+from storage.checkpoint import list_deltas, open_delta, open_version
 from storage.errors import ParityError
 from tests.integration.trainer.published_line import Follower, go_on, some_rows
 from trainer import EmbeddingTable, publish
 from trainer.publishing import delta_content, delta_writer
+from trainer.publishing import publisher as publisher_module
+from trainer.publishing.delta_content import Changes
 
 Fault = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -42,16 +44,17 @@ def test_a_row_that_is_lost_or_damaged_on_its_way_to_a_delta_is_found_out(
 ) -> None:
     training, publisher = go_on(models)
     publisher.offer(training.step(some_rows(12, 7, low=7, high=400)))
-    real = delta_content.changed_tables
+    real = delta_content.tracked_changes
 
-    def faulty(*arguments: Any) -> list[DeltaTable]:
-        tables = real(*arguments)
+    def faulty(*arguments: Any) -> Changes:
+        changes = real(*arguments)
+        tables = list(changes.tables)
         at = next(place for place, table in enumerate(tables) if len(table.ids) > 2)
         ids, rows = fault(tables[at].ids, tables[at].rows)
         tables[at] = replace(tables[at], ids=ids, rows=rows, freq=tables[at].freq[: len(ids)])
-        return tables
+        return replace(changes, tables=tables)
 
-    monkeypatch.setattr(delta_writer, "changed_tables", faulty)
+    monkeypatch.setattr(publisher_module, "tracked_changes", faulty)
     publisher.prepare()
     with pytest.raises(ParityError, match=r"table '\w+': what is to be written is not what the trainer has"):
         publisher.write()
