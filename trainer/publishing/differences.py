@@ -20,7 +20,7 @@ from trainer.publishing.lookup_half import find_rows
 
 
 class TooManyChanges(Exception):  # noqa: N818 - no error: a version takes the delta's place
-    """So many rows differ that a version is the better choice."""
+    """Signals that so many rows differ that a version is the better choice."""
 
 
 def difference(
