@@ -13,7 +13,11 @@ from emberline.cli.row_types import OPTION_HELP
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 # Maps a kind to its module (or module:name) and one line of help; see emberline/cli/frame.py:COMMANDS.
-KINDS: dict[str, tuple[str, str]] = {}
+KINDS: dict[str, tuple[str, str]] = {
+    "parquet": ("emberline.cli.import_tables:parquet", "Tables of Parquet files: a column of ids, one of rows."),
+    "safetensors": ("emberline.cli.import_tables:safetensors", "Tables of safetensors files: ids and rows."),
+    "numpy": ("emberline.cli.import_tables:numpy", "Tables of .npz and .npy files: ids and rows."),
+}
 
 
 @click.group(cls=LazyGroup, modules=KINDS, name="import")

@@ -116,10 +116,7 @@ class Shard:
 
 def write_table(folder: Path, table: TableData, *, shard_bytes: int) -> list[FileEntry]:
     """Writes a table's shards under folder/tables, in order. An empty table has one empty shard."""
-    row_bytes = table.codec.row_bytes + 9
-    per_shard = max(1, shard_bytes // row_bytes)
-    if per_shard * row_bytes > MAX_SHARD_BYTES // 2:
-        raise CheckpointError(f"shard_bytes is {shard_bytes}, expected at most {MAX_SHARD_BYTES // 2}")
+    per_shard = rows_per_shard(table.codec, shard_bytes)
     dtypes = {"rows": ROW_DTYPES[table.codec.row_type]}
     files: list[FileEntry] = []
     for index, path in enumerate(shard_paths(table.name, max(1, -(-len(table.ids) // per_shard)))):
@@ -128,6 +125,15 @@ def write_table(folder: Path, table: TableData, *, shard_bytes: int) -> list[Fil
         written = write_tensors(folder / path, {"ids": table.ids[part], "rows": rows, "freq": table.freq[part]}, dtypes)
         files.append(FileEntry(path=path, size=written.size, sha256=written.sha256))
     return files
+
+
+def rows_per_shard(codec: RowCodec, shard_bytes: int) -> int:
+    """Returns the number of rows of a shard of about so many bytes. Raises CheckpointError where that is too many."""
+    row_bytes = codec.row_bytes + 9
+    per_shard = max(1, shard_bytes // row_bytes)
+    if per_shard * row_bytes > MAX_SHARD_BYTES // 2:
+        raise CheckpointError(f"shard_bytes is {shard_bytes}, expected at most {MAX_SHARD_BYTES // 2}")
+    return per_shard
 
 
 @dataclass(frozen=True)

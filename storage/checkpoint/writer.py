@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from storage.checkpoint.manifest import (
 )
 from storage.checkpoint.model_config import config_text, write_config_if_absent
 from storage.checkpoint.reader import PublishedVersion
+from storage.checkpoint.streams import StreamedTable, TableStream, WrittenRows, write_stream
 from storage.checkpoint.tables import SHARD_BYTES, TableData, write_table
 from storage.checkpoint.tensors import WrittenFile, write_bytes, write_tensors
 from storage.checkpoint.versions import is_version
@@ -48,15 +49,15 @@ def write_version(
     *,
     version: int | None,
     spec: FeatureSpec,
-    tables: Sequence[TableData],
+    tables: Sequence[TableData | TableStream],
     graph: torch.export.ExportedProgram | PackedProgram,
     graph_inputs: Sequence[GraphInput],
     graph_outputs: Sequence[GraphOutput],
-    golden: Golden,
+    golden: Golden | Callable[[WrittenRows], Golden],
     fingerprints: Mapping[str, int] | None = None,
     dense_fingerprint: int | None = None,
     max_batch_size: int = 1024,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
     events: EventTimes | None = None,
     parent: str | None = None,
     equals: str | None = None,
@@ -99,22 +100,23 @@ def write_version(
         record(layout.GRAPH, write_bytes(folder / layout.GRAPH, pack_graph(packed.document)))
         record(layout.WEIGHTS, write_tensors(folder / layout.WEIGHTS, packed.weights, packed.weight_dtypes))
         record(layout.FEATURES, write_bytes(folder / layout.FEATURES, spec.model_dump_json(indent=1).encode() + b"\n"))
-        record(layout.GOLDEN, write_golden(folder / layout.GOLDEN, golden, packed.outputs))
+        written = {table.name: _written(folder, table, shard_bytes) for table in tables}
+        scored = golden if isinstance(golden, Golden) else golden(WrittenRows(folder, tables, written))
+        record(layout.GOLDEN, write_golden(folder / layout.GOLDEN, scored, packed.outputs))
         entries = []
         trained = fingerprints or {}
         for table in tables:
-            written = rows_fingerprint(table.ids, table.encoded)
-            shards = write_table(folder, table, shard_bytes=shard_bytes)
-            files.extend(shards)
+            found = written[table.name]
+            files.extend(found.files)
             entries.append(
                 TableEntry(
                     name=table.name,
                     dim=table.dim,
                     row_type=check_row_type(table.row_type),
-                    rows=len(table.ids),
+                    rows=found.rows,
                     kind=table.kind,
-                    shards=tuple(shard.path for shard in shards),
-                    fingerprint=agreed_fingerprint(f"table {table.name!r}", written, trained.get(table.name)),
+                    shards=tuple(shard.path for shard in found.files),
+                    fingerprint=agreed_fingerprint(f"table {table.name!r}", found.fingerprint, trained.get(table.name)),
                     absent=AbsentEntry.of(table.absent),
                 )
             )
@@ -133,9 +135,9 @@ def write_version(
             dense_fingerprint=agreed_fingerprint(
                 "dense weights", weights_fingerprint(packed.weights), dense_fingerprint
             ),
-            golden=golden.entry(),
+            golden=scored.entry(),
             events=events,
-            metadata=dict(metadata or {}),
+            metadata=dict((metadata() if callable(metadata) else metadata) or {}),
         )
         _load_once(folder, manifest)
         text = config_text(model_dir.name, spec, packed.outputs, max_batch_size)
@@ -148,7 +150,14 @@ def next_version(model_dir: Path) -> int:
     return max(taken, default=0) + 1
 
 
-def _check_parts(spec: FeatureSpec, tables: Sequence[TableData], inputs: Sequence[GraphInput]) -> None:
+def _written(folder: Path, table: TableData | TableStream, shard_bytes: int) -> StreamedTable:
+    if isinstance(table, TableStream):
+        return write_stream(folder, table)
+    fingerprint = rows_fingerprint(table.ids, table.encoded)
+    return StreamedTable(write_table(folder, table, shard_bytes=shard_bytes), len(table.ids), fingerprint)
+
+
+def _check_parts(spec: FeatureSpec, tables: Sequence[TableData | TableStream], inputs: Sequence[GraphInput]) -> None:
     names = [table.name for table in tables]
     if len(set(names)) != len(names):
         raise ConfigError(f"tables: a name stands twice in {names}", field="tables")

@@ -172,7 +172,10 @@ def table_key(layer: EmbeddingLayer) -> object:
     """Returns a key that is equal for layers that read the same table: ours by the table, plain ones by their
     weight.
     """
-    return layer.table if isinstance(layer, Embedding | EmbeddingBag) else layer.weight.data_ptr()
+    if isinstance(layer, Embedding | EmbeddingBag):
+        return layer.table
+    # Without memory all weights lie at address 0.
+    return int(layer.weight.untyped_storage()._cdata) if layer.weight.is_meta else layer.weight.data_ptr()
 
 
 def layer_absent(layer: EmbeddingLayer) -> AbsentRows | None:

@@ -58,7 +58,7 @@ def write_prepared(
     inputs = plan.graph_inputs()
     # Once, for the check and for the file: nothing else of a publication takes as long.
     packed = pack_program(program, inputs, prepared.outputs)
-    graph = _loaded(packed)
+    graph = loaded_graph(packed)
     checker.check_graph(graph, tensors)
     display.advance()
     columns, rows = golden_columns(plan.columns, plan.spec, tables, golden_requests, pools)
@@ -90,7 +90,7 @@ def check_golden_requests(golden_requests: int) -> None:
         )
 
 
-def _loaded(packed: PackedProgram) -> DenseGraph:
+def loaded_graph(packed: PackedProgram) -> DenseGraph:
     """Returns the graph as a server will have it: checked, rebuilt."""
     from storage.checkpoint.archive import MAX_GRAPH_BYTES
     from storage.checkpoint.document import parse_document

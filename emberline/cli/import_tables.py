@@ -1,0 +1,239 @@
+"""`emberline import KIND` for the kinds that hold tables: a command for each, with the options that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from emberline.cli.command import Command
+from emberline.cli.importing import check_destination, import_options
+from emberline.cli.row_types import asked_row_types, print_rounding
+from emberline.cli.sizes import SOME_BYTES
+from emberline.cli.target import bars
+from storage.errors import ConfigError, InvalidInput
+
+_SHOWN_IDS = 5
+_MEMORY = "512MiB"
+
+# Options that some kinds take, by field of ImportOptions.
+_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "table": ("--table", {"default": "", "help": "Name of the table, of which all PATHs are parts."}),
+    "id": ("--id", {"default": "", "metavar": "COLUMN", "help": "Column or array of the ids."}),
+    "row": ("--row", {"default": "", "metavar": "COLUMN", "help": "Column or array of the rows."}),
+    "count": (
+        "--count",
+        {"default": "", "metavar": "COLUMN", "help": "Column or array that says how often an id was used."},
+    ),
+    "dtype": (
+        "--dtype",
+        {
+            "type": click.Choice(("float32", "float16", "bfloat16", "float64")),
+            "default": "float32",
+            "help": "Dtype of the values in the files.",
+        },
+    ),
+    "model": ("--model", {"default": "", "help": "The model to import, of files that describe several."}),
+}
+
+
+def command_of(kind: str) -> click.Command:
+    """Returns the command of a kind of files."""
+    from storage.importing import KINDS
+
+    entry = KINDS[kind]
+
+    def run(paths: tuple[Path, ...], **given: Any) -> None:
+        _run(kind, paths, given)
+
+    decorated: Callable[..., None] = run
+    for option in reversed(_common_options()):
+        decorated = option(decorated)
+    for name in reversed(entry.options):
+        flag, settings = _OPTIONS[name]
+        decorated = click.option(flag, name, **settings)(decorated)
+    decorated = import_options(decorated)
+    decorated = click.argument(
+        "paths", metavar="[TABLE=]PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
+    )(decorated)
+    return click.command(cls=Command, name=kind, help=entry.help, epilog=entry.epilog)(decorated)
+
+
+def __getattr__(name: str) -> click.Command:
+    from storage.importing import KINDS
+
+    kind = name.replace("_", "-")
+    if kind not in KINDS:
+        raise AttributeError(name)
+    return command_of(kind)
+
+
+def _common_options() -> list[Callable[..., Any]]:
+    return [
+        click.option("--only", metavar="TABLE", multiple=True, help="Import this table and no other; again for more."),
+        click.option(
+            "--dim", "dims", metavar="[TABLE=]N", multiple=True, help="Values of a row, where the files do not say it."
+        ),
+        click.option(
+            "--default",
+            "defaults",
+            metavar="[TABLE=]VALUE",
+            multiple=True,
+            help="What an id without a row reads as, in all places of a row.  [default: what the files say, else 0]",
+        ),
+        click.option(
+            "--module",
+            metavar="FILE.py:FUNCTION",
+            help="Python function that returns a torch module with embedding layers, and a sample batch. Without it "
+            "the tables are served alone.",
+        ),
+        click.option(
+            "--map",
+            "mapping",
+            metavar="TABLE=NAME",
+            multiple=True,
+            help="The table of the files that the module calls NAME; again for more.",
+        ),
+        click.option(
+            "--pooling",
+            "poolings",
+            metavar="[TABLE=]POOLING",
+            multiple=True,
+            help="Without --module: row (one id in each row of a request), or sum or mean of a list.  [default: row]",
+        ),
+        click.option(
+            "--memory",
+            type=SOME_BYTES,
+            default=_MEMORY,
+            help="Memory for the rows of a table while they are sorted; more go through the disk.",
+        ),
+    ]
+
+
+def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
+    check_destination(given["repository"], given["name"], given["check"])
+    if given["module"] and given["poolings"]:
+        raise ConfigError("--pooling is for tables without --module; the module's layers say how they pool")
+    if given["mapping"] and not given["module"]:
+        raise ConfigError("--map says what the tables are called in --module; give both or none")
+    from storage.importing import KINDS, ImportOptions
+
+    entry = KINDS[kind]
+    options = ImportOptions(
+        **{name: given[name] for name in entry.options},
+        dims=_by_table(given["dims"], "--dim", int),
+        defaults=_by_table(given["defaults"], "--default", float),
+        only=given["only"],
+    )
+    tables = entry.open(paths, options)
+    options.check_names([table.name for table in tables])
+    if options.only:
+        tables = [table for table in tables if table.name in options.only]
+    row_types = asked_row_types(given["row_types"], {})
+    with bars(given["quiet"]) as shown:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = shown.add_task(what, total=total)
+            shown.update(tasks[what], completed=done, total=total)
+
+        if given["check"]:
+            from trainer.importing import look_at_tables
+
+            found = look_at_tables(tables, row_types=row_types, memory_bytes=given["memory"], progress=progress)
+            unused: Sequence[str] = ()
+        else:
+            module, sample = _module(given["module"]) if given["module"] else (None, None)
+            from trainer.importing import import_tables
+
+            report = import_tables(
+                tables,
+                given["repository"],
+                name=given["name"],
+                module=module,
+                sample_batch=sample,
+                mapping=_by_table(given["mapping"], "--map", str),
+                pooling=_by_table(given["poolings"], "--pooling", str),
+                row_types=row_types,
+                version=given["version"],
+                max_batch_size=given["max_batch_size"],
+                memory_bytes=given["memory"],
+                metadata={"imported": {"kind": kind, "paths": [str(path) for path in paths]}},
+                progress=progress,
+            )
+            found, unused = list(report.tables), report.unused
+    for table in found:
+        _say(table)
+    for name in unused:
+        click.echo(f"table {name}: left out, the module does not use it")
+    if not given["check"]:
+        from trainer.publishing.target import shown as place
+
+        print_rounding(report.folder)
+        click.echo(f"published {place(given['repository'], report.folder)}")
+
+
+def _say(table: Any) -> None:
+    """Prints what was read of a table."""
+    click.echo(
+        f"table {table.name}: {table.rows:,} rows of {table.dim} values as {table.row_type}, "
+        f"ids without a row read as {table.absent}"
+    )
+    if table.repeated:
+        click.echo(f"  {table.repeated:,} rows came again, equal or older")
+    if table.removed:
+        click.echo(f"  {table.removed:,} ids were removed")
+    counted = [f"{number} ({count:,})" for number, count in table.hottest[:_SHOWN_IDS] if count]
+    if counted:
+        click.echo(f"  used most: {', '.join(counted)}")
+    for text in table.left_out:
+        click.echo(f"  left out: {text}")
+
+
+def _by_table(given: Sequence[str], option: str, kind: Callable[[str], Any]) -> dict[str, Any]:
+    """Returns the values of options [TABLE=]VALUE by table, "" for all others. Raises ConfigError."""
+    found: dict[str, Any] = {}
+    for text in given:
+        table, equals, value = text.rpartition("=")
+        try:
+            parsed = kind(value)
+        except ValueError:
+            raise ConfigError(f"{option} {text!r}: {value!r} is no {kind.__name__}", field=option) from None
+        if table in found or (equals and not table) or (kind is str and option == "--map" and not equals):
+            raise ConfigError(f"{option} {text!r}: expected TABLE=VALUE, each table once", field=option)
+        found[table] = parsed
+    return found
+
+
+def _module(text: str) -> tuple[Any, Any]:
+    """Runs the function of --module, whose embedding layers take no memory. Raises InvalidInput."""
+    import importlib.util
+
+    place, colon, name = text.rpartition(":")
+    if not colon or not place.endswith(".py"):
+        raise InvalidInput(f"--module {text!r}: expected FILE.py:FUNCTION", field="--module")
+    if not Path(place).is_file():
+        raise InvalidInput(f"--module: there is no file {place}", field="--module")
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    function = getattr(loaded, name, None)
+    if not callable(function):
+        raise InvalidInput(f"--module: {place} has no function {name!r}", field="--module")
+    from torch import nn
+
+    from trainer.importing import rows_elsewhere
+
+    with rows_elsewhere():
+        made = function()
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], nn.Module):
+        raise InvalidInput(
+            f"--module: {name}() returns {type(made).__name__}, expected a torch module and a sample batch",
+            field="--module",
+        )
+    return made

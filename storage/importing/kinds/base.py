@@ -1,0 +1,53 @@
+"""The interface of a kind of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import InvalidInput
+from storage.importing.options import ImportOptions
+from storage.importing.source import FileTable, table_name
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of files that hold tables."""
+
+    #: The name on the command line.
+    name: str
+    #: One line for the list of kinds.
+    title: str
+    #: The help of its command: what the files are, and what becomes of what they hold.
+    help: str
+    #: Examples of its command.
+    epilog: str
+    #: Opens the files and returns their tables; reads no rows yet. Raises InvalidInput, NotFound or Unsupported.
+    open: Callable[[Sequence[Path], ImportOptions], list[FileTable]]
+    #: The fields of ImportOptions that it takes.
+    options: tuple[str, ...] = ()
+
+
+def named_paths(paths: Sequence[Path], options: ImportOptions) -> dict[str, list[Path]]:
+    """Returns the paths by table: all of --table, or each of its own, called like the file or folder.
+
+    A path TABLE=PATH names its table. Raises InvalidInput for two of one name.
+    """
+    if options.table:
+        return {options.table: list(paths)}
+    found: dict[str, list[Path]] = {}
+    for path in paths:
+        name, equals, rest = str(path).partition("=")
+        if equals and "/" not in name and not path.exists():
+            table, path = name, Path(rest)
+        else:
+            table = table_name(path.name.split(".")[0])
+        if table in found:
+            raise InvalidInput(
+                f"{path}: and {found[table][0]} are both called {table!r}; write TABLE=PATH, or --table for parts of "
+                "one table",
+                field="table",
+            )
+        found[table] = [path]
+    return found

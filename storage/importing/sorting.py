@@ -1,0 +1,290 @@
+"""Sorts the rows of a table by id in bounded memory: parts of the range of ids go to files, and are sorted one by one.
+
+A first pass over the ids alone finds the bounds of parts that fit into memory. A second one writes every row once, into
+the file of its part. Rows that come in ascending order are passed on as they come, and those that fit are sorted where
+they are. n rows, D values of a row.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from storage.checkpoint.finite import first_bad_row
+from storage.errors import InvalidInput
+from storage.importing.source import Block, FileTable
+from storage.parallel import map_in_order
+
+_SAMPLE = 1 << 18
+_MOST_PARTS = 4096
+# A part that is read, its sorted copy, and two shards that are being written lie in memory.
+_SHARE = 6
+# A piece of a part's file: number of rows, number of the source file, and which columns it has.
+_PIECE = struct.Struct("<qqB")
+_COUNTS, _STEPS, _REMOVED = 1, 2, 4
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """Rows of a table in ascending order of ids, each id once."""
+
+    #: (n,) int64.
+    ids: np.ndarray
+    #: (n, D) float32.
+    rows: np.ndarray
+    #: (n,) uint32 or None.
+    counts: np.ndarray | None
+    #: Rows that were left out here: the same as another one of their id, or older.
+    repeated: int = 0
+    #: Ids left out here, since their newest row says that they were removed.
+    removed: int = 0
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """Describes what the first pass saw."""
+
+    count: int
+    ascending: bool
+    #: Some of the ids, sorted.
+    sample: np.ndarray
+
+
+class RowSort:
+    """Sorts one table. memory_bytes: about how much its rows may take. scratch: a folder for parts that do not fit.
+
+    progress: called with the number of rows that were read, again and again.
+    """
+
+    def __init__(
+        self, table: FileTable, memory_bytes: int, scratch: Path, progress: Callable[[int], None] = lambda rows: None
+    ) -> None:
+        self._table = table
+        self._part_bytes = max(1 << 16, memory_bytes // _SHARE)
+        self._scratch = scratch
+        self._progress = progress
+        #: Rows that were the same as another one of their id, or older.
+        self.repeated = 0
+        #: Ids whose newest row says that they were removed.
+        self.removed = 0
+
+    def blocks(self) -> Iterator[SortedRows]:
+        """Yields all rows. Raises InvalidInput for a row that no table can hold, or two different rows of an id."""
+        self.repeated = self.removed = 0
+        found = self._look()
+        if found.ascending:
+            for block in self._checked():
+                yield SortedRows(block.ids, block.rows, block.counts)
+            return
+        parts = -(-found.count * self._row_bytes() // self._part_bytes)
+        if parts <= 1:
+            yield from self._counted(self._whole(list(self._checked())))
+            return
+        if parts > _MOST_PARTS:
+            raise InvalidInput(
+                f"table {self._table.name!r}: {found.count:,} rows of {self._table.dim} need --memory of at least "
+                f"{self._part_bytes * _SHARE * parts // _MOST_PARTS:,} bytes",
+                field="memory",
+            )
+        places = np.linspace(0, len(found.sample) - 1, parts + 1)[1:-1].astype(np.int64)
+        bounds = np.unique(found.sample[places])
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        spill = _Spill(self._table, self._scratch, bounds)
+        try:
+            for block in self._checked():
+                spill.write(block)
+            # The next part is read and sorted while the one before is written.
+            for part in map_in_order(self._part_of(spill), range(len(bounds) + 1), 2):
+                yield from self._counted(part)
+        finally:
+            spill.remove()
+
+    def _look(self) -> _Ids:
+        step = max(1, self._table.rows // _SAMPLE)
+        sample: list[np.ndarray] = []
+        count, ascending, last = 0, True, None
+        for ids in self._table.ids():
+            if not len(ids):
+                continue
+            if ascending:
+                ascending = (last is None or int(ids[0]) > last) and bool(np.all(ids[1:] > ids[:-1]))
+                last = int(ids[-1])
+            sample.append(ids[(-count) % step :: step].copy())
+            count += len(ids)
+        taken = np.sort(np.concatenate(sample)) if sample else np.empty(0, np.int64)
+        return _Ids(count, ascending and not self._table.removes, taken)
+
+    def _counted(self, blocks: Iterable[SortedRows]) -> Iterator[SortedRows]:
+        for block in blocks:
+            self.repeated += block.repeated
+            self.removed += block.removed
+            yield block
+
+    def _checked(self) -> Iterator[Block]:
+        for block in self._table.blocks():
+            if (bad := first_bad_row(block.rows)) is not None:
+                raise InvalidInput(
+                    f"table {self._table.name!r}: the row of id {block.ids[bad]} in {block.file} holds NaN or infinity"
+                )
+            self._progress(len(block.ids))
+            yield block
+
+    def _row_bytes(self) -> int:
+        return 4 * self._table.dim + 32
+
+    def _part_of(self, spill: _Spill) -> Callable[[int], list[SortedRows]]:
+        def read(number: int) -> list[SortedRows]:
+            blocks = list(spill.read(number))
+            return list(self._whole(blocks))
+
+        return read
+
+    def _whole(self, blocks: Sequence[Block]) -> Iterator[SortedRows]:
+        """Sorts blocks that lie in memory."""
+        if not sum(len(block.ids) for block in blocks):
+            return
+        ids = np.concatenate([block.ids for block in blocks])
+        files = [block.file for block in blocks]
+        starts = np.cumsum([0, *(len(block.ids) for block in blocks)])
+        steps = _joined(blocks, "steps", np.int64)
+        order = np.argsort(ids, kind="stable") if steps is None else np.lexsort((steps, ids))
+        ids = ids[order]
+        rows = _gathered(blocks, starts, order, self._table.dim)
+        counts, removed = _joined(blocks, "counts", np.uint32), _joined(blocks, "removed", np.bool_)
+        same = ids[1:] == ids[:-1]
+        if same.any():
+            steps = None if steps is None else steps[order]
+            gone = None if removed is None else removed[order]
+            self._refuse_different(ids, rows, steps, gone, same, lambda row: files[_block_of(starts, order[row])])
+        keep = np.append(~same, True)
+        repeated, gone_ids = int(np.count_nonzero(same)), 0
+        if counts is not None:
+            counts = counts[order]
+            if same.any():
+                first = np.flatnonzero(np.insert(~same, 0, True))
+                counts = np.maximum.reduceat(counts, first)
+                counts = np.repeat(counts, np.diff(np.append(first, len(ids))))
+        if removed is not None:
+            gone_now = removed[order] & keep
+            gone_ids = int(np.count_nonzero(gone_now))
+            keep &= ~gone_now
+        if keep.all():
+            yield SortedRows(ids, rows, counts)
+        else:
+            kept = None if counts is None else counts[keep]
+            yield SortedRows(ids[keep], rows[keep], kept, repeated, gone_ids)
+
+    def _refuse_different(
+        self,
+        ids: np.ndarray,
+        rows: np.ndarray,
+        steps: np.ndarray | None,
+        gone: np.ndarray | None,
+        same: np.ndarray,
+        file_of: Callable[[int], str],
+    ) -> None:
+        """Raises InvalidInput for two different rows of an id, of one step."""
+        clash = np.flatnonzero(same)
+        if steps is not None:
+            clash = clash[steps[clash] == steps[clash + 1]]
+        differ = (rows[clash] != rows[clash + 1]).any(axis=1)
+        if gone is not None:
+            # What a removed id had as its row says nothing.
+            differ = (differ & ~gone[clash]) | (gone[clash] != gone[clash + 1])
+        if differ.any():
+            row = int(clash[np.argmax(differ)])
+            when = "" if steps is None else f" at the step {steps[row]}"
+            raise InvalidInput(
+                f"table {self._table.name!r}: the id {ids[row]} has two different rows{when}, one in {file_of(row)} "
+                f"and one in {file_of(row + 1)}"
+            )
+
+
+class _Spill:
+    """Files of rows, one for each range of ids. bounds: (parts - 1,) ascending, the first ids of all but the first."""
+
+    def __init__(self, table: FileTable, folder: Path, bounds: np.ndarray) -> None:
+        self._table = table
+        self._bounds = bounds
+        self._paths = [folder / f"{table.name}.{part:04d}.rows" for part in range(len(bounds) + 1)]
+        self._files: dict[str, int] = {}
+        self._names: list[str] = []
+
+    def write(self, block: Block) -> None:
+        """Appends the rows of a block to their parts."""
+        if block.file not in self._files:
+            self._files[block.file] = len(self._names)
+            self._names.append(block.file)
+        part = np.searchsorted(self._bounds, block.ids, "right").astype(np.uint16)
+        order = np.argsort(part, kind="stable")
+        ends = np.cumsum(np.bincount(part, minlength=len(self._paths)))
+        start = 0
+        for path, end in zip(self._paths, ends.tolist(), strict=True):
+            if end > start:
+                self._append(path, block, order[start:end])
+            start = end
+
+    def _append(self, path: Path, block: Block, which: np.ndarray) -> None:
+        columns = [(0, block.ids), (_COUNTS, block.counts), (_STEPS, block.steps), (_REMOVED, block.removed)]
+        given = [(flag, values) for flag, values in columns if values is not None]
+        head = _PIECE.pack(len(which), self._files[block.file], sum(flag for flag, _ in given))
+        with path.open("ab", buffering=0) as file:
+            file.write(head)
+            for _, values in given:
+                file.write(values[which].data)
+            file.write(block.rows[which].data)
+
+    def read(self, part: int) -> Iterator[Block]:
+        """Yields what was written to a part, and removes its file."""
+        path = self._paths[part]
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            while head := file.read(_PIECE.size):
+                count, source, flags = _PIECE.unpack(head)
+
+                def column(flag: int, dtype: type, flags: int = flags, count: int = count) -> np.ndarray | None:
+                    return np.fromfile(file, dtype, count) if flags & flag else None
+
+                ids = np.fromfile(file, np.int64, count)
+                counts, steps = column(_COUNTS, np.uint32), column(_STEPS, np.int64)
+                removed = column(_REMOVED, np.bool_)
+                rows = np.fromfile(file, np.float32, count * self._table.dim).reshape(count, self._table.dim)
+                yield Block(ids, rows, self._names[source], counts, steps, removed)
+        path.unlink()
+
+    def remove(self) -> None:
+        """Removes the files that are left."""
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+
+def _joined(blocks: Sequence[Block], column: str, dtype: type) -> np.ndarray | None:
+    """Returns a column of blocks as one; None where none has it, zeros for those that have it not."""
+    if all(getattr(block, column) is None for block in blocks):
+        return None
+    given = (getattr(block, column) for block in blocks)
+    return np.concatenate(
+        [
+            np.zeros(len(block.ids), dtype) if values is None else values
+            for block, values in zip(blocks, given, strict=True)
+        ]
+    )
+
+
+def _gathered(blocks: Sequence[Block], starts: np.ndarray, order: np.ndarray, dim: int) -> np.ndarray:
+    """Returns the rows of blocks in another order, without a copy of all of them in between."""
+    out = np.empty((len(order), dim), np.float32)
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    for block, start in zip(blocks, starts[:-1].tolist(), strict=True):
+        out[back[start : start + len(block.ids)]] = block.rows
+    return out
+
+
+def _block_of(starts: np.ndarray, place: int) -> int:
+    return int(np.searchsorted(starts, place, "right")) - 1
