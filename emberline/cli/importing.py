@@ -17,6 +17,9 @@ KINDS: dict[str, tuple[str, str]] = {
     "parquet": ("emberline.cli.import_tables:parquet", "Tables of Parquet files: a column of ids, one of rows."),
     "safetensors": ("emberline.cli.import_tables:safetensors", "Tables of safetensors files: ids and rows."),
     "numpy": ("emberline.cli.import_tables:numpy", "Tables of .npz and .npy files: ids and rows."),
+    "onnx": ("emberline.cli.import_dense:onnx", "A ranker in an ONNX file, with its tables."),
+    "torchscript": ("emberline.cli.import_dense:torchscript", "A ranker in a TorchScript file, with its tables."),
+    "pt2": ("emberline.cli.import_dense:pt2", "A ranker in a file of torch.export.save, with its tables."),
 }
 
 

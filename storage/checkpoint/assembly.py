@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,12 +92,12 @@ def symbols(text: int | str) -> set[str]:
     return set() if isinstance(text, int) else set(_SYMBOL.findall(text))
 
 
-def assemble(document: GraphDocument) -> fx.GraphModule:
+def assemble(document: GraphDocument, *, also: Set[str] = frozenset()) -> fx.GraphModule:
     """Assembles the graph, with its weights among its arguments. Raises CheckpointError for an inconsistent
-    document.
+    document. also: as for operators.check_operator.
     """
     try:
-        return _Assembly(document.graph_module.graph).run()
+        return _Assembly(document.graph_module.graph, also).run()
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{GRAPH}: the graph cannot be assembled: {error!r}") from error
 
@@ -105,8 +105,9 @@ def assemble(document: GraphDocument) -> fx.GraphModule:
 class _Assembly:
     """Assembles one graph. `done` holds its nodes by the names of their values in the document."""
 
-    def __init__(self, given: Graph) -> None:
+    def __init__(self, given: Graph, also: Set[str]) -> None:
         self._given = given
+        self._also = also
         self._graph = fx.Graph()
         self._done: dict[str, fx.Node] = {}
 
@@ -125,7 +126,7 @@ class _Assembly:
             arguments = tuple(self._argument(entry.arg) for entry in given.inputs)
             node = self._graph.create_node("call_function", _size_function(given.target), arguments, {}, name)
         else:
-            target = resolve_operator(given.target, where=GRAPH)
+            target = resolve_operator(given.target, where=GRAPH, also=self._also)
             assert target is not None
             args, kwargs = self._arguments(target, given.inputs)
             node = self._graph.create_node("call_function", target, args, kwargs, name)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+from collections.abc import Set
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from storage.checkpoint.expressions import SYMBOL_PATTERN, check_expression
 from storage.checkpoint.operators import SYMBOLIC, check_operator
@@ -48,8 +49,8 @@ def _expression(text: str) -> str:
     return text
 
 
-def _target(target: str) -> str:
-    check_operator(target, where="graph")
+def _target(target: str, info: ValidationInfo) -> str:
+    check_operator(target, where="graph", also=info.context or frozenset())
     return target
 
 
@@ -292,10 +293,10 @@ def parse_document(data: bytes, *, max_bytes: int) -> GraphDocument:
     return document_from(content)
 
 
-def document_from(content: Any) -> GraphDocument:
-    """Checks a parsed graph. Raises UnsafeArtifact."""
+def document_from(content: Any, *, also: Set[str] = frozenset()) -> GraphDocument:
+    """Checks a parsed graph. Raises UnsafeArtifact. also: as for operators.check_operator."""
     try:
-        return GraphDocument.model_validate(content)
+        return GraphDocument.model_validate(content, context=also)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -8,6 +8,7 @@ accepted if its schema writes to no argument.
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from storage.errors import UnsafeArtifact
@@ -71,23 +72,26 @@ SYMBOLIC = frozenset(f"_operator.{name}" for name in _SIZES.split()) | {
 _ATEN_TARGET = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
 
 
-def check_operator(target: str, *, where: str) -> None:
-    """Accepts an operator of the list by its name alone; raises UnsafeArtifact, naming it, for any other."""
+def check_operator(target: str, *, where: str, also: Set[str] = frozenset()) -> None:
+    """Accepts an operator of the list by its name alone; raises UnsafeArtifact, naming it, for any other.
+
+    also: names in aten that are accepted too, where a graph is read that is not served as it is.
+    """
     if target in SYMBOLIC:
         return
     match = _ATEN_TARGET.fullmatch(target)
-    if match is None or match[1] not in ATEN:
+    if match is None or (match[1] not in ATEN and match[1] not in also):
         raise UnsafeArtifact(
             f"{where}: the operator {target[:120]!r} is not on the list of accepted operators "
             "(storage/checkpoint/operators.py); it was not looked up"
         )
 
 
-def resolve_operator(target: str, *, where: str) -> torch._ops.OpOverload | None:
-    """Returns torch's operator for a checked aten target; None for functions on sizes."""
+def resolve_operator(target: str, *, where: str, also: Set[str] = frozenset()) -> torch._ops.OpOverload | None:
+    """Returns torch's operator for a checked aten target; None for functions on sizes. also: as for check_operator."""
     import torch
 
-    check_operator(target, where=where)
+    check_operator(target, where=where, also=also)
     if target in SYMBOLIC:
         return None
     name, overload = _ATEN_TARGET.fullmatch(target).groups()  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ import operator
 import re
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +85,20 @@ def document_of(
         leave_out = ("serialize_state_dict", "serialize_constants", "serialize_example_inputs")
         serialized = serializer.serialize(program, **{name: False for name in leave_out if name in known})
         release_trace(program.graph)
-    content = json.loads(serialize._to_json_bytes(serialized.exported_program))
-    _strip(content)
-    _rename(content)
-    return program, document_from(content)
+    return program, plain_document(json.loads(serialize._to_json_bytes(serialized.exported_program)))
+
+
+def plain_document(content: dict[str, Any], *, also: Set[str] = frozenset()) -> GraphDocument:
+    """Returns torch's JSON of a program, which it changes, as it is published. Raises UnsafeArtifact.
+
+    also: as for operators.check_operator.
+    """
+    try:
+        _strip(content)
+        _rename(content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UnsafeArtifact(f"graph: not the JSON of an exported program ({error!r})") from None
+    return document_from(content, also=also)
 
 
 def _refuse_operators(program: torch.export.ExportedProgram) -> None:

@@ -1,0 +1,266 @@
+"""Rankers in ONNX, TorchScript and .pt2 files become modules with embedding layers, and are published."""
+
+from __future__ import annotations
+
+import json
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from torch import Tensor, nn
+
+from storage import open_version
+from storage.errors import InvalidInput, UnsafeArtifact, Unsupported
+from trainer.converting import Converted
+from trainer.converting.made_sample import made_sample
+from trainer.converting.onnx_file import read_onnx
+from trainer.converting.onnx_module import convert_onnx
+from trainer.converting.pt2_module import convert_pt2
+from trainer.converting.publication import largest_difference, publish_converted, sample_for
+from trainer.converting.script_module import convert_torchscript
+
+NAMES = ["user", "pair", "history", "dense"]
+
+
+class Ranker(nn.Module):
+    """Looks up in the ways that rankers do: one id, a column of several, a bag, and a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.users, self.items = nn.Embedding(100, 4), nn.Embedding(50, 4)
+        self.bags = nn.EmbeddingBag(50, 4, mode="mean")
+        self.norm = nn.BatchNorm1d(19)
+        self.head = nn.Sequential(nn.Linear(19, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def forward(self, user: Tensor, pair: Tensor, history: Tensor, dense: Tensor) -> Tensor:
+        sequence = self.items(history)
+        weights = torch.softmax(sequence.sum(-1), 1).unsqueeze(1)
+        attended = torch.matmul(weights, sequence).view(user.size(0), -1)
+        mean = self.items(pair).mean(1)
+        parts = [self.users(user), self.items(pair[:, 1]), attended, mean, dense]
+        return torch.sigmoid(self.head(self.norm(torch.cat(parts, 1)))).squeeze(1)
+
+
+class Bags(Ranker):
+    def forward(self, user: Tensor, pair: Tensor, history: Tensor, dense: Tensor) -> Tensor:
+        parts = [self.users(user), self.items(pair[:, 1]), self.bags(history), self.bags(pair), dense]
+        return torch.sigmoid(self.head(self.norm(torch.cat(parts, 1)))).squeeze(1)
+
+
+def sample(rows: int = 16) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(3)
+    ids = {
+        "user": torch.randint(0, 100, (rows,), generator=random),
+        "pair": torch.randint(0, 50, (rows, 2), generator=random),
+        "history": torch.randint(0, 50, (rows, 5), generator=random),
+    }
+    return {**ids, "dense": torch.rand(rows, 3, generator=random)}
+
+
+def arguments() -> tuple[Tensor, ...]:
+    return tuple(sample().values())
+
+
+def save_onnx(module: nn.Module, path: Path) -> Converted:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        axes = {name: {0: "batch"} for name in [*NAMES, "ctr"]}
+        torch.onnx.export(
+            module, arguments(), str(path), input_names=NAMES, output_names=["ctr"], dynamic_axes=axes, dynamo=False
+        )
+    return convert_onnx(path)
+
+
+def save_pt2(module: nn.Module, path: Path) -> Converted:
+    batch = torch.export.Dim("batch", min=2, max=4096)
+    program = torch.export.export(module, arguments(), dynamic_shapes=({0: batch},) * 4, strict=False)
+    torch.export.save(program, path)
+    return convert_pt2(path)
+
+
+def save_scripted(module: nn.Module, path: Path) -> Converted:
+    return saved_by(torch.jit.script, module, path)
+
+
+def save_traced(module: nn.Module, path: Path) -> Converted:
+    return saved_by(lambda each: torch.jit.trace(each, arguments()), module, path)
+
+
+def save_frozen(module: nn.Module, path: Path) -> Converted:
+    return saved_by(lambda each: torch.jit.freeze(torch.jit.script(each)), module, path)
+
+
+def saved_by(make: Callable[[nn.Module], torch.jit.ScriptModule], module: nn.Module, path: Path) -> Converted:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make(module).save(str(path))
+        return convert_torchscript(path, sample())
+
+
+@pytest.mark.parametrize("save", [save_onnx, save_pt2, save_scripted, save_traced, save_frozen])
+@pytest.mark.parametrize("kind", [Ranker, Bags])
+def test_a_file_is_published_with_the_scores_of_the_module(
+    save: Callable[[nn.Module, Path], Converted], kind: type[Ranker], tmp_path: Path
+) -> None:
+    if save is save_onnx and kind is Bags:
+        pytest.skip("torch does not export EmbeddingBag to ONNX without a loop")
+    module = kind().eval()
+    converted = save(module, tmp_path / "model.file")
+    batch = sample()
+    difference = largest_difference(converted, batch)
+    assert difference is None if save is save_pt2 else difference is not None and difference < 1e-6
+    folder = publish_converted(converted, batch, tmp_path / "models", outputs=["ctr"], name="ranker")
+    version = open_version(folder)
+    assert sorted((table.rows, table.dim) for table in version.tables) == [(50, 4)] * (1 + (kind is Bags)) + [(100, 4)]
+    assert [output.name for output in version.manifest.graph.outputs] == ["ctr"]
+    golden = version.golden()
+    inputs = {name: golden.columns[name].values for name in NAMES}
+    rows = len(golden.outputs["ctr"])
+    given = [torch.from_numpy(np.array(inputs[name])).reshape(rows, *sample()[name].shape[1:]) for name in NAMES]
+    # Some golden requests have ids without a row, which the module itself refuses.
+    ids = torch.cat([given[0].unsqueeze(1), *given[1:3]], 1)
+    has_rows = ((ids >= 0) & (ids < torch.tensor([100] + [50] * 7))).all(1)
+    assert int(has_rows.sum()) > 20
+    own = module(*[values[has_rows] for values in given])
+    np.testing.assert_allclose(golden.outputs["ctr"][has_rows.numpy(), 0], own.detach().numpy(), atol=1e-6)
+
+
+def test_a_mean_over_a_row_of_ids_is_pooled_by_the_lookup(tmp_path: Path) -> None:
+    converted = save_onnx(Ranker().eval(), tmp_path / "m.onnx")
+    kinds = sorted(type(child).__name__ for child in converted.module.children())
+    assert kinds == ["Embedding", "Embedding", "Embedding", "EmbeddingBag"], kinds
+    tables = {child.get_parameter("weight").data_ptr() for child in converted.module.children()}
+    assert len(tables) == 2, "lookups of one constant share its memory"
+
+
+def test_a_sample_is_made_of_ids_that_the_tables_have(tmp_path: Path) -> None:
+    made = made_sample(save_onnx(Ranker().eval(), tmp_path / "m.onnx"), rows=500)
+    assert int(made["user"].max()) in range(60, 100)
+    assert int(made["history"].max()) in range(40, 50)
+    assert made["dense"].dtype == torch.float32
+
+
+def test_a_sample_of_other_inputs_is_refused_by_name(tmp_path: Path) -> None:
+    converted = save_onnx(Ranker().eval(), tmp_path / "m.onnx")
+    given = {name: values.numpy() for name, values in sample().items()}
+    with pytest.raises(InvalidInput, match="no input 'usr'; did you mean 'user'"):
+        sample_for(converted, {**given, "usr": given["user"]})
+    with pytest.raises(InvalidInput, match=r"'history' has the shape \[16, 2\], expected \['batch', 5\]"):
+        sample_for(converted, {**given, "history": given["pair"]})
+
+
+def test_all_unknown_operators_are_named(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["a"], name="first"),
+        helper.make_node("Fancy", ["x"], ["b"], name="second", domain="com.corp"),
+        helper.make_node("NonZero", ["x"], ["c"], name="third"),
+    ]
+    save_nodes(nodes, tmp_path / "m.onnx")
+    with pytest.raises(Unsupported, match=r"NonZero \(first, third\); com.corp.Fancy \(second\)"):
+        convert_onnx(tmp_path / "m.onnx")
+
+
+def test_a_fixed_batch_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    save_nodes([helper.make_node("Relu", ["x"], ["a"])], tmp_path / "m.onnx", batch=1)
+    with pytest.raises(Unsupported, match=r"the batch of 'x' \(1\) is a fixed number; export with a dynamic one"):
+        convert_onnx(tmp_path / "m.onnx")
+    module = nn.Sequential(nn.Linear(3, 1))
+    torch.export.save(torch.export.export(module, (torch.rand(4, 3),)), tmp_path / "m.pt2")
+    with pytest.raises(Unsupported, match="exported with a fixed batch"):
+        convert_pt2(tmp_path / "m.pt2")
+
+
+def save_nodes(nodes: list[onnx.NodeProto], path: Path, batch: str | int = "batch") -> None:
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [batch, 3])]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.ValueInfoProto(name=node.output[0]) for node in nodes])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(path))
+
+
+def external(path: Path, location: str, offset: int = 0) -> None:
+    table = numpy_helper.from_array(np.zeros((4, 2), np.float32), "table")
+    table.ClearField("raw_data")
+    table.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", "32")):
+        table.external_data.add(key=key, value=value)
+    ids = helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch"])
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "ids"], ["rows"])],
+        "g",
+        [ids],
+        [helper.ValueInfoProto(name="rows")],
+        [table],
+    )
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10).SerializeToString()
+    )
+
+
+def test_weights_beside_the_model_are_mapped_and_stay_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    (folder / "rows.bin").write_bytes(bytes(64) + rows.tobytes())
+    external(folder / "m.onnx", "rows.bin", 64)
+    assert np.array_equal(read_onnx(folder / "m.onnx").constants["table"], rows)
+    converted = convert_onnx(folder / "m.onnx")
+    assert converted.outputs({"ids": torch.tensor([3, 1])})["rows"].tolist() == [[6, 7], [2, 3]]
+    (tmp_path / "secret").write_bytes(bytes(64))
+    (folder / "link").symlink_to(tmp_path / "secret")
+    for location in ("../secret", str(tmp_path / "secret"), "link", "a/../../secret", ""):
+        external(folder / "m.onnx", location)
+        with pytest.raises(InvalidInput, match="expected a file in the model's folder"):
+            read_onnx(folder / "m.onnx")
+    external(folder / "m.onnx", "rows.bin", 80)
+    with pytest.raises(InvalidInput, match=r"is 32 bytes at 80 of rows\.bin, which has 96"):
+        read_onnx(folder / "m.onnx")
+
+
+def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(b"neither of them")
+    for convert in (convert_onnx, convert_pt2, lambda path: convert_torchscript(path, sample())):
+        with pytest.raises(InvalidInput, match="not a"):
+            convert(tmp_path / "m")
+
+
+def test_no_pickle_in_a_pt2_file_is_read(tmp_path: Path) -> None:
+    save_pt2(Ranker().eval(), tmp_path / "good.pt2")
+    with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
+        for entry in good.infolist():
+            content = good.read(entry)
+            if entry.filename.endswith("model_weights_config.json"):
+                config = json.loads(content)
+                next(iter(config["config"].values()))["use_pickle"] = True
+                content = json.dumps(config).encode()
+            bad.writestr(entry.filename, content)
+    with pytest.raises(UnsafeArtifact, match="is stored as a pickle, which could run code"):
+        convert_pt2(tmp_path / "bad.pt2")
+
+
+def test_inputs_of_torchscript_may_be_named_by_their_place(tmp_path: Path) -> None:
+    module = Ranker().eval()
+    save_scripted(module, tmp_path / "m.pt")
+    numbered = {f"INPUT__{place}": values for place, values in reversed(list(enumerate(arguments())))}
+    converted = convert_torchscript(tmp_path / "m.pt", numbered)
+    assert torch.equal(converted.module(numbered), module(*arguments()))
+    with pytest.raises(InvalidInput, match=r"forward\(\) takes \['user', 'pair', 'history', 'dense'\]"):
+        convert_torchscript(tmp_path / "m.pt", {"user": arguments()[0]})
+
+
+class Sorted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.unique(x).sum() + torch.nonzero(x).sum() + x.sum(1)
+
+
+def test_all_unknown_operators_of_torchscript_are_named(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Sorted()).save(str(tmp_path / "m.pt"))
+        with pytest.raises(Unsupported, match=r"aten::_unique2 \(.*aten::nonzero"):
+            convert_torchscript(tmp_path / "m.pt", {"x": torch.rand(4, 3)})

@@ -1,0 +1,42 @@
+"""What a reader of a foreign file returns: the module, and what the file says of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class DeclaredInput:
+    """An input as the file declares it."""
+
+    name: str
+    dtype: torch.dtype
+    #: Without the batch, which comes first. None: the file leaves the size open.
+    shape: tuple[int | None, ...]
+
+
+#: Computes the original's outputs by name for inputs by name.
+Original = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A network of another system as a module."""
+
+    #: forward(batch) takes a mapping of input names to tensors and returns one of output names.
+    module: nn.Module
+    inputs: tuple[DeclaredInput, ...]
+    #: Runs the file in its own system; None where that is not possible, for the reason `uncompared`.
+    original: Original | None = None
+    uncompared: str = ""
+
+    def outputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Runs the module on a batch."""
+        with torch.no_grad():
+            found: dict[str, Tensor] = self.module(dict(batch))
+        return found

@@ -1,0 +1,190 @@
+"""Reads an ONNX file: its nodes, and its constants without a copy of the large ones.
+
+External data is mapped from files beside the model, never from elsewhere. Nothing in an ONNX file runs as code: it is
+a protobuf message whose operators are looked up in a table of ours.
+"""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from storage.errors import InvalidInput, Unsupported
+
+OPSETS = range(13, 26)
+_DOMAINS = ("", "ai.onnx")
+_INSTALL = "reading ONNX needs the packages onnx and onnxruntime: pip install 'emberline[onnx]'"
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """One node of the graph."""
+
+    operator: str
+    #: Its name, or that of its first output where it has none.
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OnnxInput:
+    """An input that is no constant. shape: a number, the name of a dimension, or None for each."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """A model's graph."""
+
+    nodes: tuple[OnnxNode, ...]
+    inputs: tuple[OnnxInput, ...]
+    outputs: tuple[str, ...]
+    #: Initializers and the values of Constant nodes; those in files beside the model are memory maps.
+    constants: Mapping[str, np.ndarray]
+    opset: int
+    path: Path = field(default_factory=Path)
+
+
+def read_onnx(path: Path) -> OnnxGraph:
+    """Reads a model. Raises InvalidInput for what is no ONNX model, Unsupported for an opset before 13."""
+    try:
+        import onnx
+    except ImportError:
+        raise Unsupported(_INSTALL) from None
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except (DecodeError, ValueError) as error:
+        raise InvalidInput(f"{path}: not an ONNX model ({error})", field=str(path)) from None
+    if not model.graph.node or not model.graph.output:
+        raise InvalidInput(f"{path}: not an ONNX model: it has no nodes or no outputs", field=str(path))
+    if model.functions:
+        from onnx import inliner
+
+        model = inliner.inline_local_functions(model)
+    graph = model.graph
+    opset = max((entry.version for entry in model.opset_import if entry.domain in _DOMAINS), default=0)
+    if opset not in OPSETS:
+        raise Unsupported(
+            f"{path}: opset {opset}, expected {OPSETS.start} to {OPSETS.stop - 1}; export it again, or convert it with "
+            "onnx.version_converter.convert_version(model, 17)"
+        )
+    if graph.sparse_initializer:
+        raise Unsupported(f"{path}: sparse initializer {graph.sparse_initializer[0].values.name!r}; make it dense")
+    constants = {entry.name: _constant(path, entry) for entry in graph.initializer}
+    nodes: list[OnnxNode] = []
+    for position, node in enumerate(graph.node):
+        attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+        attributes = {name: _plain(path, value) for name, value in attributes.items()}
+        if node.op_type == "Constant" and node.domain in _DOMAINS:
+            constants[node.output[0]] = _of_constant(path, node.name, attributes)
+            continue
+        operator = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
+        name = node.name or (node.output[0] if node.output else f"node {position}")
+        nodes.append(OnnxNode(operator, name, tuple(node.input), tuple(node.output), attributes))
+    inputs = tuple(_input(path, entry) for entry in graph.input if entry.name not in constants)
+    return OnnxGraph(tuple(nodes), inputs, tuple(entry.name for entry in graph.output), constants, opset, path)
+
+
+def _plain(path: Path, value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return _constant(path, value) if hasattr(value, "data_type") and hasattr(value, "dims") else value
+
+
+def _of_constant(path: Path, name: str, attributes: Mapping[str, Any]) -> np.ndarray:
+    for key, dtype in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32)):
+        if key in attributes:
+            return np.array(attributes[key], dtype)
+    if "value_floats" in attributes:
+        return np.array(attributes["value_floats"], np.float32)
+    value = attributes.get("value")
+    if not isinstance(value, np.ndarray):
+        raise Unsupported(f"{path}: Constant {name!r} holds {sorted(attributes)}; numbers are read")
+    return value
+
+
+def _constant(path: Path, tensor: Any) -> np.ndarray:
+    """Returns a tensor's values, widened to float32 from float16 and bfloat16."""
+    import onnx
+
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except (KeyError, TypeError):
+        raise InvalidInput(
+            f"{path}: {tensor.name!r} has the unknown type {tensor.data_type}", field=tensor.name
+        ) from None
+    if dtype.kind not in "fiub" and dtype.name != "bfloat16":
+        raise Unsupported(f"{path}: the constant {tensor.name!r} is {dtype.name}; numbers are read")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        values = _external(path, tensor, dtype)
+    else:
+        values = onnx.numpy_helper.to_array(tensor)
+    return values.astype(np.float32) if dtype.name in ("float16", "bfloat16") else values
+
+
+def _external(path: Path, tensor: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """Maps a tensor's bytes in a file of the model's folder. Raises InvalidInput for a path that leaves it."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    parts = PurePosixPath(location)
+    file = path.parent / parts
+    where = f"{path}: the external data of {tensor.name!r}"
+    inside = location and "\\" not in location and not parts.is_absolute() and ".." not in parts.parts
+    # Also where a symbolic link in the folder leads out of it.
+    if not inside or not file.resolve().is_relative_to(path.parent.resolve()):
+        raise InvalidInput(f"{where} lies at {location!r}; expected a file in the model's folder", field=tensor.name)
+    shape = tuple(tensor.dims)
+    expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    try:
+        start, length = int(entries.get("offset", "0")), int(entries.get("length", expected))
+    except ValueError:
+        raise InvalidInput(f"{where} has no number as its offset or length", field=tensor.name) from None
+    size = file.stat().st_size if file.is_file() else -1
+    if size < 0:
+        raise InvalidInput(f"{where} is not there: {file}", field=tensor.name)
+    if start < 0 or length != expected or start + length > size:
+        raise InvalidInput(
+            f"{where} is {length} bytes at {start} of {file.name}, which has {size}; its shape takes {expected}",
+            field=tensor.name,
+        )
+    if expected == 0:
+        return np.zeros(shape, dtype)
+    # A private map: pages come from the file as they are read, and a write would never reach it.
+    with file.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    if start % dtype.itemsize:
+        return np.frombuffer(mapped[start : start + length], dtype).reshape(shape)
+    return np.frombuffer(mapped, dtype, expected // dtype.itemsize, start).reshape(shape)
+
+
+def _input(path: Path, entry: Any) -> OnnxInput:
+    import onnx
+
+    tensor = entry.type.tensor_type
+    if not entry.type.HasField("tensor_type"):
+        raise Unsupported(f"{path}: the input {entry.name!r} is no tensor")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if dtype.kind not in "fiub":
+        raise Unsupported(
+            f"{path}: the input {entry.name!r} is {dtype.name}; make numbers of it before the model, for which the "
+            "feature engine has hashing and vocabularies"
+        )
+    shape = tuple(
+        part.dim_value if part.HasField("dim_value") else (part.dim_param or None) for part in tensor.shape.dim
+    )
+    return OnnxInput(entry.name, dtype, shape)

@@ -1,0 +1,120 @@
+"""Compares a converted module with its original and publishes it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from storage.errors import InvalidInput, ParityError
+from storage.features.strict_model import did_you_mean
+from trainer.converting.converted import Converted
+from trainer.converting.made_sample import made_sample
+from trainer.publishing import publish
+from trainer.publishing.dense_half import named_outputs
+
+# How far outputs may differ, times the largest value of the output if that is above 1: other kernels round otherwise.
+TOLERANCE = 1e-4
+
+
+def sample_for(converted: Converted, given: Mapping[str, np.ndarray] | None) -> dict[str, Tensor]:
+    """Returns the sample as the module takes it: the given one, or one that is made.
+
+    Raises InvalidInput naming an input that is missing, unknown or of another shape.
+    """
+    if given is None:
+        return made_sample(converted)
+    if not converted.inputs:
+        return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in given.items()}
+    declared = {entry.name: entry for entry in converted.inputs}
+    for name in given:
+        if name not in declared:
+            raise InvalidInput(f"sample: the model has no input {name!r}{did_you_mean(name, declared)}", field=name)
+    sample: dict[str, Tensor] = {}
+    for name, entry in declared.items():
+        if name not in given:
+            raise InvalidInput(f"sample: the input {name!r} is not there", field=name)
+        values = torch.from_numpy(np.ascontiguousarray(given[name]))
+        wanted = [
+            values.shape[0],
+            *(own if size is None else size for size, own in zip(entry.shape, values.shape[1:], strict=False)),
+        ]
+        if len(entry.shape) != values.dim() - 1 or list(values.shape) != wanted:
+            shape = ["batch", *("any" if size is None else size for size in entry.shape)]
+            raise InvalidInput(f"sample: {name!r} has the shape {list(values.shape)}, expected {shape}", field=name)
+        if values.is_floating_point() != entry.dtype.is_floating_point:
+            raise InvalidInput(f"sample: {name!r} is {values.dtype}, expected {entry.dtype}", field=name)
+        sample[name] = values.to(entry.dtype)
+    return sample
+
+
+def largest_difference(converted: Converted, sample: Mapping[str, Tensor]) -> float | None:
+    """Compares with the original on a sample; None where the original cannot be run here.
+
+    Returns the largest difference, divided by the largest value of its output if that is above 1. Raises ParityError
+    when it is above the tolerance.
+    """
+    if converted.original is None:
+        return None
+    wanted = converted.original({name: value.numpy() for name, value in sample.items()})
+    with torch.no_grad():
+        got = named_outputs(converted.module(dict(sample)))
+    largest = 0.0
+    for name, values in wanted.items():
+        own = got[name].numpy().astype(np.float64)
+        other = np.asarray(values, np.float64)
+        if own.shape != other.shape:
+            raise ParityError(f"output {name!r} is {list(own.shape)}, in the original {list(other.shape)}")
+        apart = np.abs(own - other) / max(1.0, float(np.abs(other).max(initial=0.0)))
+        apart[np.isnan(own) & np.isnan(other)] = 0.0
+        worst = float(np.max(apart, initial=0.0))
+        if not worst <= TOLERANCE:
+            row = int(np.unravel_index(np.nanargmax(apart), apart.shape)[0])
+            raise ParityError(
+                f"output {name!r} of row {row} differs from the original's: {own[row].ravel()[:4].tolist()} instead of "
+                f"{other[row].ravel()[:4].tolist()}"
+            )
+        largest = max(largest, worst)
+    return largest
+
+
+class RenamedOutputs(nn.Module):
+    """Gives the outputs of a module other names, in their order."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.converted = module
+        self._names = tuple(names)
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        outputs = named_outputs(self.converted(batch))
+        if len(outputs) != len(self._names):
+            raise InvalidInput(
+                f"the model has {len(outputs)} outputs ({', '.join(outputs)}), --output names {len(self._names)}",
+                field="output",
+            )
+        return dict(zip(self._names, outputs.values(), strict=True))
+
+
+def publish_converted(
+    converted: Converted,
+    sample: Mapping[str, Tensor],
+    repository: Path | str | None,
+    *,
+    outputs: Sequence[str] = (),
+    name: str,
+    **options: Any,
+) -> Path:
+    """Publishes a converted module as `publish` does. repository: None publishes into a folder that is removed again,
+    to see that it can be done.
+    """
+    module = RenamedOutputs(converted.module, outputs) if outputs else converted.module
+    if repository is not None:
+        return publish(module, dict(sample), repository, name=name, **options)
+    with tempfile.TemporaryDirectory(prefix="emberline-check-") as folder:
+        return publish(module, dict(sample), folder, name=name, **options)
