@@ -1,4 +1,4 @@
-"""What a reader of a foreign file returns: the module, and what the file says of its inputs."""
+"""Defines the module that a reader of a foreign file returns, with the inputs that the file declares."""
 
 from __future__ import annotations
 

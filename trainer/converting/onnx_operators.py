@@ -1,4 +1,4 @@
-"""How each operator of ONNX is computed by torch.
+"""Computes the operators of ONNX by torch.
 
 A value is a tensor, or a numpy array where it is known without a request: a constant, and what is computed from
 constants and sizes. An array of sizes may hold torch.SymInt, so that a batch stays dynamic while torch exports.

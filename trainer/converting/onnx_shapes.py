@@ -1,4 +1,4 @@
-"""How operators of ONNX that move, cut and make values are computed by torch."""
+"""Computes operators of ONNX that move, cut and make values, and recurrent ones, by torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes of TorchScript that compute no tensor give: numbers, lists, attributes."""
+"""Computes nodes of TorchScript that give no tensor: numbers, lists, attributes."""
 
 from __future__ import annotations
 
