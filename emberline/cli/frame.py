@@ -35,6 +35,7 @@ COMMANDS = {
     "update": ("emberline.cli.update", "Go on training a run over newer rows, and publish what changes."),
     "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
     "import": ("emberline.cli.importing", "Publish a model or tables that another system made."),
+    "forget": ("emberline.cli.forget", "Forget ids in a run, a repository and its servers, and prove it."),
     "mirror": ("emberline.cli.mirror", "Keep a folder like a repository in an object store, or upload one."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),

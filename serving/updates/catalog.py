@@ -47,6 +47,8 @@ class Found:
     error: EmberlineError | None = None
     #: 0 when unknown.
     published_unix_ms: int = 0
+    #: When ids were last forgotten before a version was published; 0 if they never were.
+    erased_unix_ms: int = 0
 
     @property
     def is_delta(self) -> bool:
@@ -178,6 +180,7 @@ def _version(path: Path, number: int) -> Found:
         equals=manifest.equals,
         ancestors=frozenset(filter(None, ancestors)),
         published_unix_ms=manifest.published_unix_ms,
+        erased_unix_ms=manifest.erased_unix_ms,
     )
 
 

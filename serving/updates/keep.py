@@ -86,6 +86,12 @@ def collect(store: Path, wanted: Iterable[str], kind: str = KEPT_DELTAS) -> None
         shutil.rmtree(path, ignore_errors=True)
 
 
+def kept_in(store: Path) -> list[str]:
+    """Returns the snapshots of which files are kept, versions and deltas."""
+    folders = (store / kind for kind in (KEPT_VERSIONS, KEPT_DELTAS))
+    return sorted({_snapshot(entry.name) for folder in folders if folder.is_dir() for entry in folder.iterdir()})
+
+
 def _raise(error: OSError) -> None:
     """Raises the error: without it, os.walk takes a folder that cannot be listed for an empty one."""
     raise error

@@ -395,6 +395,8 @@ class ModelUpdater:
             mount = None
         if mount is not None and mount.store.ssd.damage.found:
             mount = None  # nothing more is built on a damaged store
+        if mount is not None and found.erased_unix_ms > mount.content.published_unix_ms:
+            mount = None  # its files hold rows of ids that were forgotten
         # A store has one version of a number: another one of that number, or one that is about to leave, is in its way.
         own = mount is None or found.version in mount.loaded_versions
         if mount is not None and not own and found.equals == mount.view.current.id and not decision.side:

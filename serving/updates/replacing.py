@@ -46,7 +46,10 @@ def take_version(model: LiveModel, config: ModelConfig, take: Take, *, side: boo
     model.versions.keep(published)
     model.check_stop()
     served = None if before is None else before.view.current
-    mount = mount_version(model, config, published, None if served is None else served.loaded.model.recent)
+    recent = None if served is None else served.loaded.model.recent
+    if before is not None and found.erased_unix_ms > before.content.published_unix_ms:
+        recent = None  # they may be requests of whom is to be forgotten, and end with the model that goes
+    mount = mount_version(model, config, published, recent)
     (base,) = mount.view.entries
     try:
         model.step("verified")

@@ -11,8 +11,10 @@ from pydantic import JsonValue
 from serving.engine.model import LoadedModel
 from serving.gpu.device_model import DeviceModel
 from serving.updates.counters import UpdateCounters
+from serving.updates.keep import kept_in
 from serving.updates.live_model import LiveModel
 from serving.updates.mount import MountedStore, StagedSnapshot
+from serving.updates.stale_stores import stores_in
 from storage.checkpoint.graph_program import Candidate
 from storage.errors import StoreError
 from storage.tiers.budget_report import budget_report
@@ -54,6 +56,8 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
                 for r in facts.quarantine.values()
             ],
             "waiting": waiting(model),
+            "stores": [*stores_in(model.store_root)],
+            "kept": [*kept_in(model.store_root)],
         }
 
 

@@ -180,7 +180,12 @@ def _restore(
             raise LineageError(f"{folder}: {error}") from None
         raise
     mount = MountedStore(folder, store, entries[0].loaded, entries[0])
-    mount.content = SavedSnapshot(id=filled.snapshot, version=filled.version, sequence=0)
+    mount.content = SavedSnapshot(
+        id=filled.snapshot,
+        version=filled.version,
+        sequence=0,
+        published_unix_ms=filled.manifest.published_unix_ms,
+    )
     mount.loaded_versions = loaded_versions
     mount.view = StoreView(tuple(entries), served)
     return mount

@@ -26,6 +26,13 @@ def remove_stale_stores(folder: Path, served: set[str]) -> None:
         logger.info("%s: removed the store of a version that is not served any more", entry)
 
 
+def stores_in(folder: Path) -> list[str]:
+    """Returns the names of the stores in a model's folder, those that are about to be deleted too."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if _STORE.fullmatch(entry.name))
+
+
 def _is_open(store: Path) -> bool:
     # RocksDB holds a POSIX lock on its LOCK for as long as a process has the store open.
     try:

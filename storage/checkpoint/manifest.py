@@ -218,12 +218,18 @@ class Manifest(SignedManifest):
     events: EventTimes | None = Field(
         default=None, description="times of the rows trained on since the version before; without it, none is known"
     )
+    erased_unix_ms: int = Field(
+        default=0,
+        ge=0,
+        lt=2**50,
+        description="when ids were last forgotten in the trainer's line: rows of versions from before must not stay",
+    )
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_serializer(mode="wrap")
     def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Without a column of times, a version is written as before there were any.
-        return {key: value for key, value in handler(self).items() if key != "events" or value is not None}
+        # Without a column of times, or an id that was forgotten, a version is written as before there were any.
+        return {key: value for key, value in handler(self).items() if _says_something(key, value)}
 
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
@@ -246,6 +252,10 @@ class Manifest(SignedManifest):
     def published_unix_ms(self) -> int:
         """The time of publication, in milliseconds since 1970; exact to the second in older versions."""
         return self.created_unix_ms or self.created_unix * 1000
+
+
+def _says_something(key: str, value: Any) -> bool:
+    return value is not None if key == "events" else key != "erased_unix_ms" or value != 0
 
 
 def shard_paths(table: str, count: int) -> list[str]:

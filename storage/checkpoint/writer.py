@@ -64,6 +64,7 @@ def write_version(
     descends_from: Sequence[str] = (),
     snapshot: str | None = None,
     created_unix_ms: int | None = None,
+    erased_unix_ms: int = 0,
     shard_bytes: int = SHARD_BYTES,
 ) -> Path:
     """Publishes a version of the model `model_dir.name` and returns its folder.
@@ -71,7 +72,8 @@ def write_version(
     version: its number; None takes the next free one, also while others publish. graph: a program, or what
     pack_program made of it and of the inputs and outputs. graph_inputs and graph_outputs: in the order of the program's
     own inputs and outputs. fingerprints, dense_fingerprint: as for `write_delta`. metadata:
-    JSON values, shown by inspection. events: the times of the rows that it was trained on.
+    JSON values, shown by inspection. events: the times of the rows that it was trained on. erased_unix_ms:
+    when ids were last forgotten in the trainer's line; 0 if none were.
     Raises CheckpointError when the number is taken, ConfigError when the parts do not fit together, UnsafeArtifact
     when the graph uses what the loader would refuse, ParityError for another fingerprint than the trainer's. Nothing
     is left behind then.
@@ -137,6 +139,7 @@ def write_version(
             ),
             golden=scored.entry(),
             events=events,
+            erased_unix_ms=erased_unix_ms,
             metadata=dict((metadata() if callable(metadata) else metadata) or {}),
         )
         _load_once(folder, manifest)

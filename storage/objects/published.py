@@ -31,6 +31,8 @@ M = TypeVar("M", Manifest, DeltaManifest)
 logger = logging.getLogger("emberline.storage")
 
 CONFIG = "config.pbtxt"
+#: The ids that servers answer most from (serving.repository.shared_hot_ids).
+HOT_IDS_OBJECT = "hot_ids"
 #: Objects of a folder that head.json names no longer stay for this long, because a slow reader may be in it.
 GRACE_S = 600.0
 _ATTEMPTS = 100
@@ -214,6 +216,26 @@ class PublishedModel:
         except ObjectStoreError as error:
             logger.warning("%s: older versions and deltas stay for now: %s", self.url, error)
 
+    def erase(self, line: Sequence[str], current: int) -> list[str]:
+        """Takes all versions of one trainer but the current one out of head.json, and deletes their objects at once.
+
+        The list of hot ids goes too: servers write it anew. What a fleet serves stays, and is returned by its path. A
+        server that is reading what goes finds the newer version instead. Raises ObjectStoreError.
+        """
+        ours = set(line)
+        stays: list[str] = []
+
+        def change(head: Head) -> Head:
+            mine = [each for each in head.versions if each.snapshot in ours and each.version != current]
+            served = {head.find(name).partition("/")[0] for name in head.served.names}
+            stays[:] = [str(each.version) for each in mine if str(each.version) in served]
+            gone = [str(each.version) for each in mine if str(each.version) not in stays]
+            return head.without(gone, time.time_ns() // 1_000_000)
+
+        self._delete(self.update(change), grace_s=0.0)
+        self.objects.delete([join(self.name, HOT_IDS_OBJECT)])
+        return stays
+
     def manifest(self, path: str) -> bytes:
         """Returns the manifest of a folder, such as 3/deltas/000017, unchecked. Raises NotFound, ObjectStoreError."""
         found = self.objects.read(join(self.name, path, MANIFEST))
@@ -278,9 +300,9 @@ class PublishedModel:
     def _other(self, path: str) -> CheckpointError:
         return CheckpointError(f"{self.objects.url}/{path} holds another snapshot; what is published never changes")
 
-    def _delete(self, head: Head) -> None:
-        before = time.time_ns() // 1_000_000 - int(GRACE_S * 1000)
-        left = [each.path for each in head.leaving if each.since_unix_ms < before]
+    def _delete(self, head: Head, grace_s: float = GRACE_S) -> None:
+        before = time.time_ns() // 1_000_000 - int(grace_s * 1000)
+        left = [each.path for each in head.leaving if each.since_unix_ms <= before]
         if not left:
             return
         for path in left:

@@ -181,11 +181,19 @@ class CommitLog:
         """Makes the next commit add to this one, whose content the tables now have."""
         self._base = commit
 
-    def save(self, state: TrainingState, tables: Mapping[str, EmbeddingTable], dense: Dense | None = None) -> Commit:
+    def save(
+        self,
+        state: TrainingState,
+        tables: Mapping[str, EmbeddingTable],
+        dense: Dense | None = None,
+        *,
+        alone: bool = False,
+    ) -> Commit:
         """Writes a commit: full, or what changed since the one that training stands on.
 
-        tables: their stamps are advanced. dense: model and optimizer; None when no step was made since. A commit
-        without them also leaves torch's generator as it was saved. When save returns, the commit is on the disk.
+        alone: it is full, and every other commit is removed when it is on the disk. tables: their stamps are advanced.
+        dense: model and optimizer; None when no step was made since. A commit without them also leaves torch's
+        generator as it was saved. When save returns, the commit is on the disk.
         """
         base = self._base
         folder = self._ranks.from_first(self._home / f".writing-{secrets.token_hex(8)}")
@@ -193,7 +201,7 @@ class CommitLog:
         try:
             with self._all_or_none():
                 (folder / "tables").mkdir(parents=True, exist_ok=True)
-            full = base is None or self._full_is_due(base, tables)
+            full = alone or base is None or self._full_is_due(base, tables)
             parts = self._write_tables(folder, tables, None if full else base)
             commit: Commit | None = None
             with self._all_or_none():
@@ -215,7 +223,7 @@ class CommitLog:
         for name, table in tables.items():
             table.saved(commit.tables[name].stamp)
         if self._ranks.is_first:
-            self._drop_old()
+            self._drop_old(alone=alone)
         return commit
 
     @contextmanager
@@ -320,15 +328,9 @@ class CommitLog:
             commit = self._commits.get(commit.parent)
         raise CheckpointError(f"{self._home}: the first commit of a run needs the dense weights")
 
-    def _drop_old(self) -> None:
+    def _drop_old(self, *, alone: bool) -> None:
         newest_first = sorted(self._commits, reverse=True)
-        kept = set(list(dict.fromkeys(self._commits[number].full for number in newest_first))[:KEEP_CHAINS])
-        published = [number for number in newest_first if self._commits[number].state.snapshots]
-        kept.update(self._commits[number].full for number in published[: self._keep_snapshots])
-        newest = self._commits[newest_first[0]].state
-        best = self.at_epoch(newest.best_epoch) if newest.best_epoch and not newest.stopped else None
-        if best is not None:
-            kept.add(best.full)
+        kept = self._kept(newest_first) if not alone else {newest_first[0]}
         # The newest go first, so that whatever a crash leaves still stands on something.
         for number in newest_first:
             commit = self._commits[number]
@@ -340,6 +342,17 @@ class CommitLog:
                     return  # tried again at the next commit
                 shutil.rmtree(dropped, ignore_errors=True)
                 del self._commits[number]
+
+    def _kept(self, newest_first: list[int]) -> set[int]:
+        """Returns the numbers of the full commits whose chains stay."""
+        kept = set(list(dict.fromkeys(self._commits[number].full for number in newest_first))[:KEEP_CHAINS])
+        published = [number for number in newest_first if self._commits[number].state.snapshots]
+        kept.update(self._commits[number].full for number in published[: self._keep_snapshots])
+        newest = self._commits[newest_first[0]].state
+        best = self.at_epoch(newest.best_epoch) if newest.best_epoch and not newest.stopped else None
+        if best is not None:
+            kept.add(best.full)
+        return kept
 
 
 def _slim(commit: Commit) -> Commit:

@@ -94,6 +94,8 @@ class Lineage:
     #: Deltas published since the version.
     deltas: int = 0
     pending: Pending | None = None
+    #: When ids were last forgotten: no version from before may stay. 0 if none were.
+    erased_unix_ms: int = 0
 
     @property
     def newest(self) -> Published | None:
@@ -140,6 +142,10 @@ class Lineage:
             pending=None,
         )
 
+    def of_newest(self) -> Lineage:
+        """Returns the lineage after all snapshots but the newest, a version, were removed: none can be gone back to."""
+        return replace(self, published=self.published[-1:], ancestors=self.line()[:-1])
+
     def since_base(self, entry: Published) -> tuple[Published, ...]:
         """Returns a snapshot's version and everything published after it."""
         return self.published[self.published.index(self.base_of(entry)) :]
@@ -162,7 +168,8 @@ class Lineage:
         gone = tuple(other.snapshot for other in published[:cut] if other not in kept)
         ancestors = (*self.ancestors, *gone)[-MAX_ANCESTORS:]
         if entry.sequence == 0:
-            return Lineage(entry.version, entry.snapshot, kept, ancestors, 0, row_bytes, 0, 0, None)
+            erased = self.erased_unix_ms
+            return Lineage(entry.version, entry.snapshot, kept, ancestors, 0, row_bytes, 0, 0, None, erased)
         return replace(
             self,
             published=kept,
@@ -193,6 +200,8 @@ class Lineage:
             "delta_bytes": self.delta_bytes,
             "deltas": self.deltas,
             "pending": None if self.pending is None else asdict(self.pending),
+            # Without ids that were forgotten, a line is written as before there were any.
+            **({"erased_unix_ms": self.erased_unix_ms} if self.erased_unix_ms else {}),
         }
 
     @classmethod

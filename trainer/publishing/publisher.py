@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,8 @@ from trainer.publishing.row_types import RowTypes, row_types_of
 from trainer.publishing.target import Target
 from trainer.ranks import Ranks
 
-WantedKind = Literal["auto", "version", "delta", "cumulative"]
+#: "erasure": a version, behind a delta where one is possible, that replaces every snapshot before it.
+WantedKind = Literal["auto", "version", "delta", "cumulative", "erasure"]
 
 
 class Publisher:
@@ -165,13 +166,18 @@ class Publisher:
                 "them; use trainer.Embedding or trainer.EmbeddingBag, or publish versions"
             )
         tables = prepared.tables
-        expire(lineage, tables, self._policy.expire_after)
+        if kind != "erasure":
+            expire(lineage, tables, self._policy.expire_after)
         stamps = {name: table.advance() for name, table in tables.items()}
         if lineage.published:
             oldest = lineage.published[0].stamps
             for name, table in tables.items():
                 table.forget_removed(oldest.get(name, 0))
         pending = drawn(due, lineage, self._model_dir, stamps, version, times)
+        if kind == "erasure":
+            base = self._base(lineage)
+            now_ms = max(pending.created_unix_ms, 0 if base is None else base.manifest.published_unix_ms + 1)
+            pending, lineage = replace(pending, created_unix_ms=now_ms), replace(lineage, erased_unix_ms=now_ms)
         last = max(lineage.last_sequence, pending.sequence)
         self._lineage = replace(lineage, last_sequence=last, pending=pending)
         if times is not None:
@@ -212,6 +218,17 @@ class Publisher:
         if pending.kind != "delta" or pending.compaction:
             self._target.retain(lineage, self._policy)
         return folder
+
+    def remove_older(self, holds: Callable[[Path], bool]) -> list[str]:
+        """Removes every snapshot before the newest, a version, from the repository and from the lineage.
+
+        holds: returns whether a version of another trainer, by its folder, is to go too. Returns what has to stay for
+        now, because a fleet serves it.
+        """
+        stays = self._target.erase(self._lineage, holds)
+        if not stays:
+            self._lineage = self._lineage.of_newest()
+        return stays
 
     def publish(
         self, kind: WantedKind = "auto", *, from_snapshot: str | None = None, version: int | None = None
@@ -272,10 +289,10 @@ class Publisher:
         if kind == "version":
             return kind
         base = self._base(lineage)
+        if kind == "erasure":
+            return "compaction" if self._may_go_on(lineage, base) and self._has_no_plain_layer() else "version"
         if kind == "auto":
-            if base is None or not self._has_our_spec(base) or not self._stores_alike(base):
-                return "version"
-            if not self._has_our_graph(lineage):
+            if not self._may_go_on(lineage, base):
                 return "version"
             return "delta" if rebased else self._policy.next_kind(lineage)
         if base is None:
@@ -286,6 +303,16 @@ class Publisher:
         self._check_storage(base)
         self._check_graph(lineage, base)
         return kind
+
+    def _may_go_on(self, lineage: Lineage, base: PublishedVersion | None) -> bool:
+        """Returns whether a delta can lead on from the lineage's version."""
+        if base is None or not self._has_our_spec(base) or not self._stores_alike(base):
+            return False
+        return self._has_our_graph(lineage)
+
+    def _has_no_plain_layer(self) -> bool:
+        assert self._prepared is not None
+        return self._prepared.plain_layer() is None
 
     def _has_our_spec(self, version: PublishedVersion) -> bool:
         """Returns whether a version makes the same features of raw columns as the module takes now."""
@@ -418,6 +445,7 @@ class Publisher:
                 equals=equals,
                 descends_from=lineage.line()[::-1],
                 created_unix_ms=pending.created_unix_ms,
+                erased_unix_ms=lineage.erased_unix_ms,
                 events=event_times(pending.compaction_events if pending.compaction else pending.events),
             )
             version, self._graph_of = find_version(self._model_dir, snapshot), snapshot

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,6 +60,31 @@ def _retain(model_dir: Path, lineage: Lineage, policy: DeltaPolicy) -> None:
                 _remove(delta.path)
         _sweep(model_dir / str(number) / DELTAS)
     _sweep(model_dir)
+
+
+def remove_older(model_dir: Path, lineage: Lineage, holds: Callable[[Path], bool]) -> None:
+    """Removes every version but the newest of this lineage, with its deltas, and what crashed publishers left.
+
+    holds: returns whether a version of another trainer, by its folder, is to go too. Raises ReadError or OSError when a
+    folder cannot be read or removed now.
+    """
+    line = set(lineage.line())
+    for number in version_numbers(model_dir):
+        folder = model_dir / str(number)
+        if number == lineage.version:
+            if (folder / DELTAS).is_dir():
+                _remove_all(folder / DELTAS, lambda entry: entry.name.startswith(_UNFINISHED))
+            continue
+        version = read_version(model_dir, number)
+        if (version is not None and version.snapshot in line) or holds(folder):
+            _remove(folder)
+    _remove_all(model_dir, lambda entry: entry.name.startswith(_UNFINISHED) and holds(entry))
+
+
+def _remove_all(parent: Path, is_gone: Callable[[Path], bool]) -> None:
+    for entry in parent.iterdir():
+        if is_gone(entry):
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def needed_deltas(deltas: Sequence[PublishedDelta], keep: int) -> set[int]:

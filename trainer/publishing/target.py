@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from storage.paths import local_path
 from trainer.publishing.lineage import Lineage
 from trainer.publishing.policy import DeltaPolicy
 from trainer.publishing.repository import find_delta, find_version, read_version, version_numbers
-from trainer.publishing.retention import retain
+from trainer.publishing.retention import remove_older, retain
 
 
 def copies_dir() -> Path:
@@ -77,6 +77,15 @@ class Target:
     def retain(self, lineage: Lineage, policy: DeltaPolicy) -> None:
         """Removes older versions and deltas of the lineage."""
         retain(self.model_dir, lineage, policy)
+
+    def erase(self, lineage: Lineage, holds: Callable[[Path], bool]) -> list[str]:
+        """Removes every snapshot before the newest of the lineage, a version, at once and for good.
+
+        holds: returns whether a version of another trainer, by its folder, is to go too. Returns what has to stay for
+        now, because a fleet serves it.
+        """
+        remove_older(self.model_dir, lineage, holds)
+        return []
 
     def shown(self, folder: Path) -> str:
         """Returns where people find a snapshot."""
@@ -150,6 +159,10 @@ class _ObjectTarget(Target):
         super().retain(lineage, policy)
         keep = {"versions": policy.keep_versions, "deltas": policy.keep_deltas}
         self._model.retain(lineage.line(), lineage.version, **keep)
+
+    def erase(self, lineage: Lineage, holds: Callable[[Path], bool]) -> list[str]:
+        stays = self._model.erase(lineage.line(), lineage.version)
+        return stays or super().erase(lineage, holds)
 
     def shown(self, folder: Path) -> str:
         return shown(self._model.objects.url, folder)

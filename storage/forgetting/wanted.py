@@ -1,0 +1,146 @@
+"""The ids that are to be forgotten, by table, and the raw values that they were made of.
+
+A user knows raw values, such as the number of an account; tables know ids, which the feature engine makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from storage.errors import InvalidInput
+from storage.features import Column, Feature, FeatureEngine, FeatureSpec, InputSpec, column_from_rows
+from storage.features.dtypes import INTEGERS
+from storage.features.python_rows import column_rows
+from storage.features.strict_model import did_you_mean
+from storage.features.transforms import Fill, Hash, Pad, Select, Slice, Transform, Truncate, Vocabulary
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Says what is to be forgotten."""
+
+    #: Ids (n,) int64 ascending, each once, by table.
+    tables: Mapping[str, np.ndarray]
+    #: Raw values by input; empty where ids were given.
+    values: Mapping[str, frozenset[Any]] = field(default_factory=dict)
+    #: Features whose rows belong to several values, each with the reason: they are not found.
+    shared: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_ids(cls, tables: Mapping[str, Sequence[int] | np.ndarray]) -> Wanted:
+        """Returns ids by table, in any order."""
+        return cls({name: np.unique(np.asarray(ids, np.int64)) for name, ids in tables.items()})
+
+    @property
+    def count(self) -> int:
+        """Number of ids, of all tables together."""
+        return sum(len(ids) for ids in self.tables.values())
+
+    def among(self, table: str, ids: np.ndarray) -> np.ndarray:
+        """Returns the places in `ids` (n,) int64, in any order, of those that are to be forgotten."""
+        wanted = self.tables.get(table)
+        if wanted is None or not len(wanted) or not len(ids):
+            return np.empty(0, np.int64)
+        found = [np.empty(0, np.int64)]
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            part = ids[start : start + _IDS_AT_ONCE]
+            place = np.minimum(np.searchsorted(wanted, part), len(wanted) - 1)
+            found.append(start + np.flatnonzero(wanted[place] == part))
+        return np.concatenate(found)
+
+    def rows_holding(self, engine: FeatureEngine, columns: Mapping[str, Column], rows: int) -> np.ndarray:
+        """Returns which of some raw rows lead to one of the ids, or hold one of the values, (rows,) bool."""
+        holding = np.zeros(rows, np.bool_)
+        if not rows:
+            return holding
+        batch = engine.run(columns, rows)
+        for feature in engine.spec.ids_features:
+            if feature.table in self.tables:
+                bags = batch.ids[feature.name]
+                owners = np.repeat(np.arange(rows), bags.lengths())
+                holding[owners[self.among(feature.table, bags.values)]] = True
+        for name, values in self.values.items():
+            if name in columns:
+                held = [_holds(row, values) for row in column_rows(columns[name])]
+                holding |= np.array(held if len(held) == rows else held * rows, np.bool_)
+        return holding
+
+
+def wanted_values(spec: FeatureSpec, name: str, texts: Sequence[str]) -> Wanted:
+    """Returns the ids that the features of an input make of raw values, given as text.
+
+    Only features of which each value has an id of its own count; the others are named in `shared`. Raises InvalidInput
+    for an unknown input, for a value that its type cannot hold, and when no feature is left.
+    """
+    known = {entry.name: entry for entry in spec.inputs}
+    if name not in known:
+        raise InvalidInput(f"input {name!r} is not one of the model's{did_you_mean(name, known)}", field="input")
+    entry = known[name]
+    values = [_value(entry, text, line) for line, text in enumerate(texts, 1)]
+    tables: dict[str, list[np.ndarray]] = {}
+    shared: dict[str, str] = {}
+    for feature in spec.ids_features:
+        if name not in feature.inputs:
+            continue
+        if reason := _why_shared(feature):
+            shared[feature.name] = reason
+        else:
+            tables.setdefault(feature.table, []).append(_ids(entry, feature, values))
+    if not tables:
+        why = "".join(f"; {feature} {reason}" for feature, reason in shared.items())
+        raise InvalidInput(f"input {name!r}: no feature gives its values ids of their own{why}", field="input")
+    ids = {table: np.unique(np.concatenate(parts)) for table, parts in tables.items()}
+    held = {value.encode() if isinstance(value, str) else value for value in values}
+    return Wanted(ids, {name: frozenset(held)}, shared)
+
+
+_IDS_AT_ONCE = 1 << 20
+
+
+def _why_shared(feature: Feature) -> str:
+    if len(feature.inputs) > 1:
+        return "crosses it with other inputs, whose values are not known here"
+    for step in feature.transforms:
+        if isinstance(step, Hash) and step.buckets is not None:
+            return f"hashes into {step.buckets} buckets, whose rows several values share"
+        if not isinstance(step, Hash | Vocabulary | Fill | Pad | Select | Slice | Truncate):
+            return f"makes ids by {step.op}, which several values share"
+    return ""
+
+
+def _ids(entry: InputSpec, feature: Feature, values: Sequence[Any]) -> np.ndarray:
+    """Returns the ids of raw values, without those that other values have too: of nulls, pads and unknown values."""
+    # The feature by itself takes no other input; selecting a place of a row means nothing where all are equal.
+    steps: tuple[Transform, ...] = tuple(step for step in feature.transforms if not isinstance(step, Pad))
+    alone = feature.model_copy(update={"pooling": "sum", "weights": "", "length": 0, "transforms": steps})
+    engine = FeatureEngine(FeatureSpec(inputs=(entry,), features=(alone,)))
+    many = entry.kind == "list" or entry.width > 1
+    rows = [[value] * entry.width if many else value for value in values]
+    made = engine.run({entry.name: column_from_rows(entry, rows)}, len(rows)).ids[feature.name].values
+    common = [step.unknown for step in steps if isinstance(step, Vocabulary) and step.unknown != "absent"]
+    if entry.nulls == "allow":
+        common += engine.run({entry.name: column_from_rows(entry, [None])}, 1).ids[feature.name].values.tolist()
+    return np.setdiff1d(made, np.array(common, np.int64))
+
+
+def _value(entry: InputSpec, text: str, line: int) -> Any:
+    if entry.dtype == "BYTES":
+        return text
+    if entry.dtype not in INTEGERS:
+        raise InvalidInput(
+            f"input {entry.name!r} is {entry.dtype}; expected one of text or whole numbers", field="input"
+        )
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidInput(
+            f"value {line}, {text[:60]!r}, is no {entry.dtype} of the input {entry.name!r}", field="ids"
+        ) from None
+
+
+def _holds(row: Any, values: frozenset[Any]) -> bool:
+    return any(value in values for value in row) if isinstance(row, list) else row in values
