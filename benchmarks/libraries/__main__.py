@@ -63,7 +63,7 @@ def command(only: tuple[str, ...], list_them: bool, json: Path | None, write_pag
 
 def all_models() -> list[Model]:
     """Returns the models of all libraries; they must be importable."""
-    from benchmarks.libraries import deepctr, rechub, recbole
+    from benchmarks.libraries import deepctr, recbole, rechub
 
     listed: list[Callable[[], list[Model]]] = [rechub.models, deepctr.models, recbole.models]
     return [model for models in listed for model in models()]

@@ -44,7 +44,6 @@ def interest_columns(disliked: bool) -> Columns:
     """Returns what DIN and DIEN take: an item, the history of items, and with `disliked` those not chosen."""
     from deepctr_torch.inputs import DenseFeat, SparseFeat, VarLenSparseFeat
 
-
     def listed(name: str) -> Any:
         item = SparseFeat(name, sizes()["item"], DIM, embedding_name="item")
         return VarLenSparseFeat(item, LENGTH, length_name="history_length")

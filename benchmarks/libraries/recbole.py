@@ -10,8 +10,7 @@ import logging
 import tempfile
 import warnings
 from functools import cache, partial
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -61,7 +60,8 @@ class Served(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         from recbole.data.interaction import Interaction
 
-        return self.model.predict(Interaction(batch))
+        scores: Tensor = cast(Any, self.model).predict(Interaction(batch))
+        return scores
 
 
 @cache
@@ -121,7 +121,7 @@ def _trained(name: str) -> Trained:
         config = _config(name, folder)
         init_seed(config["seed"], True)
         dataset = create_dataset(config)
-        train, valid, _ = data_preparation(config, dataset)
+        train, _, _ = data_preparation(config, dataset)
         model = get_model(name)(config, train.dataset)
         get_trainer(config["MODEL_TYPE"], name)(config, model).fit(train, saved=False, show_progress=False)
         rows = _rows(train.dataset, model, config)

@@ -109,7 +109,9 @@ def _tasks(names: Sequence[str], build: Build, label: str = "both") -> Trained:
     return _trained(module, names)
 
 
-def _matching(names: Sequence[str], served: Sequence[str], build: Build, *, mode: int = 2, label: str = "first") -> Trained:
+def _matching(
+    names: Sequence[str], served: Sequence[str], build: Build, *, mode: int = 2, label: str = "first"
+) -> Trained:
     from torch_rechub.trainers import MatchTrainer
 
     torch.manual_seed(1)
@@ -182,7 +184,7 @@ def _taskers() -> list[Model]:
 
 def _matchers() -> list[Model]:
     from torch_rechub.models import matching as m
-    from torch_rechub.models.matching.dssm_senet import DSSM as SENet
+    from torch_rechub.models.matching import dssm_senet
 
     def listed(kind: Any, *options: Any) -> tuple[Sequence[str], Sequence[str], Build]:
         names = (*USER, "item", "negatives")
@@ -212,7 +214,7 @@ def _matchers() -> list[Model]:
         "STAMP": (("history", "item"), ("history",), lambda f: m.STAMP(f.alone, 0.1, 0.1, f.item)),
     }
     trains: dict[str, Callable[[], Trained]] = {name: partial(_matching, *entry) for name, entry in found.items()}
-    for name, kind in (("DSSM", m.DSSM), ("DSSM-SENet", SENet)):
+    for name, kind in (("DSSM", m.DSSM), ("DSSM-SENet", dssm_senet.DSSM)):
         trains[name] = partial(_matching, (*USER, "item"), USER, partial(_towers, kind), mode=0, label="label")
     trains["FaceBookDSSM"] = partial(
         _matching,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def _compare(url: str, model: Model, trained: Trained, trial: Trial) -> None:
 
 
 @contextlib.contextmanager
-def _silence() -> contextlib.AbstractContextManager[None]:  # type: ignore[misc]
+def _silence() -> Iterator[None]:
     # The libraries print progress; what matters is in the exception.
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield

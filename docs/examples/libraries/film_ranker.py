@@ -63,7 +63,9 @@ def main() -> None:
     data = columns(given.data)
     model = train(data, given.output, given.start)
     sample = {name: values[:1000] for name, values in data.items() if name != "label"}
-    pq.write_table(pa.table({name: values.numpy() for name, values in sample.items()}), given.output / "requests.parquet")
+    pq.write_table(
+        pa.table({name: values.numpy() for name, values in sample.items()}), given.output / "requests.parquet"
+    )
     print(emberline.publish(model, sample, given.repository, name="film_ranker", delta=given.delta))
 
 
