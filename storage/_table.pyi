@@ -725,7 +725,8 @@ class Lookup:
 
     features: (table index, pooling 0 sum 1 mean 2 none 3 weighted, length of an unpooled one), one each. overlays:
     one a table, or None. absent: what ids without a row read as, (kind, scale, seed) or None for zeros, one a feature.
-    Calls go begin, supply for each table with missing ids, finish.
+    falls_back: numbers of features whose absent ids the caller may give other rows for. Calls go begin, supply
+    for each table with missing ids, finish; where features fall back, settle and fall_back come before finish.
     """
 
     def __init__(
@@ -734,6 +735,7 @@ class Lookup:
         features: list[tuple[int, int, int]],
         overlays: list[OverlayTable] | None = None,
         absent: list[tuple[str, float, int] | None] | None = None,
+        falls_back: list[int] | None = None,
     ) -> None: ...
     def begin(
         self,
@@ -779,6 +781,28 @@ class Lookup:
         Supplies rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied.
 
         A state is 0 absent, 1 found, 2 unresolved, which reads as zeros.
+        """
+
+    def settle(self) -> int:
+        """
+        Finds the absent ids of features that fall back, after `supply`. Returns how many there are.
+        """
+
+    def absent_places(self, feature: int) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Returns places (m,) of the absent ids among the values of a feature, after `settle`.
+        """
+
+    def unresolved_places(self, feature: int) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Returns places of the unresolved ids among the values of a feature, after `settle`.
+        """
+
+    def fall_back(
+        self, feature: int, rows: numpy.typing.NDArray[numpy.float32], has_row: numpy.typing.NDArray[numpy.uint8]
+    ) -> None:
+        """
+        Gives rows (m, dim) for the absent ids of a feature, copied; has_row (m,) is 0 where there is none.
         """
 
     def finish(self) -> tuple[int, int, int, int, int]:
@@ -1151,7 +1175,10 @@ class BatchLookup:
 
     features: (place in tables, pooling 0 sum, 1 mean, 2 none or 3 weighted, length of pooling none) each. An id
     that repeats in a batch is read once. absent: (kind, scale, seed) for a feature whose ids without a row do not
-    read as its table says, else None. It keeps what it is given until the next call.
+    read as its table says, else None. chains: for a feature whose ids without a row read other rows first, the
+    levels, (number of another feature, whether its ids are parallel) each, and the mean row (D,) or None.
+    hidden: numbers of features that are levels alone: not counted, without output. It keeps what it is given
+    until the next call.
     """
 
     def __init__(
@@ -1159,6 +1186,8 @@ class BatchLookup:
         tables: Sequence[TrainingTable],
         features: Sequence[tuple[int, int, int]],
         absent: list[tuple[str, float, int] | None] | None = None,
+        chains: list[tuple[list[tuple[int, bool]], numpy.typing.NDArray[numpy.float32] | None] | None] | None = None,
+        hidden: list[int] = ...,
     ) -> None: ...
     @property
     def width(self) -> int:
@@ -1244,6 +1273,12 @@ class BatchLookup:
         threads: int,
     ) -> None:
         """Takes the gradients of what `run` wrote; None: there are none."""
+
+    def levels(self, feature: int) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Returns the level that each used id of a feature read: 0 its own row, then those of its chain, the mean,
+        and last what it reads as without any. Empty when every id has a row.
+        """
 
     def gradients(self, table: int) -> TableGradients:
         """Returns what one table got, by its place."""

@@ -58,7 +58,8 @@ std::vector<const T*> pointers_of(const nb::list& list, const std::string& name,
 
 void make_lookup(PyLookup* self, const nb::list& tables,
                  const std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>& features,
-                 const std::optional<nb::list>& overlays, const PyAbsents& absent) {
+                 const std::optional<nb::list>& overlays, const PyAbsents& absent,
+                 const std::optional<std::vector<std::uint32_t>>& falls_back) {
   std::vector<nb::object> owners;
   std::vector<const RowSource*> pointers = pointers_of<RowSource>(tables, "tables", owners);
   std::vector<const OverlayTable*> over;
@@ -73,6 +74,10 @@ void make_lookup(PyLookup* self, const nb::list& tables,
     }
     if (pooling == 2 && length == 0) fail(name + "an unpooled feature needs a length of 1 or more");
     wanted.push_back({table, static_cast<Pooling>(pooling), length, reads_as[f].value_or(SeededInitializer{})});
+  }
+  for (const std::uint32_t f : falls_back.value_or(std::vector<std::uint32_t>{})) {
+    if (f >= wanted.size()) fail("falls_back: there is no feature " + std::to_string(f));
+    wanted[f].falls_back = true;
   }
   new (self) PyLookup(std::move(owners), std::move(pointers), std::move(wanted), std::move(over));
 }
@@ -181,6 +186,28 @@ std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint
   return {totals.dram, totals.supplied, totals.absent, totals.unresolved, totals.overlay};
 }
 
+const FallbackRows& fallback_of(const PyLookup& self, std::size_t feature) {
+  const std::vector<LookupFeature>& features = self.lookup.features();
+  if (feature >= features.size() || !features[feature].falls_back) {
+    fail("feature: " + std::to_string(feature) + " does not fall back");
+  }
+  return self.lookup.fallback(feature);
+}
+
+std::size_t settle(PyLookup& self) {
+  if (!self.begun) fail("settle: call begin first");
+  const nb::gil_scoped_release release;
+  return self.lookup.settle();
+}
+
+void fall_back(PyLookup& self, std::size_t feature, nb::handle rows, nb::handle has_row) {
+  const std::size_t m = fallback_of(self, feature).absent.size();
+  const std::size_t dim = self.lookup.format(self.lookup.features()[feature].table).dim;
+  const Floats row(rows, "rows", {m, dim});
+  const ArrayView<const std::uint8_t> flags(has_row, "has_row", {m});
+  self.lookup.fall_back(feature, row.data(), flags.data());
+}
+
 nb::object table_totals(const PyLookup& self, std::size_t columns) {
   constexpr std::size_t kCounts = 5;
   if (columns < kCounts) fail("columns: expected 5 or more, got " + std::to_string(columns));
@@ -204,11 +231,13 @@ void bind_lookup(nb::module_& module) {
       "overlays:\n"
       "one a table, or None. absent: what ids without a row read as, (kind, scale, seed) or None for zeros, one a "
       "feature.\n"
-      "Calls go begin, supply for each table with missing ids, finish.")
+      "falls_back: numbers of features whose absent ids the caller may give other rows for. Calls go begin, supply\n"
+      "for each table with missing ids, finish; where features fall back, settle and fall_back come before finish.")
       .def("__init__", &make_lookup, "tables"_a, "features"_a, "overlays"_a = nb::none(), "absent"_a = nb::none(),
+           "falls_back"_a = nb::none(),
            nb::sig("def __init__(self, tables: list[RowSource], features: list[tuple[int, int, int]], overlays: "
-                   "list[OverlayTable] | None = None, absent: list[tuple[str, float, int] | None] | None = None) -> "
-                   "None"))
+                   "list[OverlayTable] | None = None, absent: list[tuple[str, float, int] | None] | None = None, "
+                   "falls_back: list[int] | None = None) -> None"))
       .def(
           "begin", &begin, "batch"_a, "values"_a, "offsets"_a, "outputs"_a, "masks"_a, "mask"_a = 0,
           "weights"_a = nb::none(), "threads"_a = 1,
@@ -259,6 +288,26 @@ void bind_lookup(nb::module_& module) {
                   "numpy.typing.NDArray[numpy.uint8], state: numpy.typing.NDArray[numpy.uint8]) -> None"),
           "Supplies rows (m, dim), or encoded (m, row_bytes), and state (m,) for the ids of missing(table), copied.\n\n"
           "A state is 0 absent, 1 found, 2 unresolved, which reads as zeros.")
+      .def("settle", &settle, nb::sig("def settle(self) -> int"),
+           "Finds the absent ids of features that fall back, after `supply`. Returns how many there are.")
+      .def(
+          "absent_places",
+          [](const PyLookup& self, std::size_t feature) {
+            return to_numpy(std::vector<std::int64_t>(fallback_of(self, feature).absent));
+          },
+          "feature"_a, nb::sig("def absent_places(self, feature: int) -> numpy.typing.NDArray[numpy.int64]"),
+          "Returns places (m,) of the absent ids among the values of a feature, after `settle`.")
+      .def(
+          "unresolved_places",
+          [](const PyLookup& self, std::size_t feature) {
+            return to_numpy(std::vector<std::int64_t>(fallback_of(self, feature).unresolved));
+          },
+          "feature"_a, nb::sig("def unresolved_places(self, feature: int) -> numpy.typing.NDArray[numpy.int64]"),
+          "Returns places of the unresolved ids among the values of a feature, after `settle`.")
+      .def("fall_back", &fall_back, "feature"_a, "rows"_a, "has_row"_a,
+           nb::sig("def fall_back(self, feature: int, rows: numpy.typing.NDArray[numpy.float32], has_row: "
+                   "numpy.typing.NDArray[numpy.uint8]) -> None"),
+           "Gives rows (m, dim) for the absent ids of a feature, copied; has_row (m,) is 0 where there is none.")
       .def("finish", &finish,
            "Completes the outputs. Returns occurrences of ids: answered by the tables, supplied, absent, unresolved,\n"
            "answered by overlays. An id that an overlay removed is absent.")

@@ -24,6 +24,9 @@ Lookup::Lookup(std::vector<const RowSource*> tables, std::vector<LookupFeature> 
     }
     schema_.absent.emplace_back(schema_.features[f].absent, schema_.formats[schema_.features[f].table]);
   }
+  for (const LookupFeature& feature : schema_.features) {
+    if (feature.falls_back) fallback_.resize(schema_.features.size());
+  }
   if (schema_.overlays.empty()) return;
   if (schema_.overlays.size() != count) {
     throw std::invalid_argument("overlays: expected one a table, " + std::to_string(count) + ", got " +
@@ -66,6 +69,7 @@ std::size_t Lookup::begin(std::size_t batch, const std::vector<LookupInput>& inp
                           std::size_t threads) {
   check(batch, inputs, mask, threads);
   for (MissingRows& missing : missing_) missing.clear();
+  settled_ = false;
   std::size_t ids = 0;
   if (threads > 1) {
     for (const LookupInput& input : inputs) ids += input.value_count;
@@ -179,16 +183,41 @@ void Lookup::supply(std::size_t table, RowInput rows, const std::uint8_t* states
   missing.supplied = true;
 }
 
-LookupTotals Lookup::finish() {
+void Lookup::check_supplied(const char* by) const {
   for (std::size_t t = 0; t < missing_.size(); ++t) {
     if (!missing_[t].ids.empty() && !missing_[t].supplied) {
-      throw std::invalid_argument("finish: table " + std::to_string(t) + " has " +
+      throw std::invalid_argument(std::string(by) + ": table " + std::to_string(t) + " has " +
                                   std::to_string(missing_[t].ids.size()) + " missing ids; call supply first");
     }
   }
+}
+
+std::size_t Lookup::settle() {
+  check_supplied("settle");
+  for (FallbackRows& rows : fallback_) rows.clear();
+  for (std::size_t p = 0; p < part_count_; ++p) parts_[p].settle(missing_, fallback_);
+  std::size_t count = 0;
+  for (FallbackRows& rows : fallback_) {
+    rows.has_row.assign(rows.absent.size(), 0);
+    count += rows.absent.size();
+  }
+  settled_ = true;
+  return count;
+}
+
+void Lookup::fall_back(std::size_t feature, const float* rows, const std::uint8_t* has_row) {
+  FallbackRows& own = fallback_[feature];
+  const std::size_t count = own.absent.size();
+  own.rows.assign(rows, rows + count * format(schema_.features[feature].table).dim);
+  own.has_row.assign(has_row, has_row + count);
+}
+
+LookupTotals Lookup::finish() {
+  check_supplied("finish");
+  if (!fallback_.empty() && !settled_) settle();  // nothing was asked for: ids read as their features say
   std::fill(totals_.begin(), totals_.end(), LookupTotals{});
   for (std::size_t p = 0; p < part_count_; ++p) {
-    parts_[p].finish(missing_);
+    parts_[p].finish(missing_, fallback_);
     for (std::size_t t = 0; t < totals_.size(); ++t) totals_[t].add(parts_[p].totals()[t]);
   }
   LookupTotals all;

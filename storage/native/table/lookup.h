@@ -42,6 +42,12 @@ class Lookup {
   const std::vector<std::uint8_t>& missing_sources(std::size_t table) const { return missing_[table].sources; }
   // rows (m, D) or encoded (m, row_bytes), states (m) for the ids of missing(table), copied.
   void supply(std::size_t table, RowInput rows, const std::uint8_t* states);
+  // Finds the absent ids of features that fall back, after all tables with missing ids were supplied; of no use when
+  // nothing was missing and no overlay is visible. Returns how many there are.
+  std::size_t settle();
+  const FallbackRows& fallback(std::size_t feature) const { return fallback_[feature]; }
+  // rows (m, D), has_row (m) for the m absent ids of a feature, in their order, copied.
+  void fall_back(std::size_t feature, const float* rows, const std::uint8_t* has_row);
   // Pools the late bags. Throws std::invalid_argument when a table with missing ids was not supplied.
   LookupTotals finish();
   // Totals of the last finish(), by table.
@@ -52,12 +58,15 @@ class Lookup {
   std::size_t tile_of(std::size_t batch) const;
   void share_out(std::size_t batch, const std::vector<LookupInput>& inputs, std::size_t parts);
   void gather_misses();
+  void check_supplied(const char* by) const;
 
   LookupSchema schema_;
   std::vector<std::uint8_t> singles_;  // of the features whose bags all have one id, 1
   std::vector<LookupPart> parts_;  // as many as one call ever needed; part_count_ of them are in use
   std::size_t part_count_ = 1;
   std::vector<MissingRows> missing_;
+  std::vector<FallbackRows> fallback_;  // by feature; empty where none falls back
+  bool settled_ = false;
   std::vector<LookupTotals> totals_;
 };
 

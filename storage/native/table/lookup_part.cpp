@@ -43,6 +43,13 @@ void MissingRows::clear() {
   supplied = false;
 }
 
+void FallbackRows::clear() {
+  absent.clear();
+  unresolved.clear();
+  rows.clear();
+  has_row.clear();
+}
+
 void LookupPart::reset(const LookupSchema& schema, std::uint64_t mask) {
   schema_ = &schema;
   mask_ = mask;
@@ -58,6 +65,7 @@ void LookupPart::reset(const LookupSchema& schema, std::uint64_t mask) {
 }
 
 void LookupPart::begin(const std::vector<LookupInput>& inputs, const std::vector<std::uint8_t>& singles) {
+  inputs_ = &inputs;
   for (const Share& share : shares_) {
     if (schema_->features[share.feature].pooling == Pooling::kNone) {
       begin_unpooled(share, inputs[share.feature]);
@@ -94,7 +102,8 @@ void LookupPart::begin_pooled(const Share& share, const LookupInput& input, bool
                         format,
                         input.values + start,
                         feature.pooling == Pooling::kWeighted ? input.weights + start : nullptr,
-                        count};
+                        count,
+                        start};
     bool singles = count == last - bag && window.weights == nullptr;
     for (std::size_t b = bag; singles && !all_single && b < last; ++b) {
       singles = input.offsets[b + 1] - input.offsets[b] == 1;
@@ -194,7 +203,8 @@ void LookupPart::begin_unpooled(const Share& share, const LookupInput& input) {
       ids = window_ids_.data();
     }
     if (rows_.size() < count) rows_.resize(count);
-    const Window window{share.feature, feature.table, format, ids, nullptr, count};
+    const auto place = static_cast<std::size_t>(input.offsets[bag]);
+    const Window window{share.feature, feature.table, format, ids, nullptr, count, place};
     const ReaderSection section;
     const bool covered = ask_overlay(window);
     RowPipeline& pipeline = from.start(space, ids, count, rows_.data());
@@ -210,11 +220,12 @@ void LookupPart::begin_unpooled(const Share& share, const LookupInput& input) {
       float* output = input.output + bag * stride;
       std::uint8_t* mask = input.mask + bag * length;
       if (covered) totals_[window.table].dram -= lay_over(window, at, n);  // counted again below
+      const auto first = static_cast<std::size_t>(input.offsets[bag]);
       for (std::size_t i = 0; i < n; ++i, ++at) {
         if (covered) {
-          put_row<true>(window, at, output + i * dim, mask + i);
+          put_row<true>(window, at, first + i, output + i * dim, mask + i);
         } else {
-          put_row<false>(window, at, output + i * dim, mask + i);
+          put_row<false>(window, at, first + i, output + i * dim, mask + i);
         }
       }
       std::memset(output + n * dim, 0, (length - n) * dim * sizeof(float));
@@ -236,12 +247,12 @@ void LookupPart::put_flat(const Window& window, float* output, std::uint8_t* mas
       totals_[window.table].dram += n;
       continue;
     }
-    for (std::size_t i = at; i < at + n; ++i) put_row<false>(window, i, output + i * dim, mask + i);
+    for (std::size_t i = at; i < at + n; ++i) put_row<false>(window, i, window.place + i, output + i * dim, mask + i);
   }
 }
 
 template <bool kCovered>
-void LookupPart::put_row(const Window& window, std::size_t at, float* output, std::uint8_t* mask) {
+void LookupPart::put_row(const Window& window, std::size_t at, std::size_t place, float* output, std::uint8_t* mask) {
   const char* row = rows_[at];
   *mask = row != nullptr;
   if (row != nullptr) {
@@ -249,12 +260,17 @@ void LookupPart::put_row(const Window& window, std::size_t at, float* output, st
     ++totals_[window.table].dram;
     return;
   }
-  if (kCovered && covers_[at].state == CoverState::kRemoved) {
+  const bool removed = kCovered && covers_[at].state == CoverState::kRemoved;
+  if (removed && !schema_->features[window.feature].falls_back) {
     schema_->absent[window.feature].write(window.ids[at], output);
     return;
   }
   std::memset(output, 0, window.format.dim * sizeof(float));
-  late_.push_back({window.feature, 1, sources_.size(), nullptr, output, mask});
+  late_.push_back({window.feature, 1, sources_.size(), nullptr, output, mask, place});
+  if (removed) {
+    sources_.push_back(kNowhere);
+    return;
+  }
   sources_.push_back(miss(window, at, kCovered ? covers_[at].overlay : kNoOverlay));
 }
 
@@ -286,14 +302,14 @@ void LookupPart::keep_aside(const Window& window, std::size_t at, std::size_t n,
   const std::uint32_t dim = window.format.dim;
   const AbsentRows& absent = schema_->absent[window.feature];
   late_.push_back({window.feature, static_cast<std::uint32_t>(n), sources_.size(),
-                   window.weights == nullptr ? nullptr : window.weights + at, output, nullptr});
+                   window.weights == nullptr ? nullptr : window.weights + at, output, nullptr, window.place + at});
   for (std::size_t i = at; i < at + n; ++i) {
     const bool removed = rows_[i] == nullptr && covered && covers_[i].state == CoverState::kRemoved;
     if (rows_[i] == nullptr && !removed) {
       sources_.push_back(miss(window, i, covered ? covers_[i].overlay : kNoOverlay));
       continue;
     }
-    if (removed && absent.is_zero()) {
+    if (removed && (absent.is_zero() || schema_->features[window.feature].falls_back)) {
       sources_.push_back(kNowhere);
       continue;
     }
@@ -313,12 +329,35 @@ std::int64_t LookupPart::miss(const Window& window, std::size_t at, std::uint8_t
   return -1 - static_cast<std::int64_t>(misses_[window.table].enter(window.ids[at], source));
 }
 
-void LookupPart::finish(const std::vector<MissingRows>& missing) {
+RowState LookupPart::state_of(std::int64_t source, const MissingRows& misses, std::uint32_t table) const {
+  if (source >= 0) return RowState::kFound;
+  if (source == kNowhere) return RowState::kAbsent;
+  const auto own = static_cast<std::size_t>(-source - 1);
+  return static_cast<RowState>(misses.states[places_[table].empty() ? own : places_[table][own]]);
+}
+
+void LookupPart::settle(const std::vector<MissingRows>& missing, std::vector<FallbackRows>& fallback) {
+  next_fallback_.resize(fallback.size());
+  for (std::size_t f = 0; f < fallback.size(); ++f) next_fallback_[f] = fallback[f].absent.size();
+  for (const Late& late : late_) {
+    const LookupFeature& feature = schema_->features[late.feature];
+    if (!feature.falls_back) continue;
+    FallbackRows& rows = fallback[late.feature];
+    for (std::size_t i = 0; i < late.count; ++i) {
+      const RowState state = state_of(sources_[late.first + i], missing[feature.table], feature.table);
+      if (state == RowState::kFound) continue;
+      (state == RowState::kAbsent ? rows.absent : rows.unresolved).push_back(static_cast<std::int64_t>(late.place + i));
+    }
+  }
+}
+
+void LookupPart::finish(const std::vector<MissingRows>& missing, const std::vector<FallbackRows>& fallback) {
   for (const Late& late : late_) {
     const LookupFeature& feature = schema_->features[late.feature];
     // A row that waited was decoded when it was set aside, which changes no bit of the sum.
     const std::uint32_t dim = schema_->formats[feature.table].dim;
-    const std::size_t supplied = collect(late, missing[feature.table]);
+    const FallbackRows* rows = feature.falls_back ? &fallback[late.feature] : nullptr;
+    const std::size_t supplied = collect(late, missing[feature.table], rows);
     if (feature.pooling != Pooling::kNone) {
       pool_rows({RowType::kFp32, dim}, rows_.data(), late.weights, late.count, feature.pooling, late.output);
     } else if (rows_[0] != nullptr) {
@@ -331,7 +370,7 @@ void LookupPart::finish(const std::vector<MissingRows>& missing) {
 
 // Puts the rows of what waited into rows_, null where zeros stand for one, and counts those that were missing. Returns
 // for how many of those a row was supplied.
-std::size_t LookupPart::collect(const Late& late, const MissingRows& misses) {
+std::size_t LookupPart::collect(const Late& late, const MissingRows& misses, const FallbackRows* fallback) {
   const std::uint32_t table = schema_->features[late.feature].table;
   const std::size_t dim = schema_->formats[table].dim;
   const std::vector<std::uint32_t>& places = places_[table];
@@ -339,6 +378,16 @@ std::size_t LookupPart::collect(const Late& late, const MissingRows& misses) {
   LookupTotals& totals = totals_[table];
   if (rows_.size() < late.count) rows_.resize(late.count);
   if (!absent.is_zero() && !absent.is_constant()) absent_.resize(late.count * dim);
+  // Where an absent id has no row of its chain, it reads as the feature says.
+  const auto without_row = [&](std::size_t i) -> const char* {
+    if (fallback != nullptr) {
+      const std::size_t at = next_fallback_[late.feature]++;
+      if (fallback->has_row[at] != 0) return reinterpret_cast<const char*>(fallback->rows.data() + at * dim);
+    }
+    if (absent.is_zero()) return nullptr;
+    const std::int64_t id = (*inputs_)[late.feature].values[late.place + i];
+    return reinterpret_cast<const char*>(absent.row(id, absent_.data() + i * dim));
+  };
   std::size_t supplied = 0;
   for (std::size_t i = 0; i < late.count; ++i) {
     const std::int64_t source = sources_[late.first + i];
@@ -347,7 +396,10 @@ std::size_t LookupPart::collect(const Late& late, const MissingRows& misses) {
       rows_[i] = reinterpret_cast<const char*>(kept_.data() + source);
       continue;
     }
-    if (source == kNowhere) continue;  // counted by lay_over
+    if (source == kNowhere) {  // counted by lay_over
+      if (fallback != nullptr) rows_[i] = without_row(i);
+      continue;
+    }
     const auto own = static_cast<std::size_t>(-source - 1);
     const std::size_t position = places.empty() ? own : places[own];
     switch (static_cast<RowState>(misses.states[position])) {
@@ -356,9 +408,7 @@ std::size_t LookupPart::collect(const Late& late, const MissingRows& misses) {
         ++supplied;
         break;
       case RowState::kAbsent:
-        if (!absent.is_zero()) {
-          rows_[i] = reinterpret_cast<const char*>(absent.row(misses.ids[position], absent_.data() + i * dim));
-        }
+        rows_[i] = without_row(i);
         ++totals.absent;
         break;
       case RowState::kUnresolved: ++totals.unresolved; break;

@@ -21,6 +21,17 @@ struct LookupFeature {
   Pooling pooling;
   std::uint32_t length;  // length of an unpooled feature
   SeededInitializer absent = {};  // what ids without a row read as
+  bool falls_back = false;  // whether the caller is asked for rows of absent ids (`Lookup::settle`)
+};
+
+// The absent ids of a feature that falls back, and the rows that the caller gave for them, in this order.
+struct FallbackRows {
+  std::vector<std::int64_t> absent;  // their places among the values of the feature
+  std::vector<std::int64_t> unresolved;  // places of ids that are not known to be absent: their rows did not come
+  std::vector<float> rows;  // (absent, D)
+  std::vector<std::uint8_t> has_row;  // (absent): 0 where the id reads as the feature says after all
+
+  void clear();
 };
 
 // One feature's share of a batch. Pointers must stay valid until finish().
@@ -85,8 +96,11 @@ class LookupPart {
   MissingRows& misses(std::size_t table) { return misses_[table]; }
   // Positions (m) of the part's missing ids among those of the whole lookup; empty where they are the same.
   std::vector<std::uint32_t>& places(std::size_t table) { return places_[table]; }
-  // Pools what waited. missing: of the whole lookup, supplied, one a table.
-  void finish(const std::vector<MissingRows>& missing);
+  // Adds the absent and the unresolved ids of features that fall back. missing: of the whole lookup, supplied.
+  void settle(const std::vector<MissingRows>& missing, std::vector<FallbackRows>& fallback);
+  // Pools what waited. missing: of the whole lookup, supplied, one a table. fallback: one a feature, with rows; empty
+  // where no feature falls back.
+  void finish(const std::vector<MissingRows>& missing, const std::vector<FallbackRows>& fallback);
   const std::vector<LookupTotals>& totals() const { return totals_; }
 
  private:
@@ -98,6 +112,7 @@ class LookupPart {
     const float* weights;  // (count), or null
     float* output;
     std::uint8_t* mask;  // mask of the one position, or null
+    std::size_t place;  // of its first id among the values of the feature
   };
   // Ids of one reader section, and where their bags go.
   struct Window {
@@ -107,6 +122,7 @@ class LookupPart {
     const std::int64_t* ids;
     const float* weights;
     std::size_t count;
+    std::size_t place;  // of its first id among the values of the feature, where no bag is cut
   };
 
   std::size_t stride_of(std::uint32_t feature, const LookupInput& input) const;
@@ -118,14 +134,17 @@ class LookupPart {
   void begin_unpooled(const Share& share, const LookupInput& input);
   void put_flat(const Window& window, float* output, std::uint8_t* mask, RowPipeline& pipeline);
   template <bool kCovered>
-  void put_row(const Window& window, std::size_t at, float* output, std::uint8_t* mask);
+  void put_row(const Window& window, std::size_t at, std::size_t place, float* output, std::uint8_t* mask);
   bool ask_overlay(const Window& window);
   std::size_t lay_over(const Window& window, std::size_t at, std::size_t n);
   void keep_aside(const Window& window, std::size_t at, std::size_t n, bool covered, float* output);
   std::int64_t miss(const Window& window, std::size_t at, std::uint8_t source);
-  std::size_t collect(const Late& late, const MissingRows& misses);
+  // The state of a late id that no overlay covers.
+  RowState state_of(std::int64_t source, const MissingRows& misses, std::uint32_t table) const;
+  std::size_t collect(const Late& late, const MissingRows& misses, const FallbackRows* fallback);
 
   const LookupSchema* schema_ = nullptr;
+  const std::vector<LookupInput>* inputs_ = nullptr;
   std::uint64_t mask_ = 0;
   std::vector<Share> shares_;
   std::vector<MissingRows> misses_;
@@ -137,6 +156,8 @@ class LookupPart {
   std::vector<std::int64_t> sources_;
   std::vector<float> kept_;
   std::vector<float> absent_;  // rows of a late bag that are made of their ids
+  // By feature: which of FallbackRows.absent this part began with in `settle`, and comes next in `finish`.
+  std::vector<std::size_t> next_fallback_;
   std::vector<const char*> rows_;
   std::vector<Cover> covers_;  // beside rows_, where a window is covered
   std::vector<std::int64_t> window_ids_;

@@ -25,7 +25,11 @@ std::vector<std::size_t> by_size(std::size_t n, const std::vector<std::size_t>& 
 }  // namespace
 
 BatchLookup::BatchLookup(std::vector<TrainingTable*> tables, std::vector<FeatureLookup> features)
-    : tables_(std::move(tables)), features_(std::move(features)), parts_(tables_.size()), own_(features_.size()) {
+    : tables_(std::move(tables)),
+      features_(std::move(features)),
+      parts_(tables_.size()),
+      own_(features_.size()),
+      chains_(features_.size()) {
   for (std::uint32_t f = 0; f < features_.size(); ++f) {
     if (features_[f].table >= tables_.size()) {
       throw std::invalid_argument("features[" + std::to_string(f) + "]: there is no table " +
@@ -39,6 +43,20 @@ BatchLookup::BatchLookup(std::vector<TrainingTable*> tables, std::vector<Feature
       const RowFormat format = tables_[features_[f].table]->format();
       own_[f].emplace(OwnRows{AbsentRows(*features_[f].absent, format), format.dim, {}, {}});
     }
+    for (const FallbackLevel& level : features_[f].fallback) check_level(f, level);
+    if (features_[f].falls_back()) parts_[features_[f].table].waits = true;
+  }
+}
+
+void BatchLookup::check_level(std::uint32_t feature, const FallbackLevel& level) const {
+  const std::string name = "features[" + std::to_string(feature) + "]: the fallback " + std::to_string(level.feature);
+  if (level.feature >= features_.size() || level.feature == feature) {
+    throw std::invalid_argument(name + " is no other feature");
+  }
+  const std::uint32_t own = tables_[features_[feature].table]->dim();
+  const std::uint32_t table = features_[level.feature].table;
+  if (table >= tables_.size() || tables_[table]->dim() != own) {
+    throw std::invalid_argument(name + " must have rows of " + std::to_string(own) + " values");
   }
 }
 
@@ -52,6 +70,7 @@ void BatchLookup::take(std::vector<FeatureIds> ids, std::size_t batch) {
   ids_ = std::move(ids);
   batch_ = batch;
   single_.resize(features_.size());
+  firsts_.assign(features_.size(), {});
   begins_.resize(features_.size());
   for (std::size_t f = 0; f < features_.size(); ++f) {
     single_[f] = check_offsets(ids_[f].offsets, batch, ids_[f].n, "offsets", f) ? 1 : 0;
@@ -122,6 +141,9 @@ AskedIds BatchLookup::ask(std::vector<FeatureIds> ids, std::size_t batch, std::u
 
 void BatchLookup::pool(const float* rows, const std::uint8_t* flags, const std::vector<FeatureValues<float>>& out,
                        std::size_t threads) {
+  for (const FeatureLookup& feature : features_) {
+    if (feature.falls_back()) throw std::invalid_argument("fallback: rows of other processes have none");
+  }
   on_threads(threads, parts_.size(), [&](std::size_t table) {
     Part& part = parts_[table];
     FoundRows& found = part.gradients.found;
@@ -158,7 +180,19 @@ void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std:
     for (const std::uint32_t feature : part.features) {
       if (own_[feature]) set_own_rows(part.gradients.found, *own_[feature]);
     }
-    if (!is_large(table)) pool(part, out, 0, batch_);
+    if (!is_large(table) && !part.waits) pool(part, out, 0, batch_);
+  });
+  // Rows of a chain lie in several tables, which are all found by now.
+  for (Part& part : parts_) part.borrowed.clear();
+  for (std::uint32_t f = 0; options.train && f < features_.size(); ++f) {
+    if (features_[f].falls_back()) begin_from_chain(f);
+  }
+  for (std::uint32_t f = 0; f < features_.size(); ++f) {
+    if (features_[f].falls_back()) follow_chain(f);
+  }
+  on_threads(options.threads, order.size(), [&](std::size_t i) {
+    const Part& part = parts_[order[i]];
+    if (part.waits && !is_large(order[i])) pool(part, out, 0, batch_);
   });
   if (options.threads <= 1) return;
   const std::size_t pieces = 4 * options.threads;
@@ -194,6 +228,92 @@ void BatchLookup::set_own_rows(const FoundRows& found, OwnRows& own) {
   }
 }
 
+const std::uint32_t* BatchLookup::level_place(std::uint32_t feature, const FallbackLevel& level, std::size_t bag,
+                                              std::size_t in_bag) {
+  const std::int64_t* offsets = ids_[level.feature].offsets;
+  const std::int64_t given = offsets[bag + 1] - offsets[bag];
+  if (given == 0) return nullptr;
+  const std::int64_t own = ids_[feature].offsets[bag + 1] - ids_[feature].offsets[bag];
+  if (given != (level.parallel ? own : 1)) {
+    throw std::invalid_argument("row " + std::to_string(bag) + ": " + std::to_string(own) + " ids fall back to " +
+                                std::to_string(given) +
+                                (level.parallel ? ", expected as many or none" : ", expected one or none"));
+  }
+  const std::size_t at = level.parallel ? in_bag : 0;
+  if (features_[level.feature].pooling != Pooling::kNone) return places(level.feature) + offsets[bag] + at;
+  if (at >= used(level.feature, bag)) return nullptr;
+  std::vector<std::size_t>& firsts = firsts_[level.feature];
+  if (firsts.empty()) {
+    firsts.push_back(0);
+    for (std::size_t before = 0; before < batch_; ++before)
+      firsts.push_back(firsts.back() + used(level.feature, before));
+  }
+  return places(level.feature) + firsts[bag] + at;
+}
+
+// Rows that were just created begin as the first row of their chain that was there before this batch.
+void BatchLookup::begin_from_chain(std::uint32_t feature) {
+  const FeatureLookup& how = features_[feature];
+  FoundRows& found = parts_[how.table].gradients.found;
+  if (std::find(found.created.begin(), found.created.end(), 1) == found.created.end()) return;
+  const std::uint32_t* place = places(feature);
+  for (std::size_t bag = 0; bag < batch_; ++bag) {
+    const std::size_t n = used(feature, bag);
+    for (std::size_t i = 0; i < n; ++i, ++place) {
+      if (found.created[*place] != 1) continue;
+      const float* from = nullptr;
+      for (const FallbackLevel& level : how.fallback) {
+        const std::uint32_t* at = level_place(feature, level, bag, i);
+        const FoundRows& rows = parts_[features_[level.feature].table].gradients.found;
+        if (at == nullptr || !rows.has_row(*at) || rows.created[*at] != 0) continue;
+        from = rows.rows[*at];
+        break;
+      }
+      if (from == nullptr) from = how.mean;
+      if (from == nullptr) continue;
+      std::copy_n(from, tables_[how.table]->dim(), tables_[how.table]->row(found.slots[*place]));
+      found.created[*place] = 2;
+    }
+  }
+}
+
+// Finds what each id without a row reads.
+void BatchLookup::follow_chain(std::uint32_t feature) {
+  const FeatureLookup& how = features_[feature];
+  const FoundRows& found = parts_[how.table].gradients.found;
+  Chain& chain = chains_[feature];
+  chain.rows.clear();
+  chain.levels.clear();
+  bool all = true;
+  for (std::size_t i = 0; all && i < found.ids.size(); ++i) all = found.has_row(i);
+  if (all) return;
+  const std::vector<const float*>& rows = own_[feature] ? own_[feature]->rows : found.rows;
+  const std::uint32_t* place = places(feature);
+  const auto last = static_cast<std::uint8_t>(how.fallback.size() + 1);
+  for (std::size_t bag = 0; bag < batch_; ++bag) {
+    const std::size_t n = used(feature, bag);
+    for (std::size_t i = 0; i < n; ++i, ++place) {
+      const float* row = rows[*place];
+      std::uint8_t read = 0;
+      if (!found.has_row(*place)) {
+        read = how.mean != nullptr ? last : static_cast<std::uint8_t>(last + 1);
+        if (how.mean != nullptr) row = how.mean;
+        for (std::size_t level = 0; level < how.fallback.size(); ++level) {
+          const std::uint32_t* at = level_place(feature, how.fallback[level], bag, i);
+          Part& part = parts_[features_[how.fallback[level].feature].table];
+          if (at == nullptr || !part.gradients.found.has_row(*at)) continue;
+          row = part.gradients.found.rows[*at];
+          read = static_cast<std::uint8_t>(level + 1);
+          part.borrowed.push_back({feature, static_cast<std::uint32_t>(bag), static_cast<std::uint32_t>(i), *at});
+          break;
+        }
+      }
+      chain.rows.push_back(row);
+      chain.levels.push_back(read);
+    }
+  }
+}
+
 // Finds which ids differ.
 void BatchLookup::collect(Part& part) {
   FoundRows& found = part.gradients.found;
@@ -202,14 +322,15 @@ void BatchLookup::collect(Part& part) {
   for (const std::uint32_t feature : part.features) {
     const FeatureIds& ids = ids_[feature];
     begins_[feature] = part.places.size();
+    const std::uint32_t counted = features_[feature].hidden ? 0 : 1;
     if (features_[feature].pooling != Pooling::kNone) {
-      for (std::size_t i = 0; i < ids.n; ++i) part.places.push_back(distinct.add(ids.values[i]));
+      for (std::size_t i = 0; i < ids.n; ++i) part.places.push_back(distinct.add(ids.values[i], counted));
       continue;
     }
     for (std::size_t bag = 0; bag < batch_; ++bag) {
       const std::int64_t* first = ids.values + ids.offsets[bag];
       const std::size_t n = used(feature, bag);
-      for (std::size_t i = 0; i < n; ++i) part.places.push_back(distinct.add(first[i]));
+      for (std::size_t i = 0; i < n; ++i) part.places.push_back(distinct.add(first[i], counted));
     }
   }
 }
@@ -217,24 +338,37 @@ void BatchLookup::collect(Part& part) {
 // Pools the bags first to last - 1 of all features of a table.
 void BatchLookup::pool(const Part& part, const std::vector<FeatureValues<float>>& out, std::size_t first,
                        std::size_t last) const {
-  for (const std::uint32_t feature : part.features) pool_feature(part, feature, out[feature], first, last);
+  for (const std::uint32_t feature : part.features) {
+    if (!features_[feature].hidden) pool_feature(part, feature, out[feature], first, last);
+  }
 }
 
 void BatchLookup::pool_feature(const Part& part, std::uint32_t feature, const FeatureValues<float>& out,
                                std::size_t first, std::size_t last) const {
-  const FeatureLookup& how = features_[feature];
-  const FeatureIds& ids = ids_[feature];
+  if (const std::vector<const float*>& rows = chains_[feature].rows; !rows.empty()) {
+    pool_bags(feature, [&](std::size_t i) { return rows[i]; }, out, first, last);
+    return;
+  }
   const std::vector<const float*>& rows = own_[feature] ? own_[feature]->rows : part.gradients.found.rows;
   const std::uint32_t* places = part.places.data() + begins_[feature];
+  pool_bags(feature, [&](std::size_t i) { return rows[places[i]]; }, out, first, last);
+}
+
+template <class RowAt>
+void BatchLookup::pool_bags(std::uint32_t feature, const RowAt& row_at, const FeatureValues<float>& out,
+                            std::size_t first, std::size_t last) const {
+  const FeatureLookup& how = features_[feature];
+  const FeatureIds& ids = ids_[feature];
   const std::uint32_t dim = tables_[how.table]->dim();
   const std::size_t bytes = dim * sizeof(float);
   if (how.pooling == Pooling::kNone) {
-    for (std::size_t bag = 0; bag < first; ++bag) places += used(feature, bag);
+    std::size_t at = 0;
+    for (std::size_t bag = 0; bag < first; ++bag) at += used(feature, bag);
     for (std::size_t bag = first; bag < last; ++bag) {
       float* to = out.data + bag * how.length * dim;
       const std::size_t n = used(feature, bag);
       for (std::size_t i = 0; i < n; ++i, to += dim) {
-        const float* row = rows[*places++];
+        const float* row = row_at(at++);
         if (row != nullptr) {
           std::memcpy(to, row, bytes);
         } else {
@@ -250,7 +384,7 @@ void BatchLookup::pool_feature(const Part& part, std::uint32_t feature, const Fe
   if (pooling_single) {
     for (std::size_t bag = first; bag < last; ++bag) {
       float* __restrict to = out.data + bag * out.stride;
-      const float* __restrict row = rows[places[bag]];
+      const float* __restrict row = row_at(bag);
       if (row == nullptr) {
         std::memset(to, 0, bytes);
       } else {
@@ -264,7 +398,7 @@ void BatchLookup::pool_feature(const Part& part, std::uint32_t feature, const Fe
     const auto from = static_cast<std::size_t>(ids.offsets[bag]);
     const auto n = static_cast<std::size_t>(ids.offsets[bag + 1]) - from;
     bag_rows.resize(n);
-    for (std::size_t i = 0; i < n; ++i) bag_rows[i] = reinterpret_cast<const char*>(rows[places[from + i]]);
+    for (std::size_t i = 0; i < n; ++i) bag_rows[i] = reinterpret_cast<const char*>(row_at(from + i));
     pool_rows(format, bag_rows.data(), ids.weights == nullptr ? nullptr : ids.weights + from, n, how.pooling,
               out.data + bag * out.stride);
   }
@@ -298,7 +432,7 @@ void BatchLookup::contribute(Part& part, const std::vector<FeatureValues<const f
   TableGradients& gradients = part.gradients;
   const bool has_all = std::all_of(part.features.begin(), part.features.end(),
                                    [&](std::uint32_t feature) { return grads[feature].data != nullptr; });
-  if (!has_all) {  // the ids of the others have fewer gradients
+  if (!has_all || !part.borrowed.empty()) {  // some ids have fewer gradients, or more
     std::fill(gradients.found.counts.begin(), gradients.found.counts.end(), 0);
     const std::uint32_t* place = part.places.data();
     for (const std::uint32_t feature : part.features) {
@@ -306,6 +440,9 @@ void BatchLookup::contribute(Part& part, const std::vector<FeatureValues<const f
       for (std::size_t bag = 0; bag < batch_; ++bag) n += used(feature, bag);
       for (std::size_t i = 0; i < n && grads[feature].data != nullptr; ++i) ++gradients.found.counts[place[i]];
       place += n;
+    }
+    for (const Borrowed& each : part.borrowed) {
+      if (grads[each.feature].data != nullptr) ++gradients.found.counts[each.place];
     }
     for (std::size_t i = 0; i < gradients.found.ids.size(); ++i) {
       if (gradients.found.counts[i] == 0) gradients.found.slots[i] = gradients.found.beside[i] = 0;  // takes no step
@@ -315,32 +452,38 @@ void BatchLookup::contribute(Part& part, const std::vector<FeatureValues<const f
   std::vector<std::uint32_t> next(gradients.starts.begin(), gradients.starts.end() - 1);
   const std::uint32_t* place = part.places.data();
   for (const std::uint32_t feature : part.features) {
-    const FeatureLookup& how = features_[feature];
-    const FeatureValues<const float>& grad = grads[feature];
-    const std::uint32_t dim = tables_[how.table]->dim();
+    const bool has = grads[feature].data != nullptr;
     for (std::size_t bag = 0; bag < batch_; ++bag) {
       const std::size_t n = used(feature, bag);
-      if (grad.data == nullptr) {
-        place += n;
-      } else if (how.pooling == Pooling::kNone) {
-        const float* from = grad.data + bag * how.length * dim;
-        for (std::size_t i = 0; i < n; ++i, from += dim) {
-          gradients.contributions[next[*place++]++] = {from, 1.0f, false};
-        }
-      } else {
-        const float* from = grad.data + bag * grad.stride;
-        const float* weights = ids_[feature].weights;
-        const auto first = static_cast<std::size_t>(ids_[feature].offsets[bag]);
-        const bool divides = how.pooling == Pooling::kMean && n > 1;
-        for (std::size_t i = 0; i < n; ++i) {
-          const float factor = how.pooling == Pooling::kWeighted ? weights[first + i]
-                               : divides                         ? static_cast<float>(n)
-                                                                 : 1.0f;
-          gradients.contributions[next[*place++]++] = {from, factor, divides};
-        }
+      for (std::size_t i = 0; has && i < n; ++i) {
+        gradients.contributions[next[place[i]]++] = contribution(feature, grads[feature], bag, i, n);
       }
+      place += n;
     }
   }
+  // The row that an id read in place of its own gets the id's gradient.
+  for (const Borrowed& each : part.borrowed) {
+    if (grads[each.feature].data == nullptr) continue;
+    gradients.contributions[next[each.place]++] =
+        contribution(each.feature, grads[each.feature], each.bag, each.in_bag, used(each.feature, each.bag));
+  }
+}
+
+// The gradient that id i of the n used ones of a bag gets.
+Contribution BatchLookup::contribution(std::uint32_t feature, const FeatureValues<const float>& grad, std::size_t bag,
+                                       std::size_t i, std::size_t n) const {
+  const FeatureLookup& how = features_[feature];
+  if (how.pooling == Pooling::kNone) {
+    const std::uint32_t dim = tables_[how.table]->dim();
+    return {grad.data + (bag * how.length + i) * dim, 1.0f, false};
+  }
+  const float* from = grad.data + bag * grad.stride;
+  const FeatureIds& ids = ids_[feature];
+  if (how.pooling == Pooling::kWeighted) {
+    return {from, ids.weights[static_cast<std::size_t>(ids.offsets[bag]) + i], false};
+  }
+  const bool divides = how.pooling == Pooling::kMean && n > 1;
+  return {from, divides ? static_cast<float>(n) : 1.0f, divides};
 }
 
 }  // namespace emberline

@@ -18,6 +18,13 @@
 
 namespace emberline {
 
+// A level of a chain of fallbacks: another feature of the lookup, whose id stands for one that has no row.
+struct FallbackLevel {
+  std::uint32_t feature = 0;
+  // Id i of a bag stands for id i; without it, the only id of a bag for all.
+  bool parallel = false;
+};
+
 // How a feature is looked up.
 struct FeatureLookup {
   std::uint32_t table = 0;  // its place in the list of tables
@@ -26,6 +33,13 @@ struct FeatureLookup {
   std::uint32_t length = 0;
   // What ids without a row read as; without one, what their table says.
   std::optional<SeededInitializer> absent = {};
+  // What an id without a row reads first: the row of the first level that has one, then `mean` (D) unless it is null.
+  std::vector<FallbackLevel> fallback = {};
+  const float* mean = nullptr;
+  // It is found and not counted, it has no output and gets no gradient: a level of other features alone.
+  bool hidden = false;
+
+  bool falls_back() const { return !fallback.empty() || mean != nullptr; }
 };
 
 // The ids of a feature. They must stay where they are until the gradients have come.
@@ -85,13 +99,31 @@ class BatchLookup {
   const std::uint32_t* places(std::uint32_t feature) const {
     return parts_[features_[feature].table].places.data() + begins_[feature];
   }
+  // By used id of a feature that falls back: the level that was read, 0 for its own row, fallback.size() + 1 for the
+  // mean, one more where none had a row. Empty when every id had a row.
+  const std::vector<std::uint8_t>& levels(std::uint32_t feature) const { return chains_[feature].levels; }
   // How many ids of a bag are used.
   std::size_t used(std::uint32_t feature, std::size_t bag) const;
 
  private:
+  // A use of a row as the level of an id of another feature, or of the same table.
+  struct Borrowed {
+    std::uint32_t feature;  // whose output has the row
+    std::uint32_t bag, in_bag;
+    std::uint32_t place;  // of the row
+  };
+
+  // What a feature that falls back reads, by used id; empty when every id has a row.
+  struct Chain {
+    std::vector<const float*> rows;
+    std::vector<std::uint8_t> levels;
+  };
+
   // The features of a table, and its ids in their order.
   struct Part {
     std::vector<std::uint32_t> features;
+    std::vector<Borrowed> borrowed;
+    bool waits = false;  // whether a feature needs the rows of other tables
     std::vector<std::uint32_t> places;  // (ids of all its features): which of gradients.found.ids it is
     TableGradients gradients;
     // After `ask`, by found id: its place among all ids that were asked for, and that of its row among all values.
@@ -107,11 +139,23 @@ class BatchLookup {
   };
 
   void take(std::vector<FeatureIds> ids, std::size_t batch);
+  // Where the id of a level lies among the places of its table; null where the bag has none.
+  const std::uint32_t* level_place(std::uint32_t feature, const FallbackLevel& level, std::size_t bag,
+                                   std::size_t in_bag);
+  void begin_from_chain(std::uint32_t feature);
+  void follow_chain(std::uint32_t feature);
   static void set_own_rows(const FoundRows& found, OwnRows& own);
   void collect(Part& part);
   void pool(const Part& part, const std::vector<FeatureValues<float>>& out, std::size_t first, std::size_t last) const;
   void pool_feature(const Part& part, std::uint32_t feature, const FeatureValues<float>& out, std::size_t first,
                     std::size_t last) const;
+  // row_at(i): the row of the i-th used id, or null.
+  template <class RowAt>
+  void pool_bags(std::uint32_t feature, const RowAt& row_at, const FeatureValues<float>& out, std::size_t first,
+                 std::size_t last) const;
+  void check_level(std::uint32_t feature, const FallbackLevel& level) const;
+  Contribution contribution(std::uint32_t feature, const FeatureValues<const float>& grad, std::size_t bag,
+                            std::size_t i, std::size_t n) const;
   void contribute(Part& part, const std::vector<FeatureValues<const float>>& grads) const;
 
   std::vector<TrainingTable*> tables_;
@@ -119,6 +163,9 @@ class BatchLookup {
   std::vector<Part> parts_;
   std::vector<FeatureIds> ids_;
   std::vector<std::optional<OwnRows>> own_;  // by feature
+  std::vector<Chain> chains_;  // by feature
+  // By feature of kNone that is a level: where each bag begins among its used ids.
+  std::vector<std::vector<std::size_t>> firsts_;
   std::vector<char> single_;  // by feature: every bag has one id
   std::vector<std::size_t> begins_;  // by feature: where its ids begin among the places of its table
   std::size_t batch_ = 0, asked_ids_ = 0, asked_values_ = 0;

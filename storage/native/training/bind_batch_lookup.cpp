@@ -156,12 +156,18 @@ void bind_batch_lookup(nb::module_& module) {
       "One lookup of several features of several tables, and the gradients that come back for it.\n\n"
       "features: (place in tables, pooling 0 sum, 1 mean, 2 none or 3 weighted, length of pooling none) each. An id\n"
       "that repeats in a batch is read once. absent: (kind, scale, seed) for a feature whose ids without a row do not\n"
-      "read as its table says, else None. It keeps what it is given until the next call.")
-      .def(nb::init<std::vector<TrainingTable*>, const KeptLookup::PyFeatures&, const PyAbsents&>(), "tables"_a,
-           "features"_a, "absent"_a = nb::none(), nb::keep_alive<1, 2>(),
+      "read as its table says, else None. chains: for a feature whose ids without a row read other rows first, the\n"
+      "levels, (number of another feature, whether its ids are parallel) each, and the mean row (D,) or None.\n"
+      "hidden: numbers of features that are levels alone: not counted, without output. It keeps what it is given\n"
+      "until the next call.")
+      .def(nb::init<std::vector<TrainingTable*>, const KeptLookup::PyFeatures&, const PyAbsents&,
+                    const KeptLookup::PyChains&, const std::vector<std::uint32_t>&>(),
+           "tables"_a, "features"_a, "absent"_a = nb::none(), "chains"_a = nb::none(),
+           "hidden"_a = std::vector<std::uint32_t>{}, nb::keep_alive<1, 2>(),
            nb::sig("def __init__(self, tables: collections.abc.Sequence[TrainingTable], features: "
                    "collections.abc.Sequence[tuple[int, int, int]], absent: list[tuple[str, float, int] | None] | "
-                   "None = None) -> None"))
+                   "None = None, chains: list[tuple[list[tuple[int, bool]], numpy.typing.NDArray[numpy.float32] | "
+                   "None] | None] | None = None, hidden: list[int] = ...) -> None"))
       .def_prop_ro("width", &KeptLookup::width, "Values of all pooled features together.")
       .def(
           "run", &KeptLookup::run, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "pooled"_a.none(), "sequences"_a,
@@ -204,6 +210,10 @@ void bind_batch_lookup(nb::module_& module) {
            nb::sig("def set_gradients(self, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
                    "list[numpy.typing.NDArray[numpy.float32] | None], threads: int) -> None"),
            "Takes the gradients of what `run` wrote; None: there are none.")
+      .def("levels", &KeptLookup::levels, "feature"_a,
+           nb::sig("def levels(self, feature: int) -> numpy.typing.NDArray[numpy.uint8]"),
+           "Returns the level that each used id of a feature read: 0 its own row, then those of its chain, the mean,\n"
+           "and last what it reads as without any. Empty when every id has a row.")
       .def("gradients", &KeptLookup::gradients, "table"_a, nb::rv_policy::reference_internal,
            "Returns what one table got, by its place.");
   nb::class_<KeptAsked>(

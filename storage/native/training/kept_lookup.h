@@ -23,12 +23,17 @@ class KeptLookup {
  public:
   using PyFeatures = std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>;
 
-  // features: (table, pooling, length) each.
-  KeptLookup(std::vector<TrainingTable*> tables, const PyFeatures& features, const PyAbsents& absent)
-      : lookup_(std::move(tables), of(features, absent)) {
+  // Levels (feature, parallel) of a feature, and the mean row of its table or None.
+  using PyChain = std::pair<std::vector<std::pair<std::uint32_t, bool>>, nb::object>;
+  using PyChains = std::optional<std::vector<std::optional<PyChain>>>;
+
+  // features: (table, pooling, length) each. chains: one a feature, or none. hidden: numbers of features.
+  KeptLookup(std::vector<TrainingTable*> tables, const PyFeatures& features, const PyAbsents& absent,
+             const PyChains& chains, const std::vector<std::uint32_t>& hidden)
+      : lookup_(std::move(tables), of(features, absent, chains, hidden, means_)) {
     for (const FeatureLookup& feature : lookup_.features()) {
       columns_.push_back(width_);
-      if (feature.pooling != Pooling::kNone) width_ += lookup_.tables()[feature.table]->dim();
+      if (feature.pooling != Pooling::kNone && !feature.hidden) width_ += lookup_.tables()[feature.table]->dim();
     }
   }
 
@@ -92,6 +97,11 @@ class KeptLookup {
     lookup_.set_gradients(grads, std::max<std::size_t>(1, threads));
   }
 
+  nb::object levels(std::uint32_t feature) const {
+    if (feature >= lookup_.features().size()) fail("feature: there is no feature " + std::to_string(feature));
+    return to_numpy(std::vector<std::uint8_t>(lookup_.levels(feature)));
+  }
+
   TableGradients& gradients(std::size_t table) {
     if (table >= lookup_.tables().size()) fail("table: there is no table " + std::to_string(table));
     return lookup_.gradients(table);
@@ -102,12 +112,27 @@ class KeptLookup {
   void keep_gradients(std::vector<Floats> grads) { grads_ = std::move(grads); }
 
  private:
-  static std::vector<FeatureLookup> of(const PyFeatures& features, const PyAbsents& absent) {
+  static std::vector<FeatureLookup> of(const PyFeatures& features, const PyAbsents& absent, const PyChains& chains,
+                                       const std::vector<std::uint32_t>& hidden, std::vector<Floats>& means) {
     const std::vector<std::optional<SeededInitializer>> reads_as = absents_of(absent, features.size());
     std::vector<FeatureLookup> made;
     for (const auto& [table, pooling, length] : features) {
       if (pooling < 0 || pooling > 3) fail("pooling: expected 0 to 3, got " + std::to_string(pooling));
       made.push_back({table, static_cast<Pooling>(pooling), length, reads_as[made.size()]});
+    }
+    for (const std::uint32_t feature : hidden) {
+      if (feature >= made.size()) fail("hidden: there is no feature " + std::to_string(feature));
+      made[feature].hidden = true;
+    }
+    if (!chains) return made;
+    if (chains->size() != made.size()) fail("chains: expected one a feature, got " + std::to_string(chains->size()));
+    for (std::size_t f = 0; f < made.size(); ++f) {
+      if (!(*chains)[f]) continue;
+      const auto& [levels, mean] = *(*chains)[f];
+      for (const auto& [level, parallel] : levels) made[f].fallback.push_back({level, parallel});
+      if (mean.is_none()) continue;
+      means.push_back(Floats::of_rank(1, mean, {"chains", f}));
+      made[f].mean = means.back().data();
     }
     return made;
   }
@@ -157,6 +182,7 @@ class KeptLookup {
     std::size_t sequence = 0;
     for (std::size_t f = 0; f < features.size(); ++f) {
       const std::uint32_t dim = lookup_.tables()[features[f].table]->dim();
+      if (features[f].hidden) continue;
       if (features[f].pooling != Pooling::kNone) {
         if (first != nullptr) found[f] = {first + columns_[f], width_};
         continue;
@@ -176,6 +202,7 @@ class KeptLookup {
   void keep(ArrayView<float>&&) {}  // written before the call ends
   void keep(ArrayView<const float>&& view) { grads_.push_back(std::move(view)); }
 
+  std::vector<Floats> means_;  // before lookup_, which is made with them
   BatchLookup lookup_;
   std::vector<std::size_t> columns_;  // by feature
   std::size_t width_ = 0, batch_ = 0;

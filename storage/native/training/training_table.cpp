@@ -104,6 +104,7 @@ void TrainingTable::lookup_counted(const std::int64_t* ids, const std::uint32_t*
 
 void TrainingTable::find(FoundRows& found, bool train) {
   locate(found);
+  found.created.assign(found.ids.size(), 0);
   if (train) {
     if (tier_ != nullptr) bring(found);
     admit(found);
@@ -198,7 +199,7 @@ void TrainingTable::admit(FoundRows& found) {
       uses_[slot].count = saturated(uses_[slot].count, found.counts[i]);
       continue;
     }
-    if (options_.fixed) continue;
+    if (options_.fixed || found.counts[i] == 0) continue;  // 0: it only stands for others
     std::uint32_t count = found.counts[i];
     // The count of an id that waited for a larger threshold must go when it gets its row.
     if (options_.admit_after > 1 || seen_.get(id) != 0) {
@@ -210,6 +211,7 @@ void TrainingTable::admit(FoundRows& found) {
     initial_row(options_.rows, options_.seed, id, dim(), values);
     start_slots(options_.rule, dim(), options_.initial_accumulator, values + dim());
     found.slots[i] = slot;
+    found.created[i] = 1;
   }
 }
 

@@ -84,6 +84,7 @@ struct FoundRows {
   std::vector<const float*> rows;  // null: zeros
   std::vector<float> absent;  // rows of ids without one
   std::vector<std::uint8_t> beside;  // 1: the row is in the file, and was not brought
+  std::vector<std::uint8_t> created;  // 1: this lookup gave the id its row
   // The state of the table in which `slots` are right and their use is noted.
   std::uint64_t layout = 0;
   std::uint32_t stamp = 0;
