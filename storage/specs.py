@@ -99,6 +99,24 @@ class TableSpec:
 
 
 @dataclass(frozen=True)
+class LookupLevel:
+    """A level of a chain of fallbacks: where an id without a row reads another row.
+
+    feature: the feature of the same lookup whose id is looked up; "" looks up id 0, the mean. parallel: id i of a bag
+    of the level stands for id i; without it, the one id of a bag for all.
+    """
+
+    feature: str
+    table: str
+    parallel: bool = False
+
+    @property
+    def name(self) -> str:
+        """The feature's name, or `mean`."""
+        return self.feature or "mean"
+
+
+@dataclass(frozen=True)
 class LookupSpec:
     """One ids feature of a model: its table, and how the rows of a bag become its tensor."""
 
@@ -110,6 +128,8 @@ class LookupSpec:
     length: int = 0
     #: What ids without a row read as; None: what the table says.
     absent: AbsentRows | None = None
+    #: The rows that ids without one read instead, the first level that has one first.
+    fallback: tuple[LookupLevel, ...] = ()
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:

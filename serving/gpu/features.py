@@ -76,6 +76,9 @@ def gpu_features(
         absent = tables[table].absent if feature.absent_rows is None else feature.absent_rows
         if not absent.is_zero:
             raise Unsupported(f"feature {name!r}: ids without a row read as {absent}, on a GPU they read as zeros")
+        if feature.fallback:
+            chain = ", ".join(feature.fallback)
+            raise Unsupported(f"feature {name!r}: ids without a row read rows of {chain}, which only the host looks up")
         length = 1 if is_pooled else feature.length
         if prod(graph.inputs[rows].shape[1:]) != length * tables[table].dim:
             raise Unsupported(f"input {graph.inputs[rows].name!r} is not of the shape of its rows")

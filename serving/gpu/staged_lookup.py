@@ -9,7 +9,6 @@ import numpy as np
 from storage.checkpoint.manifest import GraphEntry
 from storage.errors import CheckpointError
 from storage.features import FeatureBatch, FeatureSpec
-from storage.specs import LookupSpec
 from storage.tiers.tiered import LookupResult, TieredStore
 
 _PARTS = {"lengths": "lengths", "mask": "masks"}
@@ -23,8 +22,7 @@ class StagedLookup:
         entries = [(place, graph.inputs[place]) for place in places]
         # Features that the graph does not read are not looked up.
         self._features = list(dict.fromkeys(entry.source for _, entry in entries if entry.kind != "dense"))
-        features = [spec.feature(name) for name in self._features]
-        self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length, f.absent_rows) for f in features])
+        self._plan = store.plan([spec.lookup(name) for name in self._features])
         self._dense = [(place, entry.source) for place, entry in entries if entry.kind == "dense"]
         # The input that a feature's rows are written to by the lookup itself.
         self._direct: list[int | None] = [None] * len(self._features)

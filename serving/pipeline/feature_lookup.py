@@ -16,7 +16,6 @@ from storage.checkpoint import GraphInput
 from storage.errors import CheckpointError
 from storage.features import FeatureBatch, FeatureSpec
 from storage.features.dtypes import NUMPY_DTYPES
-from storage.specs import LookupSpec
 from storage.tiers.lookup_plan import LookupArrays
 from storage.tiers.tiered import LookupResult, TieredStore
 
@@ -72,8 +71,7 @@ class FeatureLookup:
         entries = [inputs[number] for each in made for number in each.members]
         # Features that the graph does not read are not looked up.
         self._features = list(dict.fromkeys(entry.source for entry in entries if entry.kind != "dense"))
-        specs = [spec.feature(name) for name in self._features]
-        self._plan = store.plan([LookupSpec(f.name, f.table, f.pooling, f.length, f.absent_rows) for f in specs])
+        self._plan = store.plan([spec.lookup(name) for name in self._features])
         blocks = {each: [inputs[number] for number in each.members] for each in made}
         direct = {each for each, parts in blocks.items() if all(map(_is_direct, parts))}
         self._picks = [(each.place, self._pick(blocks[each][0])) for each in made if each not in direct]

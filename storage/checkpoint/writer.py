@@ -180,6 +180,14 @@ def _check_parts(spec: FeatureSpec, tables: Sequence[TableData | TableStream], i
                 what=f"feature {feature.name!r}",
                 field=f"features.{feature.name}.absent",
             )
+        for level in spec.lookup(feature.name).fallback:
+            if dims.get(level.table) != dims[feature.table]:
+                has = f"has rows of {dims[level.table]} values" if level.table in dims else f"is not among {names}"
+                raise ConfigError(
+                    f"feature {feature.name!r}: falls back to {level.name!r}, whose table {level.table!r} {has}; "
+                    f"expected rows of {dims[feature.table]} values, as in {feature.table!r}",
+                    field=f"features.{feature.name}.fallback",
+                )
         if feature.pooling == "none":
             shapes["rows", feature.name] = (-1, feature.length, dims[feature.table])
             shapes["lengths", feature.name] = (-1,)

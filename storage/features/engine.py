@@ -12,6 +12,7 @@ from storage.errors import InvalidInput
 from storage.features.batch import FeatureBatch
 from storage.features.columns import Array, Column
 from storage.features.dtypes import DTYPES
+from storage.features.fallback import check_parallel
 from storage.features.flat import FlatColumns, Layout, plain_blocks
 from storage.features.program import build_program
 from storage.features.spec import FeatureSpec
@@ -31,6 +32,10 @@ class FeatureEngine:
         self._never_null = frozenset(entry.name for entry in spec.inputs if entry.nulls == "error")
         self._ids = tuple(feature.name for feature in spec.ids_features)
         self._groups = tuple(spec.dense_groups)
+        # Features whose ids without a row read rows of lists beside theirs, and those lists.
+        self._parallel = {
+            feature.name: levels for feature in spec.ids_features if (levels := spec.parallel_levels(feature.name))
+        }
         # Replaced entries are equal, so threads that make one at the same time need no lock.
         self._layouts: WeakKeyDictionary[Layout, BlockLayout] = WeakKeyDictionary()
 
@@ -65,7 +70,10 @@ class FeatureEngine:
         return self._made(self._program.run_arrow(rows, list(places)))
 
     def _made(self, native: Batch) -> FeatureBatch:
-        return FeatureBatch.of(native, self._groups, self._ids)
+        made = FeatureBatch.of(native, self._groups, self._ids)
+        for name, levels in self._parallel.items():
+            check_parallel(name, made.ids[name], {level: made.ids[level] for level in levels})
+        return made
 
     def _given(self, columns: Mapping[str, Column]) -> list[Column | None]:
         """Returns the column of each input, or None."""

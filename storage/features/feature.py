@@ -169,7 +169,7 @@ class FeatureAbsent(StrictModel):
 class Feature(StrictModel):
     """One feature turns inputs through transforms into the ids of a table or into columns of a dense group.
 
-    `table`, `pooling`, `length`, `weights` and `absent` belong to ids, `group` to dense features.
+    `table`, `pooling`, `length`, `weights`, `absent` and `fallback` belong to ids, `group` to dense features.
     """
 
     name: str
@@ -184,6 +184,8 @@ class Feature(StrictModel):
     weights: str = ""
     #: What ids without a row read as in this feature; what the table says by default.
     absent: FeatureAbsent | None = None
+    #: What an id without a row reads first: the rows of these features, in their order; `mean` is that of the table.
+    fallback: Annotated[tuple[str, ...], Field(max_length=8)] = ()
     group: str = "dense"
 
     @model_validator(mode="after")
@@ -191,9 +193,10 @@ class Feature(StrictModel):
         if not _PART_NAME.fullmatch(self.name):
             raise ValueError(f"feature name {self.name!r}: 1 to 128 letters, digits, '_', '-', '.' or ':'")
         if self.output == "dense":
-            if self.table or self.length or self.pooling != "sum" or self.weights or self.absent is not None:
+            of_ids = self.table or self.length or self.pooling != "sum" or self.weights or self.fallback
+            if of_ids or self.absent is not None:
                 raise ValueError(
-                    f"feature {self.name!r} is dense: table, pooling, length, weights and absent are for ids"
+                    f"feature {self.name!r} is dense: table, pooling, length, weights, absent and fallback are for ids"
                 )
             if not _PART_NAME.fullmatch(self.group):
                 raise ValueError(f"feature {self.name!r}: the group {self.group!r} is not a plain name")
@@ -215,7 +218,7 @@ class Feature(StrictModel):
     @model_serializer(mode="wrap")
     def _without_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # A spec that says nothing of absent ids is written as before there was anything to say.
-        return {key: value for key, value in handler(self).items() if key != "absent" or value is not None}
+        return {key: value for key, value in handler(self).items() if key not in ("absent", "fallback") or value}
 
     @property
     def absent_rows(self) -> AbsentRows | None:

@@ -9,10 +9,13 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from storage.errors import ConfigError
+from storage.features.chain_rules import check_chains
+from storage.features.fallback import MEAN, mean_table
 from storage.features.feature import Feature, InputSpec, WireInput
 from storage.features.pipeline import Flow, trace
 from storage.features.strict_model import StrictModel, did_you_mean
 from storage.features.transforms import Cross, Fill, IsNull, Pad, Split
+from storage.specs import LookupLevel, LookupSpec
 
 
 class FeatureSpec(StrictModel):
@@ -43,6 +46,7 @@ class FeatureSpec(StrictModel):
                     raise ValueError(f"feature {feature.name!r}: unknown input {name!r}{did_you_mean(name, names)}")
             trace(feature, [self.input(name) for name in feature.inputs])
         _check_weights(self._inputs, self.features)
+        check_chains(self.features, self._inputs)
         return self
 
     @cached_property
@@ -89,6 +93,26 @@ class FeatureSpec(StrictModel):
     def table_names(self) -> tuple[str, ...]:
         """The tables in use, in the order of their first feature."""
         return tuple(dict.fromkeys(feature.table for feature in self.ids_features))
+
+    @cached_property
+    def mean_tables(self) -> dict[str, str]:
+        """Maps each table that holds the mean of another one's rows to that one, in the order of their features."""
+        return {mean_table(each.table): each.table for each in self.ids_features if MEAN in each.fallback}
+
+    def lookup(self, name: str) -> LookupSpec:
+        """Returns how the ids of a feature are looked up. Raises KeyError."""
+        feature = self.feature(name)
+        chain = tuple(
+            LookupLevel("", mean_table(feature.table))
+            if level == MEAN
+            else LookupLevel(level, self.feature(level).table, self.flow(level).high > 1)
+            for level in feature.fallback
+        )
+        return LookupSpec(name, feature.table, feature.pooling, feature.length, feature.absent_rows, chain)
+
+    def parallel_levels(self, name: str) -> tuple[str, ...]:
+        """Returns the levels of a feature's chain whose ids stand for its own one by one."""
+        return tuple(level.feature for level in self.lookup(name).fallback if level.parallel)
 
     def wire_inputs(self) -> list[WireInput]:
         """Returns every tensor that a request may carry, companions included."""

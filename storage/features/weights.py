@@ -1,4 +1,4 @@
-"""Makes the weights of raw rows match the ids that they weigh."""
+"""Makes the weights of raw rows, and lists that stand for the ids of another one, match these ids."""
 
 from __future__ import annotations
 
@@ -30,6 +30,26 @@ def matched_weights(spec: FeatureSpec, row: dict[str, Any]) -> dict[str, Any]:
         if not same:
             changes[weights] = fitting
     return {**row, **changes} if changes else row
+
+
+def matched_levels(spec: FeatureSpec, row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a raw row whose lists of levels are as long as those whose ids they stand for, or empty.
+
+    row: as for `matched_weights`.
+    """
+    changed = row
+    for feature in spec.ids_features:
+        for level in spec.parallel_levels(feature.name):
+            ids, name = feature.inputs[0], spec.feature(level).inputs[0]
+            count = _count(spec.input(ids), changed[ids])
+            given = [value for value in _resolved(spec.input(name), changed[name]) if value is not None]
+            if len(given) not in (0, count):
+                changed = {**changed, name: (given * count)[:count]}
+    return changed
+
+
+def _count(entry: InputSpec, row: Any) -> int:
+    return sum(value is not None for value in _resolved(entry, row))
 
 
 def _resolved(entry: InputSpec, row: Any) -> list[Any]:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from storage._table import Lookup, OverlayTable
+from storage._table import Lookup, OverlayTable, RowSource
 from storage.errors import InvalidInput, StoreError
 from storage.features import Jagged
 from storage.initializers import AbsentRows
 from storage.specs import POOLINGS, LookupSpec, TableSpec
+from storage.tiers.chains import ABSENT, FOUND, LATE, Chains, FellBack
 from storage.tiers.cold_reads import ColdReads
 from storage.tiers.counting import COUNTED, LookupCounts, LookupTotals
 from storage.tiers.dram_cache import DramCache
@@ -26,6 +27,7 @@ from storage.tiers.overlays import Overlays, OverlayView
 from storage.tiers.ssd.reads import RowRead
 
 _BASE = 255
+_UNRESOLVED = COUNTED.index("unresolved")
 # The clock that times lookups. A benchmark on a shared machine replaces it by the processor time of its thread.
 now_ns = time.monotonic_ns
 
@@ -58,6 +60,8 @@ class LookupResult:
     counts: LookupCounts
     #: uint64 (T, 6), the counts of each table of the store, in the order of COUNTED.
     by_table: np.ndarray
+    #: By number of the feature, what its ids without a row read; nothing for a feature whose ids all have rows.
+    fallback: Mapping[int, FellBack] = field(default_factory=dict)
 
 
 class PlannedStore(Protocol):
@@ -84,6 +88,10 @@ class LookupPlan:
     ) -> None:
         self._store = store
         self._entries = tuple(entries)
+        self._chains = Chains(entries, store.tables)
+        self._levels: dict[int, Lookup] = {}
+        # What the chains of the lookup that runs read.
+        self._fallback: Mapping[int, FellBack] = {}
         self._weighted = any(spec.pooling == "weighted" for spec, _, _ in entries)
         self._unpooled = [number for number, (spec, _, _) in enumerate(entries) if spec.pooling == "none"]
         #: What a bag of each feature becomes: (dim,) when pooled, (length, dim) when not.
@@ -101,11 +109,13 @@ class LookupPlan:
     def bind(self) -> None:
         """Uses the store's present tables from the next lookup on; returns when no lookup runs in earlier ones."""
         with self._busy:
+            self._levels = {}
             self._lookup = Lookup(
                 [tier.table for tier in self._store.dram_cache.tiers],
                 [(table, POOLINGS.index(spec.pooling), spec.length) for spec, table, _ in self._entries],
                 self._store.overlay_tables,
                 [self._absent(spec, table).native() for spec, table, _ in self._entries],
+                list(self._chains.features),
             )
 
     def lookup(
@@ -129,7 +139,8 @@ class LookupPlan:
             into = self.arrays(batch, once=True)
         with self._busy:
             counts, by_table = self._run(batch, ids, into, timeout_s, mask)
-        return LookupResult(into.outputs, into.masks, self._lengths(ids), counts, by_table)
+            fallback = self._fallback
+        return LookupResult(into.outputs, into.masks, self._lengths(ids), counts, by_table, fallback)
 
     def arrays(
         self, batch: int, outputs: Sequence[np.ndarray | None] | None = None, *, once: bool = False
@@ -184,15 +195,65 @@ class LookupPlan:
             asked = now_ns()
             reads = self._resolve([(table, lookup) for table in self._tables], view, deadline)
             reads_ns = now_ns() - asked
+        late: list[tuple[int, int]] = []
+        self._fallback = {}
+        if self._chains.features and (missing or mask):
+            late = self._follow(lookup, ids, mask, deadline)
         counts = LookupCounts(*lookup.finish())
         by_table = lookup.table_totals(len(COUNTED))
+        for table, count in late:
+            by_table[table, _UNRESOLVED] += np.uint64(count)
+            counts.unresolved += count
         self._total.add(counts, by_table, now_ns() - started, reads, reads_ns if reads else 0)
         return counts, by_table
+
+    def _follow(
+        self, lookup: Lookup, ids: Sequence[Jagged], mask: int, deadline: float | None
+    ) -> list[tuple[int, int]]:
+        """Follows the chains of ids without a row. Returns tables whose rows did not come in time, and how many."""
+        late: list[tuple[int, int]] = []
+
+        def read(table: int, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            rows, states = self._read(table, of, mask, deadline)
+            if unresolved := int(np.count_nonzero(states == LATE)):
+                late.append((table, unresolved))
+            return rows, states
+
+        lookup.settle()
+        self._fallback = self._chains.follow(lookup, ids, read)
+        return late
+
+    def _read(self, table: int, ids: np.ndarray, mask: int, deadline: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Reads rows (M, D) and states (M,) of one table, which no counts show."""
+        lookup = self._levels.get(table)
+        if lookup is None:
+            tables: list[RowSource] = [tier.table for tier in self._store.dram_cache.tiers]
+            shape = (table, POOLINGS.index("none"), 1)
+            lookup = self._levels[table] = Lookup(tables, [shape], self._store.overlay_tables, None, [0])
+        count = len(ids)
+        rows = np.empty((count, 1, self._store.tables[table].dim), np.float32)
+        found, offsets = np.empty((count, 1), np.uint8), np.arange(count + 1)
+        missing = 0
+
+        def begin(slots: int) -> None:
+            nonlocal missing
+            missing = lookup.begin(count, [ids], [offsets], [rows], [found], mask=slots)
+
+        view = self._begin(mask, begin)
+        if missing:
+            self._resolve([(table, lookup)], view, deadline)
+        lookup.settle()
+        late = lookup.unresolved_places(0)
+        lookup.finish()
+        states = np.where(found[:, 0] != 0, FOUND, ABSENT).astype(np.uint8)
+        states[late] = LATE
+        return rows[:, 0], states
 
     def release(self) -> None:
         """Releases the tables; later lookups raise StoreError."""
         with self._busy:
             self._lookup = None
+            self._levels = {}
 
     def _begin(self, mask: int, begin: Callable[[int], None]) -> OverlayView | None:
         """Begins lookups while no overlay that the mask shows can be dropped; returns the view they began with."""

@@ -115,7 +115,7 @@ def given(**changes: Any) -> dict[str, Any]:
         (feature(pooling="none"), "pooling none, so it needs a length"),
         (feature(length=3), "`length` is for pooling none"),
         (feature(group="g"), "`group` is for dense features"),
-        (feature(output="dense"), "is dense: table, pooling, length, weights and absent are for ids"),
+        (feature(output="dense"), "is dense: table, pooling, length, weights, absent and fallback are for ids"),
         ({"features": GOOD["features"] + GOOD["features"][:1]}, "two features are called 'user'"),
         ({"inputs": GOOD["inputs"] + GOOD["inputs"][:1]}, "two inputs are called 'user'"),
         (given(name="user.lengths"), "the ending '.lengths' is kept for a companion"),
