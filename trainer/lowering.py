@@ -6,11 +6,12 @@ What a server does for such a feature is then what it does for any: it computes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from storage.features.fallback import MEAN
 from storage.features.feature import Feature
 from storage.features.spec import FeatureSpec
 from trainer.row_tables import Combination
@@ -66,6 +67,11 @@ def lower(spec: FeatureSpec, tables: Sequence[AnyTableConfig]) -> Lowered:
         features += made
         if len(made) == 1:
             continue
+        if feature.fallback:
+            raise ValueError(
+                f"feature {feature.name!r}: fallback: its table {table.name!r} is made of several, for whose rows no "
+                "row of another one can stand; use a table of the kind dynamic, static or hashed"
+            )
         if feature.absent is not None:
             raise ValueError(
                 f"feature {feature.name!r} has `absent`, but its table {table.name!r} is made of several; an absent "
@@ -75,11 +81,31 @@ def lower(spec: FeatureSpec, tables: Sequence[AnyTableConfig]) -> Lowered:
             _check_single(spec, feature)
         names = [each.name for each in made]
         combined.append(CombinedFeature(feature.name, table.name, tuple(names), table.combination, table.width))
+    _check_chains(spec, declared)
     try:
         return Lowered(FeatureSpec(inputs=spec.inputs, features=tuple(features)), tuple(combined))
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
         raise ValueError(f"features of the parts of tables: {message}") from None
+
+
+def _check_chains(spec: FeatureSpec, declared: Mapping[str, AnyTableConfig]) -> None:
+    """Raises ValueError, naming the feature, for a level whose rows are not as those of the feature."""
+    for feature in spec.ids_features:
+        own = declared[feature.table]
+        for place, level in enumerate(feature.fallback):
+            table = declared[spec.feature(level).table] if level != MEAN else own
+            where = f"feature {feature.name!r}: fallback[{place}]: {level!r} looks up the table {table.name!r}, "
+            if len(table.parts()) > 1:
+                raise ValueError(f"{where}which is made of several; a level needs one of the kind dynamic or hashed")
+            if table.width != own.width:
+                raise ValueError(
+                    f"{where}whose rows have {table.width} values, those of {own.name!r} have {own.width}; give both "
+                    "tables one dim"
+                )
+    names = {part.rows.name for table in declared.values() for part in table.parts()}
+    if taken := sorted(names & set(spec.mean_tables)):
+        raise ValueError(f"tables: {taken[0]!r} is the name of the mean of another table; rename the table")
 
 
 def _check_single(spec: FeatureSpec, feature: Feature) -> None:

@@ -16,6 +16,13 @@ def check_ranks(config: TrainConfig, ranks: Ranks) -> None:
             f"training.batch_size is {config.training.batch_size}, expected {ranks.size} or more: a row for each rank",
             field="training.batch_size",
         )
+    for feature in config.features:
+        if feature.fallback:
+            raise ConfigError(
+                f"features.{feature.name}.fallback: several ranks do not bring each other rows of a chain yet; leave "
+                "it out, or train in one process (without torchrun)",
+                field=f"features.{feature.name}.fallback",
+            )
     if config.training.hbm_bytes is not None:
         raise ConfigError(
             "training.hbm_bytes: several ranks do not train rows in the memory of GPUs yet; leave it out, or train in "

@@ -14,6 +14,8 @@ from trainer.embedding.kinds import (
     quotient_remainder_table,
     static_table,
 )
+from trainer.embedding.layers import Chain, ChainLevel
+from trainer.embedding.means import refresh_means
 from trainer.embedding.memory import MemoryFigures, RowMemory
 from trainer.embedding.modules import Embedding, EmbeddingBag
 from trainer.embedding.optimizers import (
@@ -38,6 +40,8 @@ from trainer.eviction import Eviction
 __all__ = [
     "AbsentRows",
     "BloomAdmission",
+    "Chain",
+    "ChainLevel",
     "Combination",
     "CombinedBag",
     "CombinedEmbedding",
@@ -72,5 +76,6 @@ __all__ = [
     "multi_hash_table",
     "optimizer_classes",
     "quotient_remainder_table",
+    "refresh_means",
     "static_table",
 ]

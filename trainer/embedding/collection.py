@@ -6,6 +6,7 @@ B bags, N ids of a feature, D dim, L length, W the dims of all pooled features t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigError, InvalidInput
 from storage.features.strict_model import did_you_mean
-from trainer.embedding.layers import LayerIds
+from trainer.embedding.layers import LayerIds, LayerLookup
 from trainer.embedding.lookups import Lookups
 from trainer.embedding.modules import Embedding, EmbeddingBag
 
@@ -70,7 +71,8 @@ class Embedded:
 class EmbeddingCollection(nn.Module):
     """Looks up all features of a batch in one native call, forward and back, and steps their rows in one more.
 
-    layers: the layer of each feature; several may share a table. It gives what the layers give one by one, bit for bit.
+    layers: the layer of each feature; several may share a table. levels: for each feature whose layer has a chain, the
+    features whose ids are its levels. It gives what the layers give one by one, bit for bit.
     forward(inputs) takes a dict with `F.values` (N,) int64 and `F.offsets` (B + 1,) int64 for each feature F, with mode
     weighted `F.weights` (N,) float32 beside, or TorchRec's KeyedJaggedTensor, whose keys are the features. Raises
     InvalidInput naming what is missing.
@@ -78,15 +80,29 @@ class EmbeddingCollection(nn.Module):
 
     place: Tensor
 
-    def __init__(self, layers: Mapping[str, Layer]) -> None:
+    def __init__(self, layers: Mapping[str, Layer], levels: Mapping[str, Sequence[str]] | None = None) -> None:
         super().__init__()
         if not layers:
             raise ConfigError("a collection needs at least one layer", field="layers")
         self.names = tuple(layers)
         self.layers = nn.ModuleList(layers.values())
         self.dims = {name: layer.table.dim for name, layer in layers.items() if isinstance(layer, EmbeddingBag)}
-        self._lookups = Lookups([layer.lookup() for layer in layers.values()])
+        self.levels = {name: tuple(given) for name, given in (levels or {}).items()}
+        lookups = [self._with_levels(name, layer, layers) for name, layer in layers.items()]
+        self._lookups = Lookups(lookups)
         self.register_buffer("place", torch.empty(0), persistent=False)  # as that of a layer
+
+    def _with_levels(self, name: str, layer: Layer, layers: Mapping[str, Layer]) -> LayerLookup:
+        wanted, given = () if layer.chain is None else layer.chain.levels, self.levels.get(name, ())
+        tables = [layers[level].table if level in layers else None for level in given]
+        if tables != [level.table for level in wanted]:
+            expected = [level.table.name for level in wanted]
+            raise ConfigError(
+                f"feature {name!r}: its levels are {list(given)}, expected a feature for each of the tables {expected}"
+                f"{did_you_mean(given[tables.index(None)], layers) if None in tables else ''}",
+                field=f"levels.{name}",
+            )
+        return replace(layer.lookup(), levels=tuple(map(self.names.index, given)))
 
     def forward(self, inputs: Mapping[str, Tensor] | Any) -> Embedded:
         given = [_of_feature(inputs, name) for name in self.names]
@@ -94,10 +110,12 @@ class EmbeddingCollection(nn.Module):
             return self._at_once(given)
         pooled, sequences = [], {}
         for name, layer, (values, offsets, weights) in zip(self.names, self.layers, given, strict=True):
+            levels = [_of_feature(inputs, level)[:2] for level in self.levels.get(name, ())]
+            chain = {"levels": levels} if levels else {}
             if name in self.dims:
-                pooled.append(layer(values, offsets, weights))
+                pooled.append(layer(values, offsets, weights, **chain))
             else:
-                sequences[name] = layer(values, offsets)
+                sequences[name] = layer(values, offsets, **chain)
         return Embedded(pooled, self.dims, sequences)
 
     def _at_once(self, given: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> Embedded:

@@ -22,7 +22,8 @@ from trainer.devices import Transfers, transfers_of
 from trainer.embedding.device_lookups import DeviceLookups
 from trainer.embedding.exchange import Route, RowExchange
 from trainer.embedding.expected import expect_gradients
-from trainer.embedding.layers import LayerIds, LayerLookup
+from trainer.embedding.layers import Chain, LayerIds, LayerLookup
+from trainer.embedding.means import row_of_mean
 from trainer.embedding.table import Ids, Rows
 from trainer.embedding.whole_table import whole
 
@@ -53,7 +54,15 @@ class Lookups:
         self._features = [(places[layer.table], POOLINGS.index(layer.pooling), layer.length) for layer in layers]
         self._absent = [None if layer.absent is None else _native(layer.absent) for layer in layers]
         ranks = self._tables[0].ranks
-        asks = any(each is not None for each in self._absent)
+        self._chained = any(layer.chain is not None for layer in layers)
+        if self._chained and ranks.are_several:
+            raise ConfigError(
+                "several ranks (torchrun) do not train features with a fallback: its rows may belong to other ranks; "
+                "leave `fallback` out, or train in one process",
+                field="features",
+            )
+        self._hidden = [number for number, layer in enumerate(layers) if layer.hidden]
+        asks = self._chained or any(each is not None for each in self._absent)
         self._exchange = RowExchange(ranks, self._tables, flags=asks) if ranks.are_several else None
         self._on_device: DeviceLookups | None = None
         if self._exchange is None and not asks:
@@ -61,8 +70,9 @@ class Lookups:
         else:
             for table in self._tables:
                 table.may_leave_host = False
-        self._width = sum(layer.table.dim for layer in layers if layer.pooling != "none")
-        self._sequences = [(layer.length, layer.table.dim) for layer in layers if layer.pooling == "none"]
+        shown = [layer for layer in layers if not layer.hidden]
+        self._width = sum(layer.table.dim for layer in shown if layer.pooling != "none")
+        self._sequences = [(layer.length, layer.table.dim) for layer in shown if layer.pooling == "none"]
         # autograd calls backward only for functions with an input that wants a gradient; no dense input of a lookup
         # does.
         self._anchor = torch.zeros((), requires_grad=True)
@@ -92,11 +102,16 @@ class Lookups:
         made = torch.empty if by is None else by.host_tensor
         results = [made((batch, self._width)), *(made((batch, *shape)) for shape in self._sequences)]
         arrays = [result.numpy() for result in results]
-        native = BatchLookup(self._native, self._features, self._absent)
+        native = BatchLookup(self._native, self._features, self._absent, self._chains(), self._hidden)
         values, offsets, weights = ([getattr(each, of) for each in ids] for of in ("values", "offsets", "weights"))
         threads = torch.get_num_threads()
         if self._exchange is None:
-            native.run(values, offsets, weights, batch, arrays[0], arrays[1:], train, threads)
+            try:
+                native.run(values, offsets, weights, batch, arrays[0], arrays[1:], train, threads)
+            except ValueError as error:
+                if not self._chained:
+                    raise
+                raise InvalidInput(str(error), field="levels") from None
             return _Run(native, None), results
         alone = self._tables[0].ranks.works_alone
         asked = native.ask(values, offsets, weights, batch, 1 if alone else self._exchange.ranks, threads)
@@ -107,6 +122,12 @@ class Lookups:
         rows, has_row, route = self._exchange.bring(*asked, train=train)
         native.pool(rows, has_row, arrays[0], arrays[1:], threads)
         return _Run(native, route), results
+
+    def _chains(self) -> list[tuple[list[tuple[int, bool]], Rows | None] | None] | None:
+        """Returns the chains of the layers as the native code takes them, with the means as they are now."""
+        if not self._chained:
+            return None
+        return [None if layer.chain is None else _native_chain(layer.chain, layer.levels) for layer in self._layers]
 
     def _read_whole(self, numbers: Ids, message: NDArray[np.uint8]) -> tuple[Rows, NDArray[np.uint8]]:
         """Reads rows of all ranks, which wait for it. numbers, message: what was asked of one rank for all."""
@@ -198,6 +219,11 @@ def _checked(ids: Sequence[LayerIds]) -> Sequence[LayerIds]:
                 f"offsets: one feature has {batch} bags and another {len(each.offsets) - 1}", field="offsets"
             )
     return ids
+
+
+def _native_chain(chain: Chain, levels: Sequence[int]) -> tuple[list[tuple[int, bool]], Rows | None]:
+    parallel = [level.parallel for level in chain.levels]
+    return list(zip(levels, parallel, strict=True)), None if chain.mean is None else row_of_mean(chain.mean)
 
 
 def _native(absent: AbsentRows) -> tuple[str, float, int]:

@@ -7,6 +7,7 @@ B bags, N ids, D dim, L length of a padded sequence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,9 +17,12 @@ from torch import Tensor, nn
 from storage.errors import ConfigError, InvalidInput
 from storage.initializers import AbsentRows
 from storage.specs import MAX_LENGTH
-from trainer.embedding.layers import LayerIds, LayerLookup
+from trainer.embedding.layers import Chain, LayerIds, LayerLookup
 from trainer.embedding.lookups import Lookups
 from trainer.embedding.table import EmbeddingTable, Ids
+
+# Values (N,) int64 and offsets (B + 1,) int64 of each level.
+LevelIds = Sequence[tuple[Tensor, Tensor]]
 
 
 class EmbeddingBag(nn.Module):
@@ -27,7 +31,8 @@ class EmbeddingBag(nn.Module):
     forward(values (N,) int64, offsets (B + 1,) int64) -> (B, D) float32; an id without a row adds its absent row (zeros
     by default), an empty bag is zero, and a mean divides by the number of ids given. Mode weighted takes a third
     argument, weights (N,) float32; they are data: gradients go to the rows alone. absent: the absent rows of this
-    layer; None: those of the table. Several layers may share a table.
+    layer; None: those of the table. chain: rows that ids without one read first; forward then takes `levels`, the
+    values and offsets of each level of the chain. Several layers may share a table.
     """
 
     place: Tensor
@@ -38,6 +43,7 @@ class EmbeddingBag(nn.Module):
         mode: Literal["sum", "mean", "weighted"] = "sum",
         *,
         absent: AbsentRows | None = None,
+        chain: Chain | None = None,
     ) -> None:
         super().__init__()
         if mode not in ("sum", "mean", "weighted"):
@@ -45,13 +51,14 @@ class EmbeddingBag(nn.Module):
         self.table = table
         self.mode = mode
         self.absent = absent
-        self._lookups = Lookups([self.lookup()])
+        self.chain = chain
+        self._lookups = Lookups(self.lookup().with_levels())
         # `to(device)` moves it with the module, which says where results are wanted.
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def lookup(self) -> LayerLookup:
         """Returns how it looks up its table."""
-        return LayerLookup(self.table, self.mode, absent=self.absent)
+        return LayerLookup(self.table, self.mode, absent=self.absent, chain=self.chain)
 
     def checked(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> LayerIds:
         """Returns the arguments of `forward` as arrays. Raises InvalidInput for what is no such argument."""
@@ -65,9 +72,11 @@ class EmbeddingBag(nn.Module):
             )
         return LayerIds(ids, bags)
 
-    def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
-        ids = self.checked(values, offsets, weights)
-        return self._lookups([ids], train=self.training, device=self.place.device)[0]
+    def forward(
+        self, values: Tensor, offsets: Tensor, weights: Tensor | None = None, *, levels: LevelIds = ()
+    ) -> Tensor:
+        ids = [self.checked(values, offsets, weights), *_checked_levels(self.table, self.chain, levels)]
+        return self._lookups(ids, train=self.training, device=self.place.device)[0]
 
     def extra_repr(self) -> str:
         return f"{self.table.name!r}, dim={self.table.dim}, mode={self.mode!r}"
@@ -78,12 +87,14 @@ class Embedding(nn.Module):
 
     forward(values (N,) int64, offsets (B + 1,) int64) -> rows (B, L, D) float32 and lengths (B,) int64, the number of
     ids used of each bag. The first `length` ids of a bag are used; the rest are neither read nor counted. An id without
-    a row reads as its absent row. absent: as for EmbeddingBag.
+    a row reads as its absent row. absent, chain: as for EmbeddingBag.
     """
 
     place: Tensor
 
-    def __init__(self, table: EmbeddingTable, length: int, *, absent: AbsentRows | None = None) -> None:
+    def __init__(
+        self, table: EmbeddingTable, length: int, *, absent: AbsentRows | None = None, chain: Chain | None = None
+    ) -> None:
         super().__init__()
         if not 1 <= length <= MAX_LENGTH:
             raise ConfigError(
@@ -92,13 +103,14 @@ class Embedding(nn.Module):
         self.table = table
         self.length = length
         self.absent = absent
-        self._lookups = Lookups([self.lookup()])
+        self.chain = chain
+        self._lookups = Lookups(self.lookup().with_levels())
         # `to(device)` moves it with the module, which says where results are wanted.
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def lookup(self) -> LayerLookup:
         """Returns how it looks up its table."""
-        return LayerLookup(self.table, "none", self.length, self.absent)
+        return LayerLookup(self.table, "none", self.length, self.absent, self.chain)
 
     def checked(self, values: Tensor, offsets: Tensor) -> LayerIds:
         """Returns the arguments of `forward` as arrays. Raises InvalidInput for what is no such argument."""
@@ -109,13 +121,29 @@ class Embedding(nn.Module):
         """Returns how many ids are used of each bag, (B,) int64."""
         return torch.from_numpy(np.minimum(np.diff(ids.offsets), self.length)).to(self.place.device, non_blocking=True)
 
-    def forward(self, values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, values: Tensor, offsets: Tensor, *, levels: LevelIds = ()) -> tuple[Tensor, Tensor]:
         ids = self.checked(values, offsets)
-        _, rows = self._lookups([ids], train=self.training, device=self.place.device)
+        given = [ids, *_checked_levels(self.table, self.chain, levels)]
+        _, rows = self._lookups(given, train=self.training, device=self.place.device)
         return rows[0], self.lengths(ids)
 
     def extra_repr(self) -> str:
         return f"{self.table.name!r}, dim={self.table.dim}, length={self.length}"
+
+
+def _checked_levels(table: EmbeddingTable, chain: Chain | None, levels: LevelIds) -> list[LayerIds]:
+    wanted = () if chain is None else chain.levels
+    if len(levels) != len(wanted):
+        raise InvalidInput(
+            f"table {table.name!r}: levels: expected values and offsets for each of {len(wanted)} levels of the chain, "
+            f"got {len(levels)}",
+            field="levels",
+        )
+    found = []
+    for level, (values, offsets) in zip(wanted, levels, strict=True):
+        ids, bags = _checked(values, offsets)
+        found.append(LayerIds(level.table.row_ids(ids), bags))
+    return found
 
 
 def _checked_weights(weights: Tensor | None, count: int, table: str) -> np.ndarray:

@@ -16,7 +16,16 @@ from torch import Tensor, nn
 from storage.errors import ConfigError
 from storage.features.spec import FeatureSpec
 from trainer.data.batches import Batch
-from trainer.embedding import Combination, Embedded, Embedding, EmbeddingBag, EmbeddingCollection, EmbeddingTable
+from trainer.embedding import (
+    Chain,
+    ChainLevel,
+    Combination,
+    Embedded,
+    Embedding,
+    EmbeddingBag,
+    EmbeddingCollection,
+    EmbeddingTable,
+)
 from trainer.losses import batch_loss, joint_logits
 from trainer.lowering import CombinedFeature
 from trainer.models import blocks
@@ -117,13 +126,19 @@ class FeatureEmbeddings(nn.Module):
         #: Values that a model gives for each row: those of the heads of all tasks, K.
         self.heads = sum(task.width for task in tasks)
         layers: dict[str, EmbeddingBag | Embedding] = {}
+        levels: dict[str, list[str]] = {}
         for feature in spec.ids_features:
-            table = tables[feature.table]
+            table, chain = tables[feature.table], None
+            if fallback := spec.lookup(feature.name).fallback:
+                found = [ChainLevel(tables[level.table], level.parallel) for level in fallback if level.feature]
+                mean = next((tables[level.table] for level in fallback if not level.feature), None)
+                chain = Chain(tuple(found), mean)
+                levels[feature.name] = [level.feature for level in fallback if level.feature]
             if feature.pooling == "none":
-                layers[feature.name] = Embedding(table, feature.length, absent=feature.absent_rows)
+                layers[feature.name] = Embedding(table, feature.length, absent=feature.absent_rows, chain=chain)
             else:
-                layers[feature.name] = EmbeddingBag(table, feature.pooling, absent=feature.absent_rows)
-        self.embeddings = EmbeddingCollection(layers) if layers else None
+                layers[feature.name] = EmbeddingBag(table, feature.pooling, absent=feature.absent_rows, chain=chain)
+        self.embeddings = EmbeddingCollection(layers, levels) if layers else None
         self.combining = CombinedFeatures(combined, tables, spec) if combined else None
         of_part = {part: entry for entry in combined for part in entry.parts}
         self.dims: dict[str, int] = {}

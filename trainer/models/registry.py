@@ -47,7 +47,7 @@ def build_tables(
     memory: bounds their DRAM. ranks: those among which their rows are divided.
     """
     sparse = config.optimizer.sparse
-    return {
+    tables = {
         part.rows.name: table_of(
             part,
             transforms=False,  # they are those of config.spec
@@ -59,6 +59,10 @@ def build_tables(
         )
         for part in config.row_tables
     }
+    for mean, of in config.spec.mean_tables.items():
+        # Of the same optimizer as the others, which never steps it: no gradient goes to a mean.
+        tables[mean] = EmbeddingTable(mean, tables[of].dim, optimizer=sparse.type, ranks=ranks)
+    return tables
 
 
 def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> RankingModel:

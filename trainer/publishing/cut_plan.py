@@ -15,8 +15,9 @@ from storage.checkpoint import GraphInput
 from storage.errors import ConfigError, Unsupported
 from storage.features import Column, FeatureSpec
 from storage.initializers import AbsentRows
-from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.embedding_layers import TableNames, TableSource, layer_absent, layer_dim
+from storage.specs import LookupLevel
+from trainer.embedding import Chain, Embedding, EmbeddingBag
+from trainer.publishing.embedding_layers import TableNames, TableSource, layer_absent, layer_chain, layer_dim
 from trainer.publishing.recording import LayerCall, Recording
 
 # Shapes of a layer's result: (B, D), (B, 1, D), (B, L, D), or our own layer's rows (B, L, D) with lengths (B,).
@@ -58,6 +59,8 @@ class CutFeature:
     with_lengths: bool
     #: What ids without a row read as; None: what the table says.
     absent: AbsentRows | None = None
+    #: The rows that ids without one read first.
+    fallback: tuple[LookupLevel, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,9 +129,11 @@ def plan_with_spec(
                 field=f"features.{feature}.absent",
             )
         table = names.name(call.path, call.layer, entry.table)
+        fallback = _checked_chain(call, spec, feature)
         with_lengths = pooling == "none"
         calls.append(CutCall(call.path, feature, "rows_lengths" if with_lengths else "pooled"))
-        features[feature] = CutFeature(feature, table, layer_dim(call.layer), pooling, length, with_lengths, absent)
+        dim = layer_dim(call.layer)
+        features[feature] = CutFeature(feature, table, dim, pooling, length, with_lengths, absent, fallback)
     # The server looks up every ids feature of the spec, so one that the module never reads must not be there.
     for entry in spec.ids_features:
         if entry.name not in features:
@@ -136,12 +141,38 @@ def plan_with_spec(
                 f"the module reads no row of the feature {entry.name!r}; remove it from the spec",
                 field=f"features.{entry.name}",
             )
+    for call in recording.calls:
+        if (chain := layer_chain(call.layer)) is not None and chain.mean is not None:
+            names.add(chain.mean)
     dense = tuple(
         DenseInput(group, group, width, (rows, width))
         for group, width in spec.dense_groups.items()
         if group in recording.used
     )
     return CutPlan(spec, tuple(calls), tuple(features.values()), dense, tuple(names.sources()), columns, rows)
+
+
+def _checked_chain(call: LayerCall, spec: FeatureSpec, feature: str) -> tuple[LookupLevel, ...]:
+    """Returns the chain of a feature. Raises ConfigError when the layer's is another one."""
+    fallback, chain = spec.lookup(feature).fallback, layer_chain(call.layer) or Chain()
+    levels = [level for level in fallback if level.feature]
+    said = [(level.feature, level.table, level.parallel) for level in levels]
+    given = [values.leaf.removesuffix(".values") for values, _ in call.levels]
+    layers = [(name, level.table.name, level.parallel) for name, level in zip(given, chain.levels, strict=True)]
+    mean = next((level.table for level in fallback if not level.feature), None)
+    own = None if chain.mean is None else chain.mean.name
+    if layers != said or mean != own:
+        raise ConfigError(
+            f"layer {call.path!r}: ids without a row read {_chain_said(layers, own)}; the feature {feature!r} says "
+            f"{_chain_said(said, mean)}",
+            field=f"features.{feature}.fallback",
+        )
+    return fallback
+
+
+def _chain_said(levels: Sequence[tuple[str, str, bool]], mean: str | None) -> str:
+    parts = [f"{name} (table {table}{', parallel' if parallel else ''})" for name, table, parallel in levels]
+    return ", ".join([*parts, *([f"the mean (table {mean})"] if mean else [])]) or "no other rows"
 
 
 def _said(absent: AbsentRows | None) -> str:

@@ -21,6 +21,7 @@ from trainer.publishing.golden import (
     as_sent,
     columns_of_rows,
     drawn_rows,
+    fallback_cases,
     hard_cases,
     spare_rows,
 )
@@ -70,6 +71,7 @@ def delta_requests(
     reachable = source.reachable
     bases = [source.row(place, _PLAIN_ROWS) for place in range(_PLAIN_ROWS)]
     others = _evenly(hard_cases(bases, source.inputs, engine.spec, copies=1), _CASES_AT_MOST)
+    others += _evenly(fallback_cases(bases, source.inputs, engine.spec, copies=1), _CASES_AT_MOST)
     others += source.removed_rows()
     others += drawn_rows(source.values, _PLAIN_ROWS)
     limit = max(REQUESTS_AT_MOST, count)

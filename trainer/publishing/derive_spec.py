@@ -19,7 +19,14 @@ from storage.features.transforms import Select, Slice, Transform
 from storage.initializers import AbsentRows
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.cut_plan import CutCall, CutFeature, CutPlan, DenseInput, Shape
-from trainer.publishing.embedding_layers import EmbeddingLayer, TableNames, free_name, layer_absent, layer_dim
+from trainer.publishing.embedding_layers import (
+    EmbeddingLayer,
+    TableNames,
+    free_name,
+    layer_absent,
+    layer_chain,
+    layer_dim,
+)
 from trainer.publishing.recording import LayerCall, Recording
 
 _ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32"}
@@ -64,6 +71,11 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
             dense.append(DenseInput(name, name, width, tuple(leaf.shape)))
             taken.add(name)
     for call in recording.calls:
+        if layer_chain(call.layer) is not None:
+            raise Unsupported(
+                f"layer {call.path!r} has a chain, whose levels are features of a spec; publish it with `spec`, whose "
+                "feature names them (fallback)"
+            )
         leaf = leaves[call.values.leaf]
         use = replace(_use(call, leaf, leaves, rows), absent=layer_absent(call.layer))
         if use.columns is None:

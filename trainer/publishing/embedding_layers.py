@@ -17,7 +17,7 @@ from storage.checkpoint.table_kinds import StaticKind
 from storage.errors import ConfigError, Unsupported
 from storage.initializers import ABSENT_ZEROS, AbsentRows
 from storage.specs import TableSpec
-from trainer.embedding import Embedding, EmbeddingBag, EmbeddingTable
+from trainer.embedding import Chain, Embedding, EmbeddingBag, EmbeddingTable
 from trainer.embedding.whole_table import whole
 from trainer.publishing.weight_rows import WeightRows
 
@@ -183,6 +183,11 @@ def layer_absent(layer: EmbeddingLayer) -> AbsentRows | None:
     return layer.absent if isinstance(layer, Embedding | EmbeddingBag) else None
 
 
+def layer_chain(layer: EmbeddingLayer) -> Chain | None:
+    """Returns the chain that ids without a row follow in a layer."""
+    return layer.chain if isinstance(layer, Embedding | EmbeddingBag) else None
+
+
 def layer_dim(layer: EmbeddingLayer) -> int:
     """Number of values of a row."""
     return layer.table.dim if isinstance(layer, Embedding | EmbeddingBag) else layer.embedding_dim
@@ -209,6 +214,12 @@ class TableNames:
                 f"layer {path!r} reads the table {source.name!r}, but the spec says {wanted!r}", field="features.table"
             )
         return source.name
+
+    def add(self, table: EmbeddingTable) -> None:
+        """Adds a table that no layer is called for."""
+        if table not in self._sources:
+            self._users[table] = []
+            self._sources[table] = TableSource(table.name, table.dim, trained=whole(table))
 
     def sources(self) -> list[TableSource]:
         """Returns all tables named so far, in order.

@@ -14,8 +14,9 @@ from storage.checkpoint import TableData
 from storage.errors import CheckpointError
 from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec, column_from_rows
 from storage.features.dtypes import INTEGERS, integer_range
+from storage.features.fallback import MEAN
 from storage.features.python_rows import column_rows
-from storage.features.weights import matched_weights
+from storage.features.weights import matched_levels, matched_weights
 from trainer.publishing.lookup_half import TableRows, find_rows
 
 # Rows beside the drawn ones; a model of a thousand inputs must not make a golden file of a hundred thousand rows.
@@ -42,7 +43,7 @@ def golden_columns(
     inputs = [as_sent(entry, [sample, *pools]) for entry in spec.inputs]
     values = {entry.name: column_rows(sample[entry.name]) for entry in inputs}
     rows = drawn_rows(values, count)
-    rows += hard_cases(rows, inputs, spec)[:_EXTRA_AT_MOST]
+    rows += [*fallback_cases(rows, inputs, spec), *hard_cases(rows, inputs, spec)][:_EXTRA_AT_MOST]
     rows += _reaching_rows(rows, inputs, spec, tables)
     for pool in pools:
         missed = _missed(columns_of_rows(inputs, rows, spec), len(rows), spec, tables)
@@ -90,6 +91,23 @@ def hard_cases(
                 base = rows[(number * 7 + place * 3 + copy * 11) % len(rows)]
                 case = replacement(base[entry.name]) if callable(replacement) else replacement
                 cases.append({**base, entry.name: case})
+    return cases
+
+
+def fallback_cases(
+    rows: Sequence[Row], inputs: Sequence[InputSpec], spec: FeatureSpec, copies: int = _ROWS_A_CASE
+) -> list[Row]:
+    """Makes `copies` rows for each level of each chain, in which the ids of the levels before it are absent."""
+    by_name = {entry.name: entry for entry in inputs}
+    cases: list[Row] = []
+    for feature in spec.ids_features:
+        missing: dict[str, Any] = {}
+        for place, level in enumerate((feature.name, *feature.fallback) if feature.fallback else ()):
+            for name in spec.feature(level).inputs if level != MEAN else ():
+                missing.update((name, each) for each in _absent_values(by_name[name])[:1])
+            for copy in range(copies):
+                base = rows[(place * 5 + copy * 11) % len(rows)]
+                cases.append({**base, **missing})
     return cases
 
 
@@ -171,6 +189,8 @@ def _missed(
     batch = FeatureEngine(spec).run(columns, rows)
     missed: list[TableData] = []
     for table in tables:
+        if table.name in spec.mean_tables:
+            continue  # no id of a request leads there: `fallback_cases` do
         features = [feature.name for feature in spec.ids_features if feature.table == table.name]
         reached = any(find_rows(table, batch.ids[name].values)[1].any() for name in features)
         if len(table.ids) and not reached:
@@ -179,6 +199,6 @@ def _missed(
 
 
 def columns_of_rows(inputs: Sequence[InputSpec], rows: Sequence[Row], spec: FeatureSpec) -> dict[str, Column]:
-    """Turns rows of raw values by input into columns; weights are made to match the ids that a row was given."""
-    matched = [matched_weights(spec, row) for row in rows]
+    """Turns rows of raw values by input into columns; weights and levels are made to match the ids of a row."""
+    matched = [matched_weights(spec, matched_levels(spec, row)) for row in rows]
     return {entry.name: column_from_rows(entry, [row[entry.name] for row in matched]) for entry in inputs}

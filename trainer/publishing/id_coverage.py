@@ -44,6 +44,8 @@ def missed_tables(batch: FeatureBatch, engine: FeatureEngine, tables: Mapping[st
     """Returns the tables with rows that no id of the batch reaches."""
     missed: list[LiveRows] = []
     for name, table in tables.items():
+        if name in engine.spec.mean_tables:
+            continue
         features = [feature.name for feature in engine.spec.ids_features if feature.table == name]
         if table.size() and not any(find_rows(table, batch.ids[feature].values)[1].any() for feature in features):
             missed.append(table)

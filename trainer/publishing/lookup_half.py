@@ -14,8 +14,10 @@ from torch import Tensor
 
 from storage.checkpoint import TableData
 from storage.features import FeatureBatch, Jagged
+from storage.features.fallback import MEAN_ID, level_ids
 from storage.initializers import AbsentRows
 from storage.rows import RowCodec
+from storage.specs import LookupLevel
 from trainer.embedding import EmbeddingTable
 from trainer.publishing.cut_plan import CutPlan
 from trainer.publishing.weight_rows import WeightRows
@@ -39,6 +41,9 @@ def graph_tensors(
         found, _ = find_rows(tables[feature.table], bags.values, feature.absent)
         if codecs is not None:
             found = rounded(codecs[feature.table], found)
+        if feature.fallback:
+            levels = read_levels(feature.table, feature.fallback, features, feature.name, tables)
+            found = chain_rows(found, levels, feature.fallback, features, feature.name, tables, codecs)
         if feature.pooling == "none":
             rows = padded_rows(found, bags, feature.length)
             lengths = np.minimum(lengths, feature.length)
@@ -72,6 +77,56 @@ def find_rows(table: TableRows, ids: np.ndarray, absent: AbsentRows | None = Non
     rows = table.rows[places]
     rows[~found] = without[~found]
     return rows, found
+
+
+def read_levels(
+    table: str, fallback: Sequence[LookupLevel], features: FeatureBatch, name: str, tables: Mapping[str, TableRows]
+) -> np.ndarray:
+    """Returns the level of its chain that each id of a feature reads, (N,): 0 its own row, then those of `fallback`.
+
+    An id for which no level has a row has one more than there are levels.
+    """
+    bags = features.ids[name]
+    levels = np.where(_has_row(tables[table], bags.values), 0, len(fallback) + 1)
+    for number, level in enumerate(fallback, start=1):
+        left = np.flatnonzero(levels > len(fallback))
+        ids, has = _ids_of_level(level, bags, left, features)
+        left, ids = left[has], ids[has]
+        levels[left[_has_row(tables[level.table], ids)]] = number
+    return levels
+
+
+def chain_rows(
+    rows: np.ndarray,
+    levels: np.ndarray,
+    fallback: Sequence[LookupLevel],
+    features: FeatureBatch,
+    name: str,
+    tables: Mapping[str, TableRows],
+    codecs: Mapping[str, RowCodec] | None,
+) -> np.ndarray:
+    """Returns rows (N, D) of the ids of a feature, in which those of its chain stand where `levels` says so."""
+    rows = rows.copy()
+    for number, level in enumerate(fallback, start=1):
+        places = np.flatnonzero(levels == number)
+        ids, _ = _ids_of_level(level, features.ids[name], places, features)
+        found, _ = find_rows(tables[level.table], ids)
+        rows[places] = found if codecs is None else rounded(codecs[level.table], found)
+    return rows
+
+
+def _ids_of_level(
+    level: LookupLevel, bags: Jagged, places: np.ndarray, features: FeatureBatch
+) -> tuple[np.ndarray, np.ndarray]:
+    if not level.feature:
+        return np.full(len(places), MEAN_ID), np.ones(len(places), bool)
+    return level_ids(bags, places, features.ids[level.feature], level.parallel)
+
+
+def _has_row(table: TableRows, ids: np.ndarray) -> np.ndarray:
+    if isinstance(table, EmbeddingTable):
+        return np.asarray(table.read(np.ascontiguousarray(ids))[1] != 0)
+    return find_rows(table, ids)[1]
 
 
 def _as_layers_read(table: EmbeddingTable, ids: np.ndarray, absent: AbsentRows | None) -> np.ndarray:

@@ -14,7 +14,7 @@ from storage.checkpoint import GraphOutput
 from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, FeatureEngine, FeatureSpec
 from trainer.data import to_inputs
-from trainer.embedding import EmbeddingTable
+from trainer.embedding import EmbeddingTable, refresh_means
 from trainer.publishing.cut_plan import CutPlan, plan_with_spec
 from trainer.publishing.dense_half import DenseHalf, graph_outputs, named_outputs
 from trainer.publishing.derive_spec import plan_from_sample
@@ -59,6 +59,13 @@ class PreparedModule:
     def rows(self) -> dict[str, EmbeddingTable | WeightRows]:
         """The rows of all tables by name, as the layers have them now, in the order of the plan."""
         return {source.name: source.live for source in self.plan.tables}
+
+    def refresh_means(self, *, all_rows: bool) -> None:
+        """Computes the means of tables anew that features fall back to. all_rows: as for `trainer.embedding.means`."""
+        means = self.plan.spec.mean_tables
+        tables = self.tables
+        of = {mean: tables[table] for mean, table in means.items()}
+        refresh_means({mean: tables[mean] for mean in means}, of, all_rows=all_rows)
 
     def plain_layer(self) -> str | None:
         """Returns the path of an embedding layer whose rows lie in a weight, where changes are not tracked; None

@@ -87,6 +87,9 @@ def publish(
         with evaluation_mode(module), Display(visible=progress) as display, torch.no_grad():
             display.begin(f"publishing {name}: sample", STEPS + 1)
             prepared = PreparedModule.of(module, sample_batch, spec)
+            if prepared.plan.spec.mean_tables:
+                prepared.refresh_means(all_rows=True)
+                prepared = PreparedModule.of(module, sample_batch, spec)  # with the outputs that it gives now
             display.advance()
             if delta:
                 asked.check_names(source.name for source in prepared.plan.tables)

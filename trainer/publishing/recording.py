@@ -62,6 +62,8 @@ class LayerCall:
     offsets: View | None
     #: None where the layer takes no weights.
     weights: View | None = None
+    #: Values and offsets of each level of the layer's chain.
+    levels: tuple[tuple[View, View], ...] = ()
 
 
 @dataclass
@@ -114,6 +116,9 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._view(path, values),
                 None if offsets is None else self._view(path, offsets, "offsets"),
                 None if weights is None else self._view(path, weights, "weights"),
+                tuple(
+                    (self._view(path, ids), self._view(path, ends, "offsets")) for ids, ends in _levels(layer, kwargs)
+                ),
             )
         )
         self._inside_layer = True
@@ -180,6 +185,11 @@ def replaced(container: nn.Module, replacements: Mapping[EmbeddingLayer, nn.Modu
     finally:
         for parent, name, child in places:
             parent._modules[name] = child
+
+
+def _levels(layer: EmbeddingLayer, kwargs: Mapping[str, Any]) -> list[tuple[Tensor, Tensor]]:
+    chained = isinstance(layer, Embedding | EmbeddingBag) and layer.chain is not None
+    return [(ids, ends) for ids, ends in kwargs.get("levels", ())] if chained else []
 
 
 def _layer_arguments(
