@@ -61,12 +61,17 @@ def publisher_of(
         max_batch_size=options.max_batch_size,
         golden_requests=options.golden_requests,
         tolerance=options.tolerance,
-        metadata={**_learned(config), "model": config.model.type},
+        metadata=described(config),
         row_types=config.row_types,
         policy=policy,
         lineage=lineage,
         progress=progress,
     )
+
+
+def described(config: TrainConfig) -> dict[str, Any]:
+    """Returns what a manifest's metadata says of a run: what it learned, and the type of its model."""
+    return {**_learned(config), "model": config.model.type}
 
 
 def _learned(config: TrainConfig) -> dict[str, Any]:

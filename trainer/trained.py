@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from trainer.embedding import EmbeddingTable
 from trainer.evaluate import Evaluation, evaluate, predict_rows
 from trainer.event_times import TrainedTimes
 from trainer.models import RankingModel, build_model, build_tables
-from trainer.publication import delta_policy, lineage_of, publisher_of
-from trainer.publishing import WantedKind
+from trainer.publication import delta_policy, described, lineage_of, publisher_of
+from trainer.publishing import Outcome, WantedKind, publish_module
 from trainer.publishing.golden import as_sent
 from trainer.publishing.target import check_repository
 from trainer.row_memory import memory_of
@@ -112,6 +112,37 @@ class Trained:
             folder = publisher.write()
             self.checkpoint = log.save(state.published(publisher.lineage.to_json_value()), self.tables).folder
         return folder
+
+    def publish_changes(
+        self,
+        repository: Path | str,
+        *,
+        name: str,
+        row_types: Mapping[str, str] | None = None,
+        delta: bool | Literal["only"] = True,
+        **options: Any,
+    ) -> Outcome:
+        """Publishes what differs between this state and the newest snapshot of repository/name, whoever published that.
+
+        row_types: as for `publish`. The other arguments are those of `emberline.publish`. The run remembers nothing of
+        it: its own next delta is one of what it published itself.
+        """
+        publish = self.config.publish
+        return publish_module(
+            self.model,
+            self.sample,
+            check_repository(repository),
+            name=name,
+            spec=self.config.spec,
+            delta=delta,
+            max_batch_size=publish.max_batch_size,
+            golden_requests=publish.golden_requests,
+            tolerance=publish.tolerance,
+            metadata=described(self.config),
+            row_types=self.config.row_types if row_types is None else row_types,
+            policy=delta_policy(self.config),
+            **options,
+        )
 
 
 def load_trained(output: Path | str) -> Trained:

@@ -183,11 +183,11 @@ class TensorPlace:
     last: int
 
 
-def read_header(name: str, file: FileIO) -> tuple[dict[str, TensorPlace], int]:
+def read_header(name: str, file: FileIO, *, metadata: bool = False) -> tuple[dict[str, TensorPlace], int]:
     """Returns the tensors of a file and the offset of its data. Reads the header alone, and checks each entry by
     itself.
 
-    name: for messages. Raises UnsafeArtifact.
+    name: for messages. metadata: accept a `__metadata__`, which no file of ours has. Raises UnsafeArtifact.
     """
     size = os.fstat(file.fileno()).st_size
     header_bytes = int.from_bytes(file.read(8), "little")
@@ -196,6 +196,8 @@ def read_header(name: str, file: FileIO) -> tuple[dict[str, TensorPlace], int]:
     header = parse_json(file.read(header_bytes), what=f"{name} header", max_bytes=MAX_HEADER_BYTES)
     if not isinstance(header, dict):
         raise UnsafeArtifact(f"{name}: the header is not a JSON object")
+    if metadata:
+        header.pop("__metadata__", None)
     places: dict[str, TensorPlace] = {}
     for tensor, entry in header.items():
         _start_of(name, tensor, entry)

@@ -5,9 +5,20 @@ A module is cut at its embedding layers, the rest is exported, and both halves a
 
 from __future__ import annotations
 
+from trainer.publishing.changes_publisher import Outcome
 from trainer.publishing.lineage import Lineage, Pending, Published
 from trainer.publishing.policy import DeltaPolicy
-from trainer.publishing.publish import publish
+from trainer.publishing.publish import publish, publish_module
 from trainer.publishing.publisher import Publisher, WantedKind
 
-__all__ = ["DeltaPolicy", "Lineage", "Pending", "Published", "Publisher", "WantedKind", "publish"]
+__all__ = [
+    "DeltaPolicy",
+    "Lineage",
+    "Outcome",
+    "Pending",
+    "Published",
+    "Publisher",
+    "WantedKind",
+    "publish",
+    "publish_module",
+]

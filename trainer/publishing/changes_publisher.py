@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from storage.checkpoint import PublishedDelta, next_sequence
 from storage.checkpoint.as_of import AsOf
@@ -38,6 +38,17 @@ _MOST_CHANGED = 0.5
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """Says what was published, and why."""
+
+    #: Of the version or delta; where nothing changed, that of the newest snapshot.
+    folder: Path
+    what: Literal["version", "delta", "nothing"]
+    #: Why it is a version, where a delta was asked for.
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class ChangesPublisher:
     """Publishes what changed in one prepared module. Use it inside eval() and no_grad().
 
@@ -55,10 +66,10 @@ class ChangesPublisher:
     max_batch_size: int
     metadata: Mapping[str, Any]
 
-    def publish(self, from_snapshot: str | None = None) -> Path:
-        """Publishes a delta of the newest snapshot, or of `from_snapshot`, or else a version; returns its folder.
+    def publish(self, from_snapshot: str | None = None) -> Outcome:
+        """Publishes a delta of the newest snapshot, or of `from_snapshot`, or else a version, or nothing.
 
-        Returns the folder of the newest snapshot when nothing changed. Raises NotFound or Unsupported, where only a
+        Raises NotFound or Unsupported, where only a
         delta was asked for, with the reason why there is none.
         """
         for _ in range(_ATTEMPTS):
@@ -71,7 +82,7 @@ class ChangesPublisher:
             f"{self.target.model_dir}: other publishers were first {_ATTEMPTS} times; try again when they are done"
         )
 
-    def _publish(self, before: AsOf | None, *, rebased: bool) -> Path:
+    def _publish(self, before: AsOf | None, *, rebased: bool) -> Outcome:
         if before is None:
             if self.only:
                 raise NotFound(
@@ -98,7 +109,7 @@ class ChangesPublisher:
         if self._is_unchanged(writer, before, changes):
             newest = before.deltas[-1].path if before.deltas else before.version.path
             self.display.say(f"nothing changed since {self.target.shown(newest)}; nothing is published")
-            return newest
+            return Outcome(newest, "nothing")
         return self._delta(writer, before, lineage, changes, rebased=rebased)
 
     def _changes(self, before: AsOf) -> Changes:
@@ -113,7 +124,9 @@ class ChangesPublisher:
         dense = (before.deltas[-1] if before.deltas else before.version).manifest.dense_fingerprint
         return fingerprint_hex(weights_fingerprint(live_weights(self.prepared.half, writer.graph))) == dense
 
-    def _delta(self, writer: DeltaWriter, before: AsOf, lineage: Lineage, changes: Changes, *, rebased: bool) -> Path:
+    def _delta(
+        self, writer: DeltaWriter, before: AsOf, lineage: Lineage, changes: Changes, *, rebased: bool
+    ) -> Outcome:
         due = "delta" if rebased else self.policy.next_kind(lineage)
         pending = Pending(
             kind="delta",
@@ -149,10 +162,10 @@ class ChangesPublisher:
         self.display.say(f"published {self.target.shown(delta.path)}: {_counts(delta)}")
         lineage = with_delta(lineage, pending, delta)
         if due != "compaction":
-            return delta.path
+            return Outcome(delta.path, "delta")
         return self._version(before, lineage, f"{lineage.deltas} deltas make a version due", equals=delta.snapshot)
 
-    def _version(self, before: AsOf | None, lineage: Lineage, reason: str, equals: str | None = None) -> Path:
+    def _version(self, before: AsOf | None, lineage: Lineage, reason: str, equals: str | None = None) -> Outcome:
         self.display.say(f"{reason}: publishing a version")
         self.display.begin(f"publishing {self.target.model_dir.name}", STEPS)
         snapshot, newest = secrets.token_hex(16), lineage.newest
@@ -178,7 +191,7 @@ class ChangesPublisher:
         if version is not None:
             pending = Pending("version", snapshot, version.version, 0, "", {})
             self.target.retain(with_version(lineage, pending, version), self.policy)
-        return folder
+        return Outcome(folder, "version", reason)
 
 
 def lineage_of(snapshot: AsOf) -> Lineage:

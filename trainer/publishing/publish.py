@@ -20,7 +20,7 @@ from storage.specs import check_model_name
 from trainer.embedding.whole_table import at_first
 from trainer.evaluate import evaluation_mode
 from trainer.progress import Display
-from trainer.publishing.changes_publisher import ChangesPublisher
+from trainer.publishing.changes_publisher import ChangesPublisher, Outcome
 from trainer.publishing.embedding_layers import tables_of
 from trainer.publishing.lineage import Lineage
 from trainer.publishing.policy import DeltaPolicy
@@ -71,6 +71,44 @@ def publish(
     Raises Unsupported for a module that cannot be cut, or no delta where only one was wanted; ParityError when the
     halves do not give the module's outputs. Several ranks that have the module's tables call it together.
     """
+    return publish_module(
+        module,
+        sample_batch,
+        repository,
+        name=name,
+        spec=spec,
+        version=version,
+        delta=delta,
+        from_snapshot=from_snapshot,
+        max_batch_size=max_batch_size,
+        golden_requests=golden_requests,
+        tolerance=tolerance,
+        metadata=metadata,
+        row_types=row_types,
+        policy=policy,
+        progress=progress,
+    ).folder
+
+
+def publish_module(
+    module: nn.Module,
+    sample_batch: object,
+    repository: Path | str,
+    *,
+    name: str,
+    spec: FeatureSpec | None = None,
+    version: int | None = None,
+    delta: bool | Literal["only"] = False,
+    from_snapshot: str | None = None,
+    max_batch_size: int = 1024,
+    golden_requests: int = GOLDEN_REQUESTS_AT_LEAST,
+    tolerance: float = 1e-6,
+    metadata: Mapping[str, Any] | None = None,
+    row_types: str | Mapping[str, str] | None = None,
+    policy: DeltaPolicy | None = None,
+    progress: bool = False,
+) -> Outcome:
+    """Publishes as `publish` does, and returns what became of it."""
     check_golden_requests(golden_requests)
     check_model_name(name)
     if delta and version is not None:
@@ -83,7 +121,7 @@ def publish(
     module = unwrapped(module)
     asked = RowTypes.of(row_types)
 
-    def published() -> Path:
+    def published() -> Outcome:
         with evaluation_mode(module), Display(visible=progress) as display, torch.no_grad():
             display.begin(f"publishing {name}: sample", STEPS + 1)
             prepared = PreparedModule.of(module, sample_batch, spec)
@@ -122,7 +160,7 @@ def publish(
             )
             target.publish(folder)
             display.say(f"published {target.shown(folder)}")
-        return folder
+        return Outcome(folder, "version")
 
     tables = tables_of(module)
     return at_first(tables[0].ranks if tables else Ranks(), tables, published, target.model_dir)

@@ -59,6 +59,10 @@ def test_a_run_is_published_as_versions_and_deltas_by_command(
         publish("--delta", "--cumulative")
     with pytest.raises(NotFound, match=r"'1\.3' is not among"):
         publish("--from", "1.3")
+    compared = CliRunner().invoke(command, [str(run), "--against", str(models / "clicks"), "--quiet"])
+    assert compared.output == f"nothing changed since {version.path}; nothing was published\n"
+    assert not (version.path / "deltas").exists()
+
     trained = load_trained(run)
     folders = [trained.publish(models, kind="delta"), trained.publish(models, kind="auto")]
     assert [open_delta(folder).sequence for folder in folders] == [1, 2]

@@ -1,0 +1,74 @@
+"""Runs the commands of docs/any-module.md unchanged, and parses its options."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from emberline.cli.publish import command
+from tests.support.proxies import wait_until
+from tests.support.server_process import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "any-module.md").read_text(encoding="utf-8")
+FILES = {
+    block.splitlines()[0].removeprefix("# "): block
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    if block.startswith("# ")
+}
+(COMMANDS,) = (block.splitlines() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def test_the_commands_work_as_they_are_written(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    printed: dict[str, str] = {}
+    server: ServerProcess | None = None
+    try:
+        for line in COMMANDS:
+            program, name, *arguments = shlex.split(line)
+            if name == "serve":
+                server = ServerProcess(tmp_path / "build" / "models", tmp_path / "store", tmp_path / "server.log")
+                continue
+            if name == "snapshots":
+                assert server is not None
+                wait_until(partial(_serves_the_delta, server), "the delta is served")
+                arguments += ["--url", server.url]
+            start = [sys.executable, name] if program == "python" else [sys.executable, "-m", "emberline", name]
+            done = subprocess.run(
+                [*start, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=300,
+                env=ENVIRONMENT,
+                cwd=tmp_path,
+                check=False,
+            )
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            printed[line] = done.stdout
+    finally:
+        if server is not None:
+            server.close()
+    _, version, delta, inspected, snapshots = printed.values()
+    assert "published build/models/ranker/1" in version
+    assert "published build/models/ranker/1/deltas/000001" in delta
+    assert re.search(r"items\W+200\W+0\W+16", inspected), inspected
+    assert "serves 1.1" in snapshots
+
+
+def _serves_the_delta(server: ServerProcess) -> bool:
+    samples = server.metrics().items()
+    return any(value == 1 for name, value in samples if name.startswith("emberline_snapshot_sequence"))
+
+
+def test_its_options_are_those_of_the_command() -> None:
+    known = {option for parameter in command.params for option in parameter.opts}
+    for line in re.findall(r"`(emberline publish [^`]*)`", PAGE) + COMMANDS:
+        if line.startswith("emberline publish"):
+            assert {word for word in shlex.split(line) if word.startswith("--")} <= known
