@@ -52,6 +52,7 @@ COMMANDS = {
     "resume": ("emberline.cli.live:resume", "Follow what is published again, after a rollback, a pause or a pin."),
     "pause": ("emberline.cli.live:pause", "Take no updates until `emberline resume`."),
     "pin": ("emberline.cli.live:pin", "Serve one snapshot and nothing else until `emberline resume`."),
+    "shadow": ("emberline.cli.shadow:command", "Score copies of live requests on another snapshot, and compare."),
     "canary": ("emberline.cli.live:canary", "Serve a new snapshot to a part of the requests; promote it or stop it."),
     "allow": ("emberline.cli.live:allow", "Let in a version whose inputs were removed, renamed or retyped."),
     "budget": ("emberline.cli.budget", "Show or change how much memory the rows of a served model may take."),

@@ -55,9 +55,27 @@ def state_line(state: Mapping[str, Any]) -> str:
     held = [entry["name"] for entry in state["snapshots"] if entry["state"] == "held"]
     if held:
         text += f"; held: {', '.join(held)}"
+    if line := shadow_line(state.get("shadow")):
+        text += f"; {line}"
     if state.get("waiting"):
         text += f"; waiting: {state['waiting']}"
     return text
+
+
+def shadow_line(shadow: Mapping[str, Any] | None) -> str:
+    """Returns one line on a shadow: which one, its verdict with the reason, and how much was compared; "" for none."""
+    if not shadow:
+        return ""
+    if "ended" in shadow:
+        return f"the shadow ended: {shadow['ended']}"
+    reason = f": {shadow['reason']}" if shadow["reason"] else ""
+    dropped = sum(shadow["dropped"].values())
+    state = "" if shadow["running"] or shadow["verdict"] in ("loading", "fails") else ", its time is up"
+    return (
+        f"shadow {shadow['name']} of {shadow['share']:.4g} of the requests{state}, {shadow['verdict']}{reason} "
+        f"({shadow['requests']:,} requests, {shadow['rows']:,} rows compared, {dropped:,} dropped, "
+        f"{shadow['memory_bytes']:,} bytes)"
+    )
 
 
 def show(state: Mapping[str, Any]) -> None:

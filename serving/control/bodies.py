@@ -79,6 +79,29 @@ class CanaryBody(ControlBody):
         return self
 
 
+class ShadowBody(ControlBody):
+    """The body of a shadow: a snapshot or version and a share of the requests, or promote, or stop.
+
+    to: what scores copies of requests. share: share of the requests. top_k: rows whose overlap is compared. for_s: how
+    long, in seconds; null for no end.
+    """
+
+    to: Reference = ""
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1, le=100_000)] = 10
+    for_s: Annotated[float, Field(gt=0, le=31_622_400)] | None = None
+    promote: bool = False
+    stop: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if bool(self.to) + self.promote + self.stop != 1:
+            raise ValueError("expected 'to' and 'share', 'promote': true, or 'stop': true")
+        if (self.share is not None) != bool(self.to):
+            raise ValueError("'to' and 'share' go together")
+        return self
+
+
 class BudgetBody(ControlBody):
     """The body of a budget.
 

@@ -49,6 +49,11 @@ class CoreShares:
             account.share = share
             return account
 
+    @property
+    def has_spare(self) -> bool:
+        """Returns whether a core would be left if one more thread computed now: work that may wait asks for this."""
+        return not self._waiting and self._running < max(1, self.slots - 1)
+
     @contextmanager
     def turn(self, account: CoreAccount) -> Iterator[None]:
         """Holds a core for one batch; waits for it while it is the turn of other models."""

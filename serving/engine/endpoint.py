@@ -252,7 +252,7 @@ class Endpoint:
         """Returns the statistics that a request counts in."""
         return self.canary_statistics if call.canary else self.statistics
 
-    def answered(self, call: QueuedRequest) -> None:
+    def answered(self, call: QueuedRequest, result: InferenceResult) -> None:
         """Receives each request that was answered, before its memory is freed; called on any thread."""
 
     def close(self, timeout_s: float) -> bool:
@@ -314,7 +314,7 @@ class Endpoint:
         finally:
             if timer is not None:
                 timer.cancel()
-        self.answered(call)
+        self.answered(call, result)
         return result
 
     async def _hand_on(self, successor: Endpoint, call: QueuedRequest, min_snapshot: str) -> InferenceResult:

@@ -150,7 +150,7 @@ def compare_scores(output: str, now: np.ndarray, then: np.ndarray, min_rows: int
         _psi(now, then) if shaped else None,
         difference / deviation if deviation > 0 else None,
         "" if unit else "std",
-        _rank_correlation(now, then) if shaped else None,
+        rank_correlation(now, then) if shaped else None,
     )
 
 
@@ -164,7 +164,7 @@ def _psi(now: np.ndarray, then: np.ndarray) -> float:
     return float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
 
 
-def _rank_correlation(now: np.ndarray, then: np.ndarray) -> float:
+def rank_correlation(now: np.ndarray, then: np.ndarray) -> float:
     """Returns Spearman's rank correlation, with ties at their average rank; 0 when `then` is the same for every row."""
     ranks = [_ranks(now), _ranks(then)]
     before, after = (values - values.mean() for values in ranks)

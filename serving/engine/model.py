@@ -13,7 +13,8 @@ from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import ModelParts
-from serving.engine.requests import LoopSink, QueuedRequest
+from serving.engine.requests import InferenceResult, LoopSink, QueuedRequest
+from serving.engine.shadow import Shadow
 from serving.engine.table_endpoint import TableEndpoint
 from serving.engine.validation import Claims, ValidationReport, validate
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups
@@ -27,6 +28,9 @@ from storage.errors import NotFound, Unavailable
 from storage.features import FeatureBatch
 from storage.features.strict_model import did_you_mean
 from storage.tiers.tiered import StoreStats, TieredStore
+
+# Seconds between looks whether a snapshot is still in use.
+_LOOK_S = 0.005
 
 
 class LoadedModel(Endpoint):
@@ -79,6 +83,8 @@ class LoadedModel(Endpoint):
         self._tables: dict[str, TableEndpoint] = {}
         self._opening = threading.Lock()
         self._closed = False
+        #: Scores copies of requests that this version answered on another snapshot; None for no shadow.
+        self.shadow: Shadow | None = None
         try:
             self._begin(config, published, snapshot, signature, sessions)
         except BaseException:
@@ -236,7 +242,8 @@ class LoadedModel(Endpoint):
         deadline = time.monotonic() + timeout_s
         with self._opening:
             self._closed = True
-        ended = super().close(timeout_s)
+        self.history.set_shadow(None)
+        ended = super().close(timeout_s) and self._wait_unpinned(deadline)
         left_s = max(0.0, deadline - time.monotonic())
         for table in self._tables.values():
             ended = table.close(left_s) and ended
@@ -244,14 +251,32 @@ class LoadedModel(Endpoint):
             self.parts.close()
         return ended
 
+    def _wait_unpinned(self, deadline: float) -> bool:
+        """Waits until no work beside the requests uses a snapshot, and with it the store; returns False if one does."""
+        while self.history.is_pinned and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return not self.history.is_pinned
+
     def _point_at(self, snapshot: Snapshot, covered: Iterable[str]) -> None:
         # Announced before the switch, so that no request waits for a snapshot that is served.
         self.history.announce(covered, snapshot)
         if self.history.current is not snapshot:
             self.history.switch(snapshot)
 
-    def answered(self, call: QueuedRequest) -> None:
-        """Keeps some requests for the live guard."""
+    @property
+    def has_spare_cycles(self) -> bool:
+        """Returns whether no request waits, and a core is left for work that nobody waits for."""
+        return not self.queued and self._cores.has_spare
+
+    def answered(self, call: QueuedRequest, result: InferenceResult) -> None:
+        """Keeps some requests for the live guard, and gives some to the shadow."""
+        shadow = self.shadow
+        if shadow is not None and not call.canary and (picked := shadow.pick(call, self.queued > self.sessions)):
+            offer = partial(shadow.offer, call, result, picked, time.monotonic_ns())
+            if isinstance(call.sink, LoopSink):
+                call.sink.loop.call_soon(offer)
+            else:
+                offer()
         if not self.recent.wants(call.arrived_ns):
             return
         features = call.features if isinstance(call.features, FeatureBatch) else None

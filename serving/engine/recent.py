@@ -87,17 +87,15 @@ class RecentRequests:
             if self._is_full:
                 self._next_ns = now_ns + self._interval_ns
         rows = min(batch, ROWS_PER_REQUEST)
-        # A user-side column of one row stands for all rows of its request.
-        parts = {name: column.slice(0, rows) if column.rows == batch else column for name, column in columns.items()}
+        parts = rows_of(columns, batch, 0, rows)
         if features is not None and features.batch != rows:
             features = take_rows(features, np.arange(first_row, first_row + rows))
-        size = sum(_size(column) for column in parts.values()) + _features_size(features)
+        size = columns_bytes(parts) + _features_size(features)
         if size > MAX_REQUEST_BYTES:
             # The next ones are likely to be as large.
             self._next_ns = now_ns + self._interval_ns
             return
-        copies = {name: _copied(column) for name, column in parts.items()}
-        request = RecentRequest(copies, rows, size, features, engine)
+        request = RecentRequest(copied(parts), rows, size, features, engine)
         with self._lock:
             self._kept.append(request)
             self._rows += rows
@@ -112,6 +110,22 @@ class RecentRequests:
         """Returns the kept requests, oldest first."""
         with self._lock:
             return list(self._kept)
+
+
+def rows_of(columns: Mapping[str, Column], batch: int, start: int, stop: int) -> dict[str, Column]:
+    """Returns some rows of a request over the same memory. batch: the rows that it has."""
+    # A user-side column of one row stands for all rows of its request.
+    return {name: column.slice(start, stop) if column.rows == batch else column for name, column in columns.items()}
+
+
+def columns_bytes(columns: Mapping[str, Column]) -> int:
+    """Returns the size of all arrays together."""
+    return sum(_size(column) for column in columns.values())
+
+
+def copied(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Returns the same columns in memory of their own."""
+    return {name: _copied(column) for name, column in columns.items()}
 
 
 def _size(column: Column) -> int:

@@ -104,6 +104,11 @@ class QueuedRequest:
         """Returns when each of the requests that it stands for arrived."""
         return (self.arrived_ns,)
 
+    @property
+    def rows_of_each(self) -> Sequence[int]:
+        """Returns the rows of each of the requests that it stands for."""
+        return (self.batch,)
+
     def discard(self) -> bool:
         """Removes it from the queue where it waits; returns False when a session already has it."""
         return self.queue is not None and self.queue.discard(self)
@@ -119,6 +124,11 @@ class JoinedRequest(QueuedRequest):
     def arrivals_ns(self) -> Sequence[int]:
         """See QueuedRequest."""
         return self.place.arrivals_ns
+
+    @property
+    def rows_of_each(self) -> Sequence[int]:
+        """See QueuedRequest."""
+        return self.place.rows_of_each
 
 
 class Answers:

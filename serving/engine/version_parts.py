@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from serving.pipeline.host import Pipeline, RequestFeatures
 from serving.pipeline.user_side import UserSide
 from storage.checkpoint import PublishedVersion
@@ -22,6 +24,11 @@ class VersionParts:
         self.user_side = UserSide.of(self.spec, self.graph)
         self.requests = RequestFeatures(self.engine, self.user_side)
         self.store = store
+
+    @functools.cached_property
+    def shadow_pipeline(self) -> Pipeline:
+        """The pipeline of a shadow's thread; one for the life of the version, because its plan belongs to the store."""
+        return self.processor_pipeline(None)
 
     def processor_pipeline(self, lookup_timeout_s: float | None) -> Pipeline:
         """Creates a pipeline on the processor, for one thread at a time."""

@@ -6,7 +6,6 @@ import time
 
 from serving.updates.change import Change, carry_out
 from serving.updates.live_model import LiveModel
-from serving.updates.mount import StoreView
 from serving.updates.state import MAX_REMEMBERED, CanaryState, ModelState
 from storage.objects.head import Head, leads_to
 from storage.objects.served import Canary, Served
@@ -81,7 +80,7 @@ def obey(model: LiveModel, head: Head, *, staged: str, at: float = 0.0) -> str:
             position = mount.view.find(served.snapshot)
             if position is None or not mount.can_serve(position):
                 continue
-            views = {mount: StoreView(mount.view.entries, position)}
+            views = {mount: mount.view.at(position)}
             facts = installed(model.facts, served, here, reached=True)
             if facts != model.facts or mount is not default or mount.view.served != position:
                 carry_out(model, Change(facts, views, mount, served.why), at=at)
@@ -103,6 +102,6 @@ def obey(model: LiveModel, head: Head, *, staged: str, at: float = 0.0) -> str:
         for position in range(default.view.served - 1, -1, -1):
             name = entries[position].id
             if name not in aside and leads_to(head, name, served.snapshot) and default.can_serve(position):
-                carry_out(model, Change(facts, {default: StoreView(entries, position)}, why=served.why))
+                carry_out(model, Change(facts, {default: default.view.at(position)}, why=served.why))
                 return "follows"
     return "lost"

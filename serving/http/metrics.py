@@ -13,6 +13,7 @@ from serving.gpu.device_model import DeviceModel
 from serving.http.fleet_metrics import fleets
 from serving.http.prometheus import Labels, encode, event_ages, family, label_value
 from serving.http.server_metrics import disk, readiness, starts
+from serving.http.shadow_metrics import shadows
 from serving.http.triton_metrics import MachineGauges, triton_metrics
 from serving.pipeline.snapshot import Snapshot
 from serving.repository.model_repository import ModelRepository
@@ -176,6 +177,7 @@ class ServerMetrics:
         yield from _mirror(self._repository)
         yield from readiness(self._repository)
         yield from fleets(self._repository)
+        yield from shadows(self._repository)
         yield from disk(self._repository.store_dir)
         yield from starts(self._repository)
         meaning = "Times that the server's process crashed and was started again"

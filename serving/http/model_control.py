@@ -31,6 +31,15 @@ def _canary(repository: ModelRepository, name: str, body: bodies.CanaryBody) -> 
     return repository.canary(name, fraction=body.fraction, to=body.to)
 
 
+def _shadow(repository: ModelRepository, name: str, body: bodies.ShadowBody) -> _State:
+    if body.promote:
+        return repository.promote_shadow(name)
+    if body.stop:
+        return repository.stop_shadow(name)
+    assert body.share is not None
+    return repository.shadow(name, to=body.to, share=body.share, top_k=body.top_k, for_s=body.for_s or 0.0)
+
+
 # Each verb with its body and the function that it calls. load and unload answer with nothing, as in Triton.
 VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
     "load": (bodies.LoadBody, lambda repository, name, _: repository.load(name)),
@@ -43,6 +52,7 @@ VERBS: dict[str, tuple[type[bodies.ControlBody], _Call]] = {
     "pause": (bodies.ControlBody, lambda repository, name, _: repository.pause(name)),
     "pin": (bodies.PinBody, lambda repository, name, body: repository.pin(name, body.to)),
     "canary": (bodies.CanaryBody, _canary),
+    "shadow": (bodies.ShadowBody, _shadow),
     "budget": (bodies.BudgetBody, lambda repository, name, body: repository.set_budget(name, body.dram_bytes)),
     "sessions": (bodies.SessionsBody, lambda repository, name, body: repository.set_sessions(name, body.count)),
     "allow": (bodies.AllowBody, lambda repository, name, body: repository.allow(name, str(body.version), body.inputs)),

@@ -133,6 +133,17 @@ class ModelOptions(BaseModel):
     live_guard_min_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.3
     #: Bound on the increase of the share of ids that have no row.
     live_guard_max_absent_increase: Annotated[float, Field(ge=0, le=1)] = 0.1
+    #: With fewer compared requests there is no verdict about a shadow.
+    shadow_min_requests: Annotated[int, Field(ge=1, le=10**9)] = 200
+    #: Bound on the mean absolute shift of a shadow's scores: absolute when all scores of the main arm lie in 0 to 1,
+    #: else in standard deviations of them.
+    shadow_max_shift: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    #: Bound on the mean overlap of the top rows of a request.
+    shadow_min_overlap: Annotated[float, Field(ge=0, le=1)] = 0.9
+    #: Bound on how far the sum of a shadow's scores is off that of the main arm's, as a share, for scores in 0 to 1.
+    shadow_max_miscalibration: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05
+    #: Bound on the time of a request on the shadow, in times of that on the main arm.
+    shadow_max_slowdown: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.5
 
     @property
     def processor_runners(self) -> tuple[str, ...]:

@@ -135,6 +135,12 @@ std::vector<std::int64_t> arrivals(const RequestBatch& batch) {
   return found;
 }
 
+std::vector<std::int64_t> rows_of_each(const RequestBatch& batch) {
+  std::vector<std::int64_t> found;
+  for (const auto& request : batch.requests()) found.push_back(request->rows);
+  return found;
+}
+
 // Position, in two bytes, dtype and form of each column, as Layout.parse of storage/features/flat.py reads them.
 nb::bytes layout(const RequestBatch& batch) {
   std::string key;
@@ -234,6 +240,7 @@ NB_MODULE(_front, m) {
       .def_prop_ro("model_key", [](const RequestBatch& self) { return self.requests().front()->model->key(); })
       .def_prop_ro("canary", [](const RequestBatch& self) { return self.requests().front()->canary; })
       .def_prop_ro("arrivals_ns", &arrivals)
+      .def_prop_ro("rows_of_each", &rows_of_each)
       .def_prop_ro("layout", &layout)
       .def("block", &block, nb::sig("def block(self) -> numpy.typing.NDArray[numpy.uint8]"))
       .def("respond", &respond, "outputs"_a, "head"_a,

@@ -75,7 +75,7 @@ class NativeSink:
             endpoint.statistics_of(request).succeeded([now_ns - at_ns for at_ns in batch.arrivals_ns])
         batch.respond(answer.outputs, head)
         if endpoint is not None:
-            endpoint.answered(request)
+            endpoint.answered(request, answer)
 
 
 def native_model(endpoint: Endpoint, key: int) -> Model | None:

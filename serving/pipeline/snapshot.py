@@ -99,6 +99,7 @@ class SnapshotHistory:
         self._closed_from = math.inf
         self._current = snapshot
         self._canary: tuple[Snapshot, float] | None = None
+        self._shadow: Snapshot | None = None
         self._pins: dict[Snapshot, int] = {}
         # Weak: what a snapshot covers is forgotten with the snapshot.
         self._covered: WeakKeyDictionary[Snapshot, frozenset[str]] = WeakKeyDictionary()
@@ -125,6 +126,14 @@ class SnapshotHistory:
             snapshot = self._arm(canary)
             self._pins[snapshot] = self._pins.get(snapshot, 0) + 1
         return snapshot
+
+    def acquire_beside(self, *, shadow: bool) -> Snapshot | None:
+        """Pins the shadow, or the current snapshot, for work beside the requests; None when there is none any more."""
+        with self._lock:
+            snapshot = self._shadow if shadow else None if self._ended else self._current
+            if snapshot is not None:
+                self._pins[snapshot] = self._pins.get(snapshot, 0) + 1
+            return snapshot
 
     def release(self, snapshot: Snapshot) -> None:
         """Releases a pinned snapshot."""
@@ -172,12 +181,27 @@ class SnapshotHistory:
         if old is not None and free:
             self._tell(old[0])
 
+    def set_shadow(self, snapshot: Snapshot | None) -> None:
+        """Keeps `snapshot` for a shadow, which scores copies of requests on it; None ends that."""
+        with self._lock:
+            old, self._shadow = self._shadow, snapshot
+            free = old is not None and self._is_free(old)
+        if old is not None and free:
+            self._tell(old)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Returns whether a batch, or work beside the requests, has pinned a snapshot."""
+        return bool(self._pins)
+
     def in_use(self) -> frozenset[Snapshot]:
-        """Returns the current snapshot, the canary's, and every one that a batch has pinned."""
+        """Returns the current snapshot, the canary's, the shadow's, and every one that a batch has pinned."""
         with self._lock:
             used = {self._current, *self._pins}
             if self._canary is not None:
                 used.add(self._canary[0])
+            if self._shadow is not None:
+                used.add(self._shadow)
             return frozenset(used)
 
     def on_release(self, listener: Callable[[Snapshot], None]) -> None:
@@ -276,8 +300,8 @@ class SnapshotHistory:
         return self._current if arm is None else arm[0]
 
     def _is_free(self, snapshot: Snapshot) -> bool:
-        served = snapshot is self._current or (self._canary is not None and snapshot is self._canary[0])
-        return not served and snapshot not in self._pins
+        kept = snapshot in (self._current, self._shadow) or (self._canary is not None and snapshot is self._canary[0])
+        return not kept and snapshot not in self._pins
 
     def _verdict(self, text: str, canary: bool) -> bool | Unavailable | None:
         """Returns the result for requests that wait for `text`; None while there is none. Call it under the lock."""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from pydantic import JsonValue
 
 from serving.fleet.fleet import Fleet
-from serving.updates import commands, report
+from serving.updates import commands, report, shadow_commands
 from serving.updates.change import Change, carry_out
 from serving.updates.counters import UpdateCounters
 from serving.updates.live_model import LiveModel
 from serving.updates.model_updater import ModelUpdater
-from storage.errors import ObjectStoreError, StoreError, Unavailable, Unsupported
+from serving.updates.shadowing import ShadowReport
+from storage.errors import Conflict, ObjectStoreError, StoreError, Unavailable, Unsupported
 
 
 class OperatorCalls:
@@ -54,6 +55,37 @@ class OperatorCalls:
     def stop_canary(self, name: str) -> dict[str, JsonValue]:
         """Ends the canary and holds its snapshot. Raises Conflict when there is none."""
         return self._tell(name, commands.stop_canary)
+
+    def shadow(self, name: str, *, to: str, share: float, top_k: int, for_s: float = 0.0) -> dict[str, JsonValue]:
+        """Scores a share of the requests on a snapshot or version too, which answers nobody; on this replica alone.
+
+        for_s: 0 for no end. Raises NotFound naming what is there, Conflict naming the inputs that do not fit.
+        """
+        return self._do(
+            name, lambda model: shadow_commands.start_shadow(model, to=to, share=share, top_k=top_k, for_s=for_s)
+        )
+
+    def promote_shadow(self, name: str) -> dict[str, JsonValue]:
+        """Serves the shadow to everybody. Raises Conflict with the reason where that is not possible."""
+        if self.fleet is not None and self.fleet.member(name) is not None:
+            raise Conflict(
+                f"model {name!r}: a shadow is of one replica, and the replicas of a fleet serve one snapshot; let the "
+                "update in for all of them, with `emberline resume` or as a canary"
+            )
+        return self._do(name, shadow_commands.promote_shadow)
+
+    def stop_shadow(self, name: str) -> dict[str, JsonValue]:
+        """Ends the shadow. Raises Conflict when there is none."""
+
+        def stop(model: LiveModel) -> None:
+            with model.lock:
+                carry_out(model, shadow_commands.stop_shadow(model))
+
+        return self._do(name, stop)
+
+    def shadow_report(self, name: str) -> ShadowReport | None:
+        """Returns how the shadow of a model does; None without one."""
+        return report.shadow(self._updater(name).model)
 
     def allow(self, name: str, version: str, inputs: Sequence[str]) -> dict[str, JsonValue]:
         """Allows a version although these inputs or outputs are gone or of another type."""

@@ -38,7 +38,7 @@ def take_delta(model: LiveModel, mount: MountedStore, take: Take) -> None:
     _check_tables(delta, mount)
     model.step("verified")
     with model.taking(delta.snapshot):
-        entry, report, dropped = _stage_and_show(model, mount, view, take)
+        entry, report = _stage_and_show(model, mount, view, take)
     _count(model, entry)
     logger.info(
         "%s: %s is visible after %.0f ms (%.0f ms of work): %d rows, %d removed; golden requests within %.2g; %s",
@@ -51,16 +51,13 @@ def take_delta(model: LiveModel, mount: MountedStore, take: Take) -> None:
         report.golden_difference,
         report.guard,
     )
-    drop_entries(model, mount, dropped)
+    drop_entries(model)
 
 
 def _stage_and_show(
     model: LiveModel, mount: MountedStore, view: StoreView, take: Take
-) -> tuple[StagedSnapshot, ValidationReport, tuple[StagedSnapshot, ...]]:
-    """Stages, judges and shows a delta.
-
-    Returns the snapshot that the delta becomes, how it passed the validation, and the snapshots that it replaces.
-    """
+) -> tuple[StagedSnapshot, ValidationReport]:
+    """Stages, judges and shows a delta. Returns the snapshot that it becomes, and how it passed the validation."""
     found = take.found
     loaded = view.current.loaded
     kept = kept_folder(model.store_root, found.snapshot)
@@ -80,7 +77,8 @@ def _stage_and_show(
         model.step("validated")
         agreed = agree(model, mount, view.current.id, entry.snapshot, take)
         entry = timed(model, entry, found.path)
-        return entry, report, append_entry(model, mount, view, entry, take, agreed)
+        append_entry(model, mount, view, entry, take, agreed)
+        return entry, report
     except BaseException:
         if overlay is not None:
             mount.store.discard(overlay)
@@ -127,10 +125,8 @@ def delta_entry(
     return StagedSnapshot(snapshot, loaded, "delta", overlay, rows, removed, stats.bytes, covered)
 
 
-def drop_entries(model: LiveModel, mount: MountedStore, entries: tuple[StagedSnapshot, ...]) -> None:
+def drop_entries(model: LiveModel) -> None:
     """Drops snapshots that were replaced: their kept files now, their overlays once no batch uses them."""
-    with model.lock:
-        mount.left_behind += entries
     model.merge_wake.set()
     collect_kept(model)
 
@@ -140,7 +136,8 @@ def collect_kept(model: LiveModel) -> None:
     with model.lock:
         if model.stopping.is_set():
             return  # its mounts are being closed: they do not say what is needed
-        wanted = {entry.id for mount in model.mounts for entry in mount.view.entries}
+        wanted = {entry.id for mount in model.mounts for entry in (*mount.view.entries, *mount.view.beside)}
+        wanted.update(model.facts.shadow.deltas if model.facts.shadow is not None else ())
         collect(model.store_root, wanted | model.keeping)
         versions = {loaded.published.snapshot for mount in model.mounts for loaded in mount.loaded_versions.values()}
         model.versions.collect(versions | {mount.content.id for mount in model.mounts} | model.keeping)
@@ -188,8 +185,8 @@ def agree(model: LiveModel, mount: MountedStore | None, own: str, snapshot: Snap
 
 def append_entry(
     model: LiveModel, mount: MountedStore, view: StoreView, entry: StagedSnapshot, take: Take, agreed: Agreed
-) -> tuple[StagedSnapshot, ...]:
-    """Commits a snapshot on top of what `view` serves, or as the canary; returns the entries that it replaces.
+) -> None:
+    """Commits a snapshot on top of what `view` serves, or as the canary. It replaces those above, but for a shadow.
 
     Raises Outdated when something else is served meanwhile, StoreError when the state cannot be written.
     """
@@ -203,17 +200,28 @@ def append_entry(
             or facts.paused
             or facts.pinned
             or model.canary_entry() is not None
-            or (entry.id in facts.held and not _is_wanted_canary(facts, take))
+            or (mount is model.default and entry.id in facts.held and not _is_wanted_canary(facts, take))
         ):
             raise Outdated
-        kept, dropped = now.entries[: now.served + 1], now.entries[now.served + 1 :]
+        kept, above = now.entries[: now.served + 1], now.entries[now.served + 1 :]
+        now = _kept_beside(model, now, above)
         # The holds and the canary are those of the mount that answers requests without a version.
         facts = facts_after(facts, take, entry.id) if mount is model.default else without_refusal(facts, take)
         facts = agreed.install(facts)
         trial = mount is model.default and facts.canary is not None and facts.canary.snapshot == entry.id
-        model.commit(facts=facts, views={mount: StoreView((*kept, entry), now.served + (not trial))}, at=agreed.at)
+        view = replace(now, entries=(*kept, entry), served=now.served + (not trial))
+        model.commit(facts=facts, views={mount: view}, at=agreed.at)
         agreed.done()
-        return dropped
+
+
+def _kept_beside(model: LiveModel, view: StoreView, above: tuple[StagedSnapshot, ...]) -> StoreView:
+    """Returns a view that keeps beside the chain what the shadow needs of the snapshots above the served one."""
+    shadow = model.shadow_entry()
+    ids = [entry.id for entry in above]
+    needed = view.beside_on or ("" if shadow is None else shadow[1].id)
+    if needed not in ids:
+        return view
+    return replace(view, beside=(*above[: ids.index(needed) + 1], *view.beside), beside_on=view.current.id)
 
 
 def facts_after(facts: ModelState, take: Take, snapshot: str) -> ModelState:

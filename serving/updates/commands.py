@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from serving.model_config.instance_groups import MAX_SESSIONS
 from serving.updates.change import Change
 from serving.updates.live_model import LiveModel
-from serving.updates.mount import MountedStore, StagedSnapshot, StoreView
+from serving.updates.mount import MountedStore, StagedSnapshot
 from serving.updates.state import BudgetState, CanaryState, SessionsState
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.errors import Conflict, InvalidInput, NotFound, Unavailable
@@ -40,7 +40,7 @@ def rollback(model: LiveModel, *, to: str = "", steps: int = 1) -> Change:
     gone = view.entries[position + 1 :]
     held = tuple(dict.fromkeys((*model.facts.held, *(entry.id for entry in gone))))
     facts = model.facts.model_copy(update={"held": held})
-    return Change(facts, {mount: StoreView(view.entries, position)}, why="it was rolled back")
+    return Change(facts, {mount: view.at(position)}, why="it was rolled back")
 
 
 def resume(model: LiveModel) -> Change:
@@ -55,7 +55,7 @@ def resume(model: LiveModel) -> Change:
     # A canary goes on: only `promote` may show it to everybody.
     running = model.canary_entry() is not None
     newest = mount.view.served if running else len(mount.view.entries) - 1
-    return Change(facts, {mount: StoreView(mount.view.entries, newest)}, forgives=True)
+    return Change(facts, {mount: mount.view.at(newest)}, forgives=True)
 
 
 def pause(model: LiveModel) -> Change:
@@ -74,7 +74,7 @@ def pin(model: LiveModel, to: str = "") -> Change:
     if position != view.served:
         _refuse_canary(model, "a pin to another snapshot")
     facts = model.facts.model_copy(update={"pinned": True})
-    return Change(facts, {mount: StoreView(view.entries, position)})
+    return Change(facts, {mount: view.at(position)})
 
 
 def canary(model: LiveModel, *, fraction: float, to: str = "") -> Change:
@@ -82,6 +82,8 @@ def canary(model: LiveModel, *, fraction: float, to: str = "") -> Change:
     if not (math.isfinite(fraction) and 0 < fraction <= 1):
         raise InvalidInput(f"fraction is {fraction}, expected more than 0 and at most 1", field="fraction")
     mount = _mount(model)
+    if model.facts.shadow is not None:
+        raise Conflict(f"model {model.name!r}: there is a shadow, {model.facts.shadow.to}; promote or stop it first")
     running = model.canary_entry()
     if running is not None:
         if to and to not in (running[1].id, running[1].name):
@@ -108,7 +110,7 @@ def promote(model: LiveModel) -> Change:
     through = {each.id for each in mount.view.entries[: position + 1]}
     held = tuple(each for each in model.facts.held if each not in through)
     facts = model.facts.model_copy(update={"canary": None, "held": held})
-    return Change(facts, {mount: StoreView(mount.view.entries, position)}, mount)
+    return Change(facts, {mount: mount.view.at(position)}, mount)
 
 
 def stop_canary(model: LiveModel) -> Change:

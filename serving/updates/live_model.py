@@ -27,6 +27,7 @@ from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
 from serving.updates.mount import LoadedVersion, MountedStore, StagedSnapshot, StoreView
+from serving.updates.shadowing import Shadowing
 from serving.updates.state import MAX_REMEMBERED, ModelState
 from serving.updates.state_file import StateFile
 from serving.updates.steps import OnStep, check_step
@@ -97,6 +98,7 @@ class LiveModel:
         self.default: MountedStore | None = None
         self.config: ModelConfig | None = None
         self.counters = UpdateCounters()
+        self.shadowing = Shadowing()
         self.budget = DramBudget()
         self.routes = Routes()
         # Called with the new routes before requests follow them; the versions that leave still answer then.
@@ -228,6 +230,7 @@ class LiveModel:
             views = views or {}
             mounts = self.mounts if mounts is None else tuple(mounts)
             default = default or self.default
+            facts, views = self._settle_shadow(facts, dict(views), mounts, default)
             self._prepare_gpus(facts, views, mounts)
             self.write(facts, views, mounts, default)
             self.step("recorded")
@@ -237,12 +240,45 @@ class LiveModel:
                     if facts.allowed.get(str(number)) != self.facts.allowed.get(str(number)):
                         del self.awaiting[number]  # an operator has allowed it
                 self.facts, self.default = facts, default
+                if default is not None:
+                    default.is_hidden = False
                 for mount, view in views.items():
+                    there = {*view.entries, *view.beside}
+                    mount.left_behind += tuple(
+                        entry for entry in (*mount.view.entries, *mount.view.beside) if entry not in there
+                    )
                     mount.view = view
                 self.replace_mounts(mounts)
             self.switch_late_s = time.monotonic() - at if at else self.switch_late_s
             self.step("switched")
         self.merge_wake.set()
+
+    def _settle_shadow(
+        self,
+        facts: ModelState,
+        views: dict[MountedStore, StoreView],
+        mounts: Sequence[MountedStore],
+        default: MountedStore | None,
+    ) -> tuple[ModelState, dict[MountedStore, StoreView]]:
+        """Ends a shadow that would be served, and drops what is staged for one that is none any more."""
+        shadow = facts.shadow
+        served = None if default is None else views.get(default, default.view).current
+        if shadow is not None and served is not None:
+            own = (served.id, served.loaded.published.snapshot) if shadow.follows else (served.id,)
+            running = self.shadow_entry()
+            erased_ms = served.loaded.published.manifest.erased_unix_ms
+            ended = f"{served.name} is served now" if shadow.snapshot in own else ""
+            if running is not None and erased_ms > running[0].content.published_unix_ms:
+                ended = f"ids were forgotten since the version of {running[1].name} was published"
+            if ended:
+                facts = facts.model_copy(update={"shadow": None})
+                self.shadowing.ended = ended
+        kept = facts.shadow.snapshot if facts.shadow is not None else None
+        for mount in mounts:
+            view = views.get(mount, mount.view)
+            if view.beside and view.beside[-1].id != kept:
+                views[mount] = view.without_beside()
+        return facts, views
 
     def _closed_from(self, at: float) -> AbstractContextManager[None]:
         """Lets no batch begin on what is served now after this time, until the switch; 0.0: no such time."""
@@ -318,6 +354,20 @@ class LiveModel:
                 return mount, mount.view.entries[position], canary.fraction
         return None
 
+    def shadow_entry(self) -> tuple[MountedStore, StagedSnapshot] | None:
+        """Returns the shadow with its mount; None when there is none, or it is not loaded. Call it under the lock."""
+        shadow = self.facts.shadow
+        if shadow is None or shadow.snapshot is None:
+            return None
+        for mount in self.mounts:
+            current = mount.view.current
+            if shadow.follows and mount is not self.default and current.loaded.published.snapshot == shadow.snapshot:
+                return mount, current
+            entry = None if shadow.follows else mount.view.staged(shadow.snapshot)
+            if entry is not None:
+                return mount, entry
+        return None
+
     def each_loaded(self, work: Callable[[LoadedModel], None]) -> None:
         """Calls `work` for every loaded version."""
         with self.lock:
@@ -370,7 +420,8 @@ class LiveModel:
                 trial.loaded.model.serve(trial.snapshot, trial.covers(), by_default=True)
             by_default = mount is self.default or beside is not None
             served.loaded.model.serve(served.snapshot, served.covers(), beside, by_default=by_default)
-            by_version[served.loaded.model.version] = served.loaded.model
+            if mount is self.default or not mount.is_hidden:
+                by_version[served.loaded.model.version] = served.loaded.model
             answering = (served.loaded, None if trial is None else trial.loaded)
             standing_by += [(mount, loaded) for loaded in mount.loaded_versions.values() if loaded not in answering]
         canary_route = None
@@ -382,6 +433,13 @@ class LiveModel:
         self.on_routes(self.name, self.routes)
         if self.default is not None:
             self.counters.count_events(self.default.view.current.snapshot, time.time() * 1000.0)
+        shadow = self.shadow_entry()
+        self.shadowing.show(
+            self.facts.shadow,
+            None if shadow is None else shadow[1],
+            served_model,
+            [loaded.model for mount in self.mounts for loaded in mount.loaded_versions.values()],
+        )
         for mount, loaded in standing_by:
             # It stays for a rollback; requests that wait there for a newer snapshot are answered by the served version.
             successor, newest = mount.view.current.loaded.model, _newest(mount, loaded)

@@ -42,7 +42,7 @@ def facts_for_folder(model: LiveModel, facts: ModelState, catalog: Catalog) -> M
         served.id,
         model.folder,
     )
-    changes: dict[str, object] = {"lines": (), "default": "", "canary": None}
+    changes: dict[str, object] = {"lines": (), "default": "", "canary": None, "shadow": None}
     if not other_folder:
         changes.update(held=(), abandoned=(), allowed={})
     return facts.model_copy(update=changes)

@@ -12,7 +12,7 @@ from serving.updates.agreement import Outdated
 from serving.updates.budgets import wait_filled
 from serving.updates.live_model import LiveModel, Stopped
 from serving.updates.loading import DRAIN_S, free_folder, unmount
-from serving.updates.mount import MountedStore, StoreView
+from serving.updates.mount import MountedStore
 from serving.updates.replacing import remove_stores, retire
 from serving.updates.restoring import rebuilt_mount
 from storage.errors import EmberlineError
@@ -85,7 +85,7 @@ def replace_damaged(model: LiveModel, mount: MountedStore) -> None:
             position = fresh.view.find(mount.view.current.id)
             if position is None:
                 raise Outdated(f"{mount.view.current.name} is served again, which cannot be reached")
-            fresh.view = StoreView(fresh.view.entries, position)
+            fresh.view = fresh.view.at(position)
             model.commit(
                 mounts=[fresh if each is mount else each for each in model.mounts],
                 default=fresh if model.default is mount else model.default,

@@ -10,12 +10,14 @@ from dataclasses import replace
 from serving.updates.applying import collect_kept
 from serving.updates.live_model import LiveModel, Stopped
 from serving.updates.loading import DRAIN_S
-from serving.updates.mount import LoadedVersion, MountedStore, StoreView
+from serving.updates.mount import LoadedVersion, MountedStore
 from storage.errors import EmberlineError
 
 logger = logging.getLogger("emberline.serving")
 
 _RETRY_S = 5.0
+# Number of snapshots that are kept unmerged, because a shadow is staged on what lies below them.
+KEPT_FOR_SHADOW = 40
 # Number of snapshots that may wait to be merged before merging them is more urgent than sparing the requests.
 _PATIENT_MERGES = 3
 
@@ -63,6 +65,8 @@ def merge_oldest(model: LiveModel, mount: MountedStore) -> bool:
         with model.lock:
             if not _is_due(model, mount):
                 return False
+            if _shadow_floor(model, mount) == 0:
+                end_shadow(model, f"{mount.view.served} snapshots came after what it was made from, and are merged")
             mount.merging = True
             base, oldest = mount.view.entries[0], mount.view.entries[1]
         try:
@@ -82,7 +86,7 @@ def merge_oldest(model: LiveModel, mount: MountedStore) -> bool:
             with model.lock:
                 view = mount.view
                 entries = (replace(oldest, overlay=None), *view.entries[2:])
-                mount.view = StoreView(entries, view.served - 1)
+                mount.view = replace(view, entries=entries, served=view.served - 1)
             if oldest.kind != "delta":  # a restart finds the version's rows, and what is merged on top later
                 mount.store.adopt(oldest.loaded.published)
             with model.lock:
@@ -105,7 +109,7 @@ def drop_left_behind(model: LiveModel, mount: MountedStore) -> None:
         if mount.closed:
             return
         with model.lock:
-            needed = {entry.loaded for entry in mount.view.entries}
+            needed = {entry.loaded for entry in (*mount.view.entries, *mount.view.beside)}
         _end_versions(model, mount, [loaded for loaded in list(mount.loaded_versions.values()) if loaded not in needed])
         with model.lock:
             used = mount.in_use()
@@ -127,9 +131,28 @@ def _is_due(model: LiveModel, mount: MountedStore) -> bool:
     canary = model.canary_entry()
     if canary is not None and canary[0] is mount and view.find(canary[1].id) == 0:
         return False  # the base itself is on trial
-    if view.served > model.config.options.retain_snapshots:
-        return True
-    return _is_full(model, mount)
+    wanted = view.served > model.config.options.retain_snapshots or _is_full(model, mount)
+    if _shadow_floor(model, mount) == 0:
+        return wanted and (view.served > KEPT_FOR_SHADOW or _is_full(model, mount))
+    return wanted
+
+
+def _shadow_floor(model: LiveModel, mount: MountedStore) -> int | None:
+    """Returns the position of the snapshot that the shadow is, or is staged on; what comes after cannot be merged."""
+    running = model.shadow_entry()
+    if running is None or running[0] is not mount:
+        return None
+    view = mount.view
+    return view.entries.index(running[1]) if running[1] in view.entries else view.find(view.beside_on)
+
+
+def end_shadow(model: LiveModel, reason: str) -> None:
+    """Ends the shadow for a reason that `emberline snapshots` shows. Call it under the lock. Raises StoreError."""
+    shadow = model.facts.shadow
+    assert shadow is not None
+    logger.warning("%s: the shadow %s ends: %s", model.name, shadow.to, reason)
+    model.shadowing.ended = f"{shadow.to}: {reason}"
+    model.commit(facts=model.facts.model_copy(update={"shadow": None}))
 
 
 def _is_full(model: LiveModel, mount: MountedStore) -> bool:
@@ -148,7 +171,7 @@ def _is_behind(model: LiveModel, mount: MountedStore) -> bool:
 def _leave(model: LiveModel, mount: MountedStore) -> None:
     """Ends the versions that no snapshot above the base belongs to: nobody can go back to them any more."""
     with model.lock:
-        needed = {entry.loaded.version for entry in mount.view.entries[1:]}
+        needed = {entry.loaded.version for entry in (*mount.view.entries[1:], *mount.view.beside)}
         leaving = [loaded for version, loaded in mount.loaded_versions.items() if version not in needed]
     _end_versions(model, mount, leaving)
 

@@ -34,6 +34,7 @@ from serving.updates.situation import situation, stopped
 from serving.updates.stamps import FilesStamp, stamp_of
 from serving.updates.steps import OnStep
 from serving.updates.store_lock import StoreLock
+from serving.updates.taking_shadows import is_shadow, next_of_shadow, restore_shadow, take_shadow
 from serving.updates.version_diff import TooDifferent
 from storage.errors import (
     CheckpointError,
@@ -276,6 +277,7 @@ class ModelUpdater:
             model.mounts, model.default = tuple(mounts), default
             if model.canary_entry() is None:
                 model.facts = without_lost_canary(model.name, model.facts)
+            restore_shadow(model)
             model.show()
         self._restored = True
         model.merge_wake.set()
@@ -330,7 +332,9 @@ class ModelUpdater:
         return self._sides(catalog, config, decision)
 
     def _is_refused(self, found: Found) -> bool:
-        return not self.model.agreement.allows(found.snapshot) or self._is_put_off(found)
+        return (
+            not self.model.agreement.allows(found.snapshot) or is_shadow(self.model, found) or self._is_put_off(found)
+        )
 
     def _is_put_off(self, found: Found) -> bool:
         """Returns whether it is quarantined or comes last, because the last process died of it."""
@@ -388,6 +392,7 @@ class ModelUpdater:
             with model.lock:
                 if there[0] not in model.mounts or there[0].view.current is not current:
                     raise Outdated
+                model.budget.serve(there[0].store)  # it may have been opened for a shadow
                 model.commit(facts=agreed.install(model.facts), default=there[0], at=agreed.at)
                 agreed.done()
                 return
@@ -419,6 +424,8 @@ class ModelUpdater:
         if model.canary_entry() is not None or model.agreement.way():
             return False
         self._retire(decision)
+        if take_shadow(model, config, catalog) or self._follow_shadow(catalog, config, decision):
+            return True
         with model.lock:
             default = model.default
             there = {mount.view.current.snapshot.version: mount for mount in model.mounts}
@@ -441,12 +448,25 @@ class ModelUpdater:
                     return self._attempt(action.found, partial(take_delta, model, mount, Take(action.found)))
         return False
 
+    def _follow_shadow(self, catalog: Catalog, config: ModelConfig, decision: Decision) -> bool:
+        """Takes the next delta of a version that is the shadow, if the policy does not want that version anyway."""
+        found = next_of_shadow(self.model, catalog, config, decision.side, self._is_put_off)
+        if found is None:
+            return False
+        mount, action = found
+        if isinstance(action, Refuse):
+            self._refuse(action.found, action.error, stamp_of(action.found))
+            return True
+        return self._attempt(action.found, partial(take_delta, self.model, mount, action))
+
     def _retire(self, decision: Decision) -> None:
         model = self.model
         with model.lock:
             # Of two mounts with one number the later one has what lies in the folder now.
             newest = {mount.view.current.snapshot.version: mount for mount in model.mounts}
             kept = {model.default, *(newest.get(number) for number in decision.side)}
+            if (running := model.shadow_entry()) is not None:
+                kept.add(running[0])
             gone = [mount for mount in model.mounts if mount not in kept]
         if gone:
             retire(model, gone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serving.engine.model import LoadedModel
@@ -89,11 +89,28 @@ class StoreView:
     entries: tuple[StagedSnapshot, ...]
     #: Position of the served snapshot.
     served: int = 0
+    #: Snapshots that are staged for a shadow alone, each on the one before; the last one is the shadow. The chain goes
+    #: on without them.
+    beside: tuple[StagedSnapshot, ...] = ()
+    #: Id of the snapshot of the chain that the first of them is staged on.
+    beside_on: str = ""
 
     @property
     def current(self) -> StagedSnapshot:
         """The served snapshot."""
         return self.entries[self.served]
+
+    def at(self, position: int) -> StoreView:
+        """Returns the same snapshots, where another one is served."""
+        return replace(self, served=position)
+
+    def without_beside(self) -> StoreView:
+        """Returns the chain alone."""
+        return replace(self, beside=(), beside_on="")
+
+    def staged(self, snapshot: str) -> StagedSnapshot | None:
+        """Returns the snapshot with this id, of the chain or beside it."""
+        return next((entry for entry in (*self.entries, *self.beside[-1:]) if entry.id == snapshot), None)
 
     def find(self, text: str) -> int | None:
         """Returns the position of the snapshot with this id or name; the newest when two have one name."""
@@ -124,6 +141,8 @@ class MountedStore:
         #: Held while the oldest overlay is merged, and while the store is closed.
         self.merge_lock = threading.Lock()
         self.merging = False
+        #: Whether it was opened for a shadow: requests that name its version do not find it.
+        self.is_hidden = False
         #: Entries that are in no view any more, but in use.
         self.left_behind: tuple[StagedSnapshot, ...] = ()
         self.closed = False

@@ -15,6 +15,7 @@ from serving.updates.keep import kept_in
 from serving.updates.live_model import LiveModel
 from serving.updates.mount import MountedStore, StagedSnapshot
 from serving.updates.stale_stores import stores_in
+from serving.updates.shadowing import ShadowReport, shadow_json
 from storage.checkpoint.graph_program import Candidate
 from storage.errors import StoreError
 from storage.tiers.budget_report import budget_report
@@ -39,17 +40,20 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
         facts, default = model.facts, model.default
         canary = model.canary_entry()
         mounts = [] if default is None else [default]
-        if canary is not None and canary[0] is not default:
-            mounts.append(canary[0])
+        shadow = model.shadow_entry()
+        mounts += [found[0] for found in (canary, shadow) if found is not None and found[0] not in mounts]
         shown: list[JsonValue] = []
         for mount in mounts:
             for position, entry in enumerate(mount.view.entries):
-                shown.append(_shown(entry, _state(model, mount, position, canary)))
+                is_shadow = shadow is not None and entry is shadow[1]
+                shown.append(_shown(entry, "shadow" if is_shadow else _state(model, mount, position, canary)))
+            shown += [_shown(entry, "shadow") for entry in mount.view.beside]
         return {
             "model": model.name,
             "mode": mode(model),
             "served": None if default is None else _named(default.view.current),
             "canary": None if canary is None else {**_named(canary[1]), "fraction": canary[2]},
+            "shadow": _shadow(model),
             "snapshots": shown,
             "quarantined": [
                 {"path": r.path, "snapshot": r.snapshot, "reason": r.reason, "unix_ms": r.unix_ms}
@@ -59,6 +63,23 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
             "stores": [*stores_in(model.store_root)],
             "kept": [*kept_in(model.store_root)],
         }
+
+
+def shadow(model: LiveModel) -> ShadowReport | None:
+    """Returns how the shadow does; None without one."""
+    with model.lock:
+        state, running = model.facts.shadow, model.shadow_entry()
+        if state is None or model.config is None:
+            return None
+        mount, entry = (None, None) if running is None else running
+        return model.shadowing.report(state, entry, mount, model.config.options)
+
+
+def _shadow(model: LiveModel) -> JsonValue:
+    found = shadow(model)
+    if found is not None:
+        return shadow_json(found)
+    return {"ended": model.shadowing.ended} if model.shadowing.ended else None
 
 
 def budget(model: LiveModel) -> dict[str, JsonValue]:

@@ -79,7 +79,7 @@ def _take_upon(model: LiveModel, config: ModelConfig, mount: MountedStore, view:
         with model.lock:
             mount.loaded_versions[loaded.version] = loaded
             try:
-                dropped = append_entry(model, mount, view, entry, take, agreed)
+                append_entry(model, mount, view, entry, take, agreed)
             except BaseException:
                 del mount.loaded_versions[loaded.version]
                 raise
@@ -100,7 +100,7 @@ def _take_upon(model: LiveModel, config: ModelConfig, mount: MountedStore, view:
         report.golden_difference,
         report.guard,
     )
-    drop_entries(model, mount, dropped)
+    drop_entries(model)
 
 
 def diff_on(

@@ -12,7 +12,7 @@ from storage.features.dtypes import TIMES
 
 def check_signature(served: ModelSignature, new: ModelSignature, version: int, allowed: Collection[str]) -> None:
     """Raises SignatureError naming the inputs and outputs at fault, less those that are allowed by name."""
-    faults = {name: text for name, text in _faults(served, new).items() if name not in allowed}
+    faults = {name: text for name, text in signature_faults(served, new).items() if name not in allowed}
     if faults:
         listed = "; ".join(faults.values())
         names = " ".join(sorted(faults))
@@ -27,7 +27,7 @@ def _is_time(entry: InputSpec) -> bool | None:
     return None if entry.column_type is None else entry.column_type in TIMES
 
 
-def _faults(served: ModelSignature, new: ModelSignature) -> dict[str, str]:
+def signature_faults(served: ModelSignature, new: ModelSignature) -> dict[str, str]:
     """Returns what would fail for a client of `served`, by name."""
     faults: dict[str, str] = {}
     before = {entry.name: entry for entry in served.raw}

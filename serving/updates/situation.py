@@ -53,7 +53,7 @@ def stopped(model: LiveModel, mount: MountedStore) -> str:
         return "paused until resume"
     if canary is not None:
         return f"the canary {canary[1].name} runs; promote or stop it"
-    above = len(mount.view.entries) - 1 + len(mount.left_behind)
+    above = len(mount.view.entries) - 1 + len(mount.view.beside) + len(mount.left_behind)
     if above >= MAX_CHAIN:
         return f"{above} snapshots lie above the base, and none of them can be merged yet"
     return ""

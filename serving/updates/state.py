@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
 # Numbers of rolled-back snapshots and of refusals that are remembered; beyond them the oldest are forgotten.
 MAX_REMEMBERED = 4096
@@ -98,6 +106,27 @@ class CanaryState(_Part):
     to: str = ""
 
 
+class ShadowState(_Part):
+    """The shadow of a model: what scores copies of its requests, and answers nobody."""
+
+    #: A version or snapshot that the operator named.
+    to: str
+    #: Fraction of the requests that it scores.
+    share: float = Field(gt=0, le=1)
+    #: Rows of a request whose overlap is compared.
+    top_k: int = Field(ge=1)
+    #: When it takes no more requests; 0 for no end.
+    until_unix_ms: int = Field(default=0, ge=0)
+    #: None while it is not loaded. That of the version, for a version that follows its line.
+    snapshot: HexId | None = None
+    #: Whether it is a version that takes its own deltas.
+    follows: bool = False
+    #: Deltas that were staged for it alone, in their order; the last one is the snapshot.
+    deltas: tuple[HexId, ...] = ()
+    #: Why it cannot be loaded; "" when it can.
+    error: str = ""
+
+
 class BudgetState(_Part):
     """An operator's DRAM budget."""
 
@@ -141,12 +170,19 @@ class ModelState(_Part):
     paused: bool = False
     pinned: bool = False
     canary: CanaryState | None = None
+    shadow: ShadowState | None = None
     #: Refusals by digest of the manifest.
     quarantine: dict[str, Refusal] = Field(default_factory=dict)
     #: The inputs and outputs that may differ, by version.
     allowed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     budget: BudgetState | None = None
     sessions: SessionsState | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_shadow(self, to_file: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out the shadow where there is none, so that an older server can read the file."""
+        content: dict[str, Any] = to_file(self)
+        return content if self.shadow is not None else {key: content[key] for key in content if key != "shadow"}
 
     @property
     def is_bound(self) -> bool:

@@ -29,7 +29,7 @@ with warnings.catch_warnings():
 from tritonclient.utils import InferenceServerException
 
 CONTROL = "/v2/repository/models/ranker"
-VERBS = ["load", "unload", "rollback", "resume", "pause", "pin", "canary", "allow"]
+VERBS = ["load", "unload", "rollback", "resume", "pause", "pin", "canary", "shadow", "allow"]
 EXACT = 1e-6
 
 

@@ -85,9 +85,9 @@ def test_all_else_is_reported_to_readers_only(method: str, path: str) -> None:
 
 def test_what_controls_needs_an_operator_and_nothing_else_does() -> None:
     control = {each.path for each in OPERATIONS if each.need.is_control}
-    verbs = ("load", "unload", "rollback", "resume", "pause", "pin", "canary", "budget", "sessions", "allow", "{verb}")
+    verbs = ["load", "unload", "rollback", "resume", "pause", "pin", "canary", "shadow", "budget", "sessions", "allow"]
     assert control == {
-        *(f"/v2/repository/models/{{name}}/{verb}" for verb in verbs),
+        *(f"/v2/repository/models/{{name}}/{verb}" for verb in (*verbs, "{verb}")),
         "/v2/trace/setting",
         "/v2/models/{name}/trace/setting",
         "/v2/logging",

@@ -1,0 +1,272 @@
+"""Scores copies of live requests on another snapshot, in spare cycles, and compares; nobody gets its answers.
+
+The main arm never waits for it. A request is copied after its answer was sent, into a bounded queue; when that is full,
+or the main arm has a backlog, the request is dropped and counted. One thread works the queue off, always on the
+processor: it begins a slice of a few rows only while no request waits and a core is free, and rests after each for as
+long as it computed. It keeps the priority of the other threads on purpose: one of lower priority that the system takes
+off a core while it holds the interpreter's lock would stop the main arm.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from serving.engine.recent import columns_bytes, copied, rows_of
+from serving.engine.replay import MAX_REST_S, SLICE_ROWS, ModelParts
+from serving.engine.requests import InferenceResult, QueuedRequest
+from serving.engine.shadow_comparison import Comparison
+from serving.pipeline.snapshot import SnapshotHistory
+from storage.errors import EmberlineError
+from storage.features import Column
+
+logger = logging.getLogger("emberline.serving")
+
+# Bounds of the queue; a request that is larger alone is dropped.
+MAX_WAITING = 64
+MAX_BYTES = 16 << 20
+# Of so many requests, one is computed by the main arm's snapshot too, on the same thread, so that times compare.
+_TIMED_EVERY = 4
+# Seconds between looks for spare cycles, while there are none.
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.001, 0.016
+
+
+class Arm(Protocol):
+    """Is the part of a loaded version that a shadow uses."""
+
+    name: str
+    history: SnapshotHistory
+    parts: ModelParts
+
+    @property
+    def has_spare_cycles(self) -> bool:
+        """Returns whether no request waits, and a core is left for work that nobody waits for."""
+
+
+@dataclass(frozen=True)
+class ShadowSettings:
+    """Says what a shadow samples and for how long."""
+
+    #: Fraction of the main arm's requests.
+    share: float
+    #: Rows whose overlap is compared.
+    top_k: int
+    #: It takes no requests after this time, in seconds since 1970; 0.0 for no end.
+    until: float = 0.0
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Counts sampled requests that were not scored, by the reason."""
+
+    #: The main arm had more requests waiting than sessions.
+    busy: int = 0
+    #: The queue was full, because there were no spare cycles.
+    full: int = 0
+    #: They were too large for the queue.
+    large: int = 0
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A request that the main arm has answered, with its answer, in memory of its own."""
+
+    columns: Mapping[str, Column]
+    batch: int
+    outputs: Sequence[np.ndarray]
+    took_ns: int
+    size_bytes: int
+
+
+class Shadow:
+    """Scores a share of the requests of one version on the snapshot that another, or the same, keeps for it.
+
+    Thread-safe. `close` ends it; until the pin on its snapshot is released, its version must stay open.
+    """
+
+    def __init__(self, main: Arm, shadow: Arm, settings: ShadowSettings, comparison: Comparison) -> None:
+        """Starts its thread. main: answers the requests. shadow: its history holds the snapshot, see `set_shadow`."""
+        self.main, self.shadow = main, shadow
+        self.settings = settings
+        self.comparison = comparison
+        self._random = random.Random()
+        self._changed = threading.Condition()
+        self._waiting: deque[_Copy] = deque()
+        self._bytes = 0
+        self._dropped = {"busy": 0, "full": 0, "large": 0}
+        self._is_closed = False
+        self._is_working = False
+        self._outputs = self._common_outputs()
+        self._thread = threading.Thread(target=self._run, name=f"{main.name}-shadow", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether the time that it was given has passed."""
+        return bool(self.settings.until) and time.time() >= self.settings.until
+
+    @property
+    def dropped(self) -> Dropped:
+        """Returns what was dropped so far."""
+        with self._changed:
+            return Dropped(**self._dropped)
+
+    @property
+    def waiting(self) -> int:
+        """Returns the number of requests that are copied or worked on, and not compared yet."""
+        return len(self._waiting) + self._is_working
+
+    def pick(self, call: QueuedRequest, is_busy: bool) -> list[int]:
+        """Draws which of the requests that `call` stands for are to be scored. is_busy: whether to drop them all."""
+        share = self.settings.share
+        picked = [index for index in range(len(call.rows_of_each)) if self._random.random() < share]
+        if not picked or self.is_over:
+            return []
+        if is_busy:
+            self._drop("busy", len(picked))
+            return []
+        return picked
+
+    def offer(self, call: QueuedRequest, result: InferenceResult, picked: Sequence[int], ended_ns: int) -> None:
+        """Copies picked requests that were answered at `ended_ns`. It must not raise: the session goes on after it."""
+        try:
+            self._offer(call, result, picked, ended_ns)
+        except Exception as error:
+            logger.exception("%s: a request could not be copied for the shadow", self.main.name)
+            self.comparison.failed(str(error) or type(error).__name__)
+
+    def close(self) -> None:
+        """Takes nothing more; what waits is forgotten. The thread ends after the slice that it works on."""
+        with self._changed:
+            self._is_closed = True
+            self._waiting.clear()
+            self._bytes = 0
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits until its thread has ended, after `close`; returns False when it has not."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _offer(self, call: QueuedRequest, result: InferenceResult, picked: Sequence[int], ended_ns: int) -> None:
+        rows = call.rows_of_each
+        arrivals = call.arrivals_ns
+        for index in picked:
+            if len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_BYTES:
+                self._drop("full")
+                continue
+            start = sum(rows[:index])
+            stop = start + rows[index]
+            part = rows_of(call.columns, call.batch, start, stop) if len(rows) > 1 else dict(call.columns)
+            outputs = [values[start:stop] for values in result.outputs]
+            size = columns_bytes(part) + sum(values.nbytes for values in outputs)
+            if size > MAX_BYTES:
+                self._drop("large")
+                continue
+            copy = _Copy(copied(part), rows[index], [v.copy() for v in outputs], ended_ns - arrivals[index], size)
+            with self._changed:
+                if not self._is_closed:
+                    self._waiting.append(copy)
+                    self._bytes += size
+                    self._changed.notify()
+
+    def _drop(self, reason: str, count: int = 1) -> None:
+        with self._changed:
+            self._dropped[reason] += count
+
+    def _common_outputs(self) -> list[tuple[str, int, int]]:
+        """Returns the outputs that both arms have, with their places in each."""
+        there = {entry.name: place for place, entry in enumerate(self.shadow.parts.graph.outputs)}
+        return [
+            (entry.name, place, there[entry.name])
+            for place, entry in enumerate(self.main.parts.graph.outputs)
+            if entry.name in there
+        ]
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)  # more threads would take the sessions' cores
+        number = 0
+        while (copy := self._take()) is not None:
+            try:
+                self._compare(copy, number)
+            except Exception as error:
+                known = isinstance(error, EmberlineError)
+                text = str(error) or type(error).__name__
+                self.comparison.failed(text if known else f"{type(error).__name__}: {text}")
+                logger.log(
+                    logging.DEBUG if known else logging.WARNING, "%s: the shadow failed: %s", self.main.name, text
+                )
+            number += 1
+
+    def _take(self) -> _Copy | None:
+        with self._changed:
+            self._is_working = False
+            while not self._waiting and not self._is_closed:
+                self._changed.wait()
+            if self._is_closed:
+                return None
+            copy = self._waiting.popleft()
+            self._bytes -= copy.size_bytes
+            self._is_working = True
+            return copy
+
+    def _compare(self, copy: _Copy, number: int) -> None:
+        """Scores a request on the shadow, sometimes on the main arm's snapshot too, in turns; and compares."""
+        is_timed = number % _TIMED_EVERY == 0
+        order = [True, False] if number % (2 * _TIMED_EVERY) == 0 else [False, True]
+        took: dict[bool, int] = {}
+        scores: list[np.ndarray] = []
+        for is_shadow in order if is_timed else [True]:
+            scored = self._score(copy, is_shadow=is_shadow)
+            if scored is None and is_shadow:
+                return  # it has ended meanwhile
+            if scored is not None:
+                took[is_shadow] = scored[1]
+                scores = scored[0] if is_shadow else scores
+        self.comparison.compared(
+            [(name, copy.outputs[place], scores[other]) for name, place, other in self._outputs],
+            main_ns=copy.took_ns,
+            shadow_ns=took[True],
+            again_ns=took.get(False),
+        )
+
+    def _score(self, copy: _Copy, *, is_shadow: bool) -> tuple[list[np.ndarray], int] | None:
+        """Returns the outputs of a request and the nanoseconds of work; None when the arm has ended, or this has."""
+        arm = self.shadow if is_shadow else self.main
+        pipeline = arm.parts.shadow_pipeline
+        parts: list[list[np.ndarray]] = []
+        worked_ns = 0
+        for start in range(0, copy.batch, SLICE_ROWS):
+            stop = min(start + SLICE_ROWS, copy.batch)
+            if not self._wait_for_spare_cycles():
+                return None
+            snapshot = arm.history.acquire_beside(shadow=is_shadow)
+            if snapshot is None:
+                return None
+            began_ns = time.monotonic_ns()
+            try:
+                made = pipeline.features([(rows_of(copy.columns, copy.batch, start, stop), stop - start)])
+                parts.append(pipeline.score([features for features, _ in made], snapshot).outputs)
+            finally:
+                arm.history.release(snapshot)
+            slice_ns = time.monotonic_ns() - began_ns
+            worked_ns += slice_ns
+            time.sleep(min(MAX_REST_S, slice_ns / 1e9))
+        return [np.concatenate(values) for values in zip(*parts, strict=True)], worked_ns
+
+    def _wait_for_spare_cycles(self) -> bool:
+        """Waits until the main arm leaves a core; returns False when this was closed."""
+        look_s = _FIRST_LOOK_S
+        while not self._is_closed and not self.main.has_spare_cycles:
+            time.sleep(look_s)
+            look_s = min(_LAST_LOOK_S, look_s * 2)
+        return not self._is_closed
