@@ -373,7 +373,8 @@ def test_tritonclient_loads_and_unloads(caller: Caller, kind: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_unknown_model_is_404_for_every_call(caller: Caller, verb: str) -> None:
-    body = {"canary": {"fraction": 0.5}, "allow": {"version": 2, "inputs": ["x"]}}.get(verb, {})
+    bodies = {"canary": {"fraction": 0.5}, "shadow": {"to": "1.1", "share": 0.5}}
+    body = {**bodies, "allow": {"version": 2, "inputs": ["x"]}}.get(verb, {})
     status, answer, _ = caller.ask("POST", f"/v2/repository/models/nope/{verb}", body)
     assert (status, "nope" in answer["error"]) == (404, True)
 
