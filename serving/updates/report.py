@@ -14,8 +14,8 @@ from serving.updates.counters import UpdateCounters
 from serving.updates.keep import kept_in
 from serving.updates.live_model import LiveModel
 from serving.updates.mount import MountedStore, StagedSnapshot
-from serving.updates.stale_stores import stores_in
 from serving.updates.shadowing import ShadowReport, shadow_json
+from serving.updates.stale_stores import stores_in
 from storage.checkpoint.graph_program import Candidate
 from storage.errors import StoreError
 from storage.tiers.budget_report import budget_report
