@@ -40,6 +40,7 @@ COMMANDS = {
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
     "score": ("emberline.cli.score:score", "Score files of rows as of a snapshot, without a server."),
+    "diff": ("emberline.cli.diff", "Show what differs between two snapshots: rows, weights and scores."),
     "export": ("emberline.cli.score:export", "Write the rows of a table as of a snapshot as Parquet."),
     "export-items": ("emberline.cli.export_items", "Write the item embeddings of two towers, for an index."),
     "inspect": (

@@ -21,9 +21,10 @@ from serving.pipeline.host import Pipeline
 from serving.pipeline.snapshot import Snapshot
 from storage.checkpoint import GraphOutput
 from storage.checkpoint.as_of import AsOf
+from storage.checkpoint.manifest import GraphInput
 from storage.data import Data, DataOptions, DataRows, Wanted
 from storage.errors import ConfigError, InvalidInput
-from storage.features import Column, FeatureSpec, column_from_arrow
+from storage.features import Column, FeatureBatch, FeatureSpec, column_from_arrow
 from storage.features.dtypes import NUMPY_DTYPES
 from storage.paths import local_path
 from storage.tiers.tiered import LoadProgress, TieredStore
@@ -73,6 +74,23 @@ class Scorer:
             pipeline = self._own.pipeline = self._parts.processor_pipeline(None)
         made = pipeline.features([(columns, rows)])
         return pipeline.score([features for features, _ in made], self._snapshot).outputs
+
+    @property
+    def graph_inputs(self) -> tuple[GraphInput, ...]:
+        """The inputs of the dense graph, in the order of `tensors`."""
+        return self._parts.graph.inputs
+
+    def features(self, columns: Mapping[str, Column], rows: int) -> FeatureBatch:
+        """Makes the features of some rows. Thread-safe. Raises InvalidInput naming the input at fault."""
+        return self._parts.features(columns, rows)
+
+    def tensors(self, features: FeatureBatch) -> list[torch.Tensor]:
+        """Looks features up, and returns the inputs of the dense graph that they make."""
+        return self._parts.graph_inputs(features, self._snapshot)
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+        """Runs the dense graph over inputs that `tensors` made, of this snapshot or of one with the same inputs."""
+        return [output.numpy().copy() for output in self._snapshot.graph.run(list(tensors))]
 
     def close(self) -> None:
         """Closes the store."""
