@@ -88,7 +88,7 @@ class _ItemInputs:
         combined = {entry.name: entry.parts for entry in config.combined}
         names = {part for name in model.item for part in combined.get(name, (name,))}
         features = tuple(
-            each for each in config.spec.features if (each.name if each.output == "ids" else each.group) in names
+            each for each in config.spec.features if (each.group if each.output == "dense" else each.name) in names
         )
         read = {name for each in features for name in (*each.inputs, each.weights)}
         #: The inputs and features of the item.

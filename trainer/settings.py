@@ -112,6 +112,8 @@ def _shape(config: TrainConfig, feature: Feature) -> str:
     """Describes the shape in which the network sees a feature."""
     if feature.output == "dense":
         return f"{config.spec.flow(feature.name).high} dense values in the group {feature.group}"
+    if feature.output == "integers":
+        return f"{config.spec.flow(feature.name).high} integers"
     length = f" of {feature.length}" if feature.pooling == "none" else ""
     return f"ids of the table {feature.table}, pooling {feature.pooling}{length}"
 

@@ -155,6 +155,7 @@ class GpuForm:
         self._weighted = [number for number, feature in enumerate(self._features) if feature.is_weighted]
         place_of = {place: index for index, place in enumerate(packing.features.packed)}
         self._dense = [(inputs.views[place_of[place]], source) for place, source in packing.features.dense]
+        self._integers = [(inputs.views[place_of[place]], source) for place, source in packing.features.integers]
         self._lengths = [
             (inputs.views[place_of[place]], number)
             for number, feature in enumerate(packing.features.gathered)
@@ -251,5 +252,7 @@ class GpuForm:
             inputs.user_of_row[:] = user_of_row
         for view, source in self._dense:
             view[...] = item.dense[source] if user is None or source in item.dense else user.dense[source]
+        for view, source in self._integers:
+            view[...] = (item if user is None or source in item.ids else user).integers(source)
         for view, number in self._lengths:
             view[...] = lengths[number]

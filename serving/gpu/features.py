@@ -43,7 +43,9 @@ class GpuFeatures:
     pooled: tuple[GpuFeature, ...]
     #: Inputs that are dense groups, each with the name of its group.
     dense: tuple[tuple[int, str], ...]
-    #: Numbers of the inputs that are not made from ids, dense and lengths, ascending.
+    #: Inputs that are integers, each with the name of its feature.
+    integers: tuple[tuple[int, str], ...]
+    #: Numbers of the inputs that are not looked up: dense, integers and lengths, ascending.
     packed: tuple[int, ...]
 
     @property
@@ -61,7 +63,7 @@ def gpu_features(
     """
     by_source: dict[str, list[tuple[int, GraphInput]]] = {}
     for place, entry in enumerate(graph.inputs):
-        if entry.kind != "dense":
+        if entry.kind not in ("dense", "ids"):
             by_source.setdefault(entry.source, []).append((place, entry))
     numbers = {table.name: index for index, table in enumerate(tables)}
     found: list[GpuFeature] = []
@@ -99,11 +101,14 @@ def gpu_features(
         raise Unsupported("the graph reads no rows")
     found.sort(key=lambda feature: feature.is_user)
     dense = tuple((place, entry.source) for place, entry in enumerate(graph.inputs) if entry.kind == "dense")
-    packed = sorted([place for place, _ in dense] + [place for feature in found for place in feature.lengths])
+    integers = tuple((place, entry.source) for place, entry in enumerate(graph.inputs) if entry.kind == "ids")
+    lengths = [place for feature in found for place in feature.lengths]
+    packed = sorted([place for place, _ in (*dense, *integers)] + lengths)
     return GpuFeatures(
         tuple(feature for feature in found if spec.feature(feature.name).pooling == "none"),
         tuple(feature for feature in found if spec.feature(feature.name).pooling != "none"),
         dense,
+        integers,
         tuple(packed),
     )
 

@@ -11,6 +11,8 @@ from storage.errors import CheckpointError
 from storage.features import FeatureBatch, FeatureSpec
 from storage.tiers.tiered import LookupResult, TieredStore
 
+# Kinds of inputs that need no lookup.
+_AS_THEY_ARE = frozenset({"dense", "ids"})
 _PARTS = {"lengths": "lengths", "mask": "masks"}
 
 
@@ -21,14 +23,15 @@ class StagedLookup:
         """Plans the lookups. places: numbers of the graph's inputs that are made here."""
         entries = [(place, graph.inputs[place]) for place in places]
         # Features that the graph does not read are not looked up.
-        self._features = list(dict.fromkeys(entry.source for _, entry in entries if entry.kind != "dense"))
+        self._features = list(dict.fromkeys(entry.source for _, entry in entries if entry.kind not in _AS_THEY_ARE))
         self._plan = store.plan([spec.lookup(name) for name in self._features])
         self._dense = [(place, entry.source) for place, entry in entries if entry.kind == "dense"]
+        self._integers = [(place, entry.source) for place, entry in entries if entry.kind == "ids"]
         # The input that a feature's rows are written to by the lookup itself.
         self._direct: list[int | None] = [None] * len(self._features)
         self._copied: list[tuple[int, int, str, str]] = []
         for place, entry in entries:
-            if entry.kind == "dense":
+            if entry.kind in _AS_THEY_ARE:
                 continue
             number = self._features.index(entry.source)
             if entry.kind in ("pooled", "rows") and entry.dtype == "FP32" and self._direct[number] is None:
@@ -40,6 +43,8 @@ class StagedLookup:
         """Fills its inputs among `views`, all inputs of the graph. Raises StoreError."""
         for place, source in self._dense:
             views[place][...] = batch.dense[source]
+        for place, source in self._integers:
+            views[place][...] = batch.integers(source)
         # The views lie in memory of the GPU's driver, which a plan must not keep after the session.
         outputs = [None if place is None else views[place] for place in self._direct]
         into = self._plan.arrays(batch.batch, outputs, once=True)

@@ -24,6 +24,9 @@ _SIZES = 64
 # Floats of a line of the cache.
 _LINE = 16
 
+# Kinds of inputs that come from a lookup; the others are features as they are.
+_LOOKED_UP = frozenset({"pooled", "rows", "lengths", "mask"})
+
 # Takes an input of the graph out of features and the result of their lookup.
 _Pick = Callable[[FeatureBatch, LookupResult], np.ndarray]
 
@@ -70,7 +73,7 @@ class FeatureLookup:
         """inputs: those of the published graph."""
         entries = [inputs[number] for each in made for number in each.members]
         # Features that the graph does not read are not looked up.
-        self._features = list(dict.fromkeys(entry.source for entry in entries if entry.kind != "dense"))
+        self._features = list(dict.fromkeys(entry.source for entry in entries if entry.kind in _LOOKED_UP))
         self._plan = store.plan([spec.lookup(name) for name in self._features])
         blocks = {each: [inputs[number] for number in each.members] for each in made}
         direct = {each for each, parts in blocks.items() if all(map(_is_direct, parts))}
@@ -144,6 +147,9 @@ class FeatureLookup:
         if entry.kind == "dense":
             source = entry.source
             return lambda features, found: features.dense[source].astype(dtype, copy=False)
+        if entry.kind == "ids":
+            source = entry.source
+            return lambda features, found: features.integers(source)
         index = self._features.index(entry.source)
         part = {"pooled": "outputs", "rows": "outputs", "lengths": "lengths", "mask": "masks"}[entry.kind]
 

@@ -50,8 +50,8 @@ class UserSide:
     """The split of a spec into the user's side and the rest. Thread-safe."""
 
     def __init__(self, spec: FeatureSpec, user: FeatureSpec, item: FeatureSpec) -> None:
-        #: Names of the features of ids on the user's side.
-        self.features = frozenset(feature.name for feature in user.ids_features)
+        #: Names of the features of ids and of integers on the user's side.
+        self.features = frozenset(feature.name for feature in user.features if feature.output != "dense")
         #: Names of the groups of dense values on the user's side.
         self.groups = frozenset(user.dense_groups)
         #: True if the halves of the graph were compared with the whole.
@@ -77,7 +77,7 @@ class UserSide:
         own -= {feature.name for feature in spec.features if feature.output == "dense" and feature.group in mixed}
         read = {entry.source for entry in graph.inputs}
         used = {
-            feature.name if feature.output == "ids" else feature.group
+            feature.group if feature.output == "dense" else feature.name
             for feature in spec.features
             if feature.name in own
         }

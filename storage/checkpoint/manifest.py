@@ -132,12 +132,13 @@ class TableEntry(Part):
 class GraphInput(Part):
     """One input of the dense graph, and where its values come from.
 
-    source: the dense group for kind "dense", the feature's name for the others. shape: -1 first, the batch.
+    source: the dense group for kind "dense", the feature's name for the others. kind "ids": integers that are not
+    looked up, INT64. shape: -1 first, the batch.
     placeholder: the program's own name of the input; filled in when the version is written.
     """
 
     name: str = Field(min_length=1, max_length=512)
-    kind: Literal["dense", "pooled", "rows", "lengths", "mask"]
+    kind: Literal["dense", "ids", "pooled", "rows", "lengths", "mask"]
     source: str = Field(min_length=1, max_length=512)
     shape: Shape
     dtype: TensorDtype = "FP32"
@@ -146,6 +147,8 @@ class GraphInput(Part):
     @model_validator(mode="after")
     def _batch_first(self) -> GraphInput:
         _check_batch_first(self.name, self.shape)
+        if self.kind == "ids" and self.dtype != "INT64":
+            raise ValueError(f"{self.name}: ids are INT64, got {self.dtype}")
         return self
 
 

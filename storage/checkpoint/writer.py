@@ -194,6 +194,7 @@ def _check_parts(spec: FeatureSpec, tables: Sequence[TableData | TableStream], i
             shapes["mask", feature.name] = (-1, feature.length)
         else:
             shapes["pooled", feature.name] = (-1, dims[feature.table])
+    shapes.update({("ids", name): (-1, width) for name, width in spec.integers.items()})
     shapes.update({("dense", group): (-1, width) for group, width in spec.dense_groups.items()})
     for entry in inputs:
         shape = shapes.get((entry.kind, entry.source))

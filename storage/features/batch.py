@@ -67,9 +67,20 @@ class FeatureBatch:
             self._dense = dict(zip(self._names[0], self.native.dense(), strict=True))
         return self._dense
 
+    def integers(self, feature: str) -> Array:
+        """Returns the integers of a feature, (B, W) int64. Raises InvalidInput when a row has not all of them."""
+        bags = self.ids[feature]
+        count = len(bags.values) // max(1, self.batch)
+        if len(bags.values) and not np.array_equal(bags.offsets, np.arange(self.batch + 1) * count):
+            raise InvalidInput(f"feature {feature!r}: a row has not {count} integers", field=feature)
+        return bags.values.reshape(self.batch, count)
+
     @property
     def ids(self) -> dict[str, Jagged]:
-        """Maps each feature to its B bags. Features whose bags have the same ends may share the array of offsets."""
+        """Maps each feature of ids to its B bags, and each of integers to as many values in every row.
+
+        Features whose bags have the same ends may share the array of offsets.
+        """
         if self._ids is None:
             assert self.native is not None
             made = zip(self._names[1], self.native.ids(), strict=True)

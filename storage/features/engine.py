@@ -30,7 +30,7 @@ class FeatureEngine:
         self._inputs = tuple(entry.name for entry in spec.inputs)
         self._known = frozenset(self._inputs)
         self._never_null = frozenset(entry.name for entry in spec.inputs if entry.nulls == "error")
-        self._ids = tuple(feature.name for feature in spec.ids_features)
+        self._ids = tuple(feature.name for feature in spec.features if feature.output != "dense")
         self._groups = tuple(spec.dense_groups)
         # Features whose ids without a row read rows of lists beside theirs, and those lists.
         self._parallel = {

@@ -167,15 +167,16 @@ class FeatureAbsent(StrictModel):
 
 
 class Feature(StrictModel):
-    """One feature turns inputs through transforms into the ids of a table or into columns of a dense group.
+    """One feature turns inputs through transforms into ids of a table, columns of a dense group, or integers.
 
-    `table`, `pooling`, `length`, `weights`, `absent` and `fallback` belong to ids, `group` to dense features.
+    `table`, `pooling`, `length`, `weights`, `absent` and `fallback` belong to ids, `group` to dense features. The dense
+    graph takes integers as they are, int64, without a lookup.
     """
 
     name: str
     inputs: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
     transforms: Annotated[tuple[Transform, ...], Field(max_length=64)] = ()
-    output: Literal["ids", "dense"]
+    output: Literal["ids", "dense", "integers"]
     table: str = ""
     pooling: Literal["sum", "mean", "none", "weighted"] = "sum"
     #: With pooling none only: bags are padded or cut to this length.
@@ -192,12 +193,15 @@ class Feature(StrictModel):
     def _check(self) -> Feature:
         if not _PART_NAME.fullmatch(self.name):
             raise ValueError(f"feature name {self.name!r}: 1 to 128 letters, digits, '_', '-', '.' or ':'")
-        if self.output == "dense":
+        if self.output != "ids":
             of_ids = self.table or self.length or self.pooling != "sum" or self.weights or self.fallback
             if of_ids or self.absent is not None:
+                what = "is dense" if self.output == "dense" else "gives integers"
                 raise ValueError(
-                    f"feature {self.name!r} is dense: table, pooling, length, weights, absent and fallback are for ids"
+                    f"feature {self.name!r} {what}: table, pooling, length, weights, absent and fallback are for ids"
                 )
+            if self.output == "integers" and self.group != "dense":
+                raise ValueError(f"feature {self.name!r} gives integers: `group` is for dense features")
             if not _PART_NAME.fullmatch(self.group):
                 raise ValueError(f"feature {self.name!r}: the group {self.group!r} is not a plain name")
             return self

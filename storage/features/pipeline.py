@@ -10,6 +10,7 @@ from math import prod
 from storage.features.dtypes import ElementType, element_type
 from storage.features.feature import Feature, InputSpec
 from storage.features.transforms import (
+    Add,
     Affine,
     Bucketise,
     Clip,
@@ -18,10 +19,12 @@ from storage.features.transforms import (
     FloorDivide,
     Hash,
     Hour,
+    Integer,
     IsNull,
     Log,
     Modulo,
     Pad,
+    Replace,
     Select,
     Slice,
     Split,
@@ -87,9 +90,17 @@ def _step(op: Transform, flow: Flow) -> Flow:
         case Hash():
             _expect(flow, "bytes", "int64")
             return replace(flow, type="int64")
-        case FloorDivide() | Modulo() | Hour() | Weekday():
+        case FloorDivide() | Modulo() | Replace() | Hour() | Weekday():
             _expect(flow, "int64")
             return flow
+        case Add():
+            _expect(flow, "int64")
+            if len(op.values) > 1 and not (flow.is_fixed and flow.high == len(op.values)):
+                raise ValueError(f"adds to {len(op.values)} columns, but a row has {flow.low} to {flow.high} values")
+            return flow
+        case Integer():
+            _expect(flow, "float")
+            return replace(flow, type="int64")
         case Vocabulary():
             _expect(flow, "bytes", "int64")
             wanted = str if flow.type == "bytes" else int
@@ -151,13 +162,15 @@ def _check_value(value: object, flow: Flow) -> None:
 
 
 def _check_output(feature: Feature, flow: Flow) -> None:
-    if feature.output == "ids" and flow.type != "int64":
+    if feature.output != "dense" and flow.type != "int64":
+        what = "ids" if feature.output == "ids" else "`integers`"
         remedy = "end with hash or vocabulary" if flow.type == "bytes" else "end with bucketise"
-        raise ValueError(f"feature {feature.name!r} gives {_WORDS[flow.type]}, but ids are integers: {remedy}")
+        raise ValueError(f"feature {feature.name!r} gives {_WORDS[flow.type]}, but {what} are integers: {remedy}")
     if feature.output == "dense" and flow.type == "bytes":
         raise ValueError(f"feature {feature.name!r} gives BYTES, but a dense feature is a number")
-    if feature.output == "dense" and not flow.is_fixed:
+    if feature.output != "ids" and not flow.is_fixed:
+        what = "a dense feature has" if feature.output == "dense" else "`integers` have"
         raise ValueError(
-            f"feature {feature.name!r} gives {flow.low} to {flow.high} values a row, but a dense feature has a fixed "
+            f"feature {feature.name!r} gives {flow.low} to {flow.high} values a row, but {what} a fixed "
             "number of them: end with truncate and pad to one length"
         )

@@ -10,6 +10,7 @@ from storage.features.dtypes import DTYPES, ElementType, element_type
 from storage.features.feature import Feature, InputSpec
 from storage.features.spec import FeatureSpec
 from storage.features.transforms import (
+    Add,
     Affine,
     Bucketise,
     Clip,
@@ -18,10 +19,12 @@ from storage.features.transforms import (
     FloorDivide,
     Hash,
     Hour,
+    Integer,
     IsNull,
     Log,
     Modulo,
     Pad,
+    Replace,
     Select,
     Slice,
     Split,
@@ -32,6 +35,7 @@ from storage.features.transforms import (
     Weekday,
 )
 
+_INT64 = (-(2**63), 2**63 - 1)
 _DAY_S = 24 * 3600
 _WEEK_S = 7 * _DAY_S
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -47,7 +51,7 @@ def build_program(spec: FeatureSpec) -> Program:
     filled = dict.fromkeys(groups, 0)
     for feature in spec.features:
         inputs = [places[name] for name in feature.inputs]
-        if feature.output == "ids":
+        if feature.output != "dense":
             weights = places[feature.weights] if feature.weights else None
             builder.add_ids_feature(feature.name, inputs, feature.length, weights)
         else:
@@ -91,7 +95,7 @@ def _native(dtype: str, value: Any) -> bytes | int | float:
 def _add_transforms(builder: Builder, feature: Feature, kind: ElementType) -> None:
     for op in feature.transforms:
         _add_transform(builder, op, kind)
-        if isinstance(op, Hash | Vocabulary | Bucketise | Cross | IsNull):
+        if isinstance(op, Hash | Vocabulary | Bucketise | Cross | IsNull | Integer):
             kind = "int64"
         elif isinstance(op, Log | Clip | Affine | Standardise):
             kind = "float"
@@ -105,6 +109,13 @@ def _add_transform(builder: Builder, op: Transform, kind: ElementType) -> None:
             builder.floor_divide(op.divisor)
         case Modulo():
             builder.modulo(op.divisor)
+        case Add():
+            builder.add(op.values)
+        case Replace():
+            low, high = (end if value is None else value for end, value in zip(_INT64, (op.low, op.high), strict=True))
+            builder.replace(low, high, op.outside, op.by)
+        case Integer():
+            builder.integer()
         case Vocabulary():
             values = [value.encode() if isinstance(value, str) else value for value in op.values]
             builder.vocabulary(values, None if op.unknown == "absent" else op.unknown)

@@ -14,7 +14,7 @@ from storage.features.fallback import MEAN, mean_table
 from storage.features.feature import Feature, InputSpec, WireInput
 from storage.features.pipeline import Flow, trace
 from storage.features.strict_model import StrictModel, did_you_mean
-from storage.features.transforms import Cross, Fill, IsNull, Pad, Split
+from storage.features.transforms import Cross, Fill, IsNull, Pad, Split, Vocabulary
 from storage.specs import LookupLevel, LookupSpec
 
 
@@ -44,7 +44,10 @@ class FeatureSpec(StrictModel):
             for name in feature.inputs:
                 if name not in names:
                     raise ValueError(f"feature {feature.name!r}: unknown input {name!r}{did_you_mean(name, names)}")
-            trace(feature, [self.input(name) for name in feature.inputs])
+            inputs = [self.input(name) for name in feature.inputs]
+            trace(feature, inputs)
+            if feature.output == "integers":
+                _check_never_null(feature, inputs)
         _check_weights(self._inputs, self.features)
         check_chains(self.features, self._inputs)
         return self
@@ -74,6 +77,11 @@ class FeatureSpec(StrictModel):
     def ids_features(self) -> tuple[Feature, ...]:
         """The features that give ids, in order."""
         return tuple(feature for feature in self.features if feature.output == "ids")
+
+    @cached_property
+    def integers(self) -> dict[str, int]:
+        """Maps each feature that gives integers to the number of them in a row."""
+        return {each.name: self.flow(each.name).high for each in self.features if each.output == "integers"}
 
     @cached_property
     def weights_of(self) -> dict[str, str]:
@@ -125,6 +133,21 @@ def _check_unique(what: str, names: Sequence[str]) -> None:
         if name in seen:
             raise ValueError(f"two {what}s are called {name!r}")
         seen.add(name)
+
+
+def _check_never_null(feature: Feature, inputs: Sequence[InputSpec]) -> None:
+    """Raises ValueError unless every row has all of its integers: nothing is left out."""
+    for entry in inputs:
+        if entry.nulls != "error" and not any(isinstance(op, Fill | IsNull | Pad) for op in feature.transforms):
+            raise ValueError(
+                f"feature {feature.name!r} gives integers, but a null has none: say `nulls: error` of the input "
+                f"{entry.name!r}, or fill nulls by a transform"
+            )
+    for op in feature.transforms:
+        if isinstance(op, Vocabulary) and op.unknown == "absent":
+            raise ValueError(
+                f"feature {feature.name!r} gives integers, but an unknown value has none: give `unknown` an id"
+            )
 
 
 def _check_weights(inputs: Mapping[str, InputSpec], features: Sequence[Feature]) -> None:

@@ -58,6 +58,37 @@ class Modulo(StrictModel):
     divisor: Buckets
 
 
+class Add(StrictModel):
+    """Maps int64 to int64: the value plus the one of `values`, or plus that of its column; it wraps around."""
+
+    op: Literal["add"] = "add"
+    values: Annotated[tuple[Int64, ...], Field(min_length=1, max_length=65_536)]
+
+
+class Replace(StrictModel):
+    """Maps int64 to int64: `by` for values from `low` to `high`, or for all others with `outside`."""
+
+    op: Literal["replace"] = "replace"
+    low: Int64 | None = None
+    high: Int64 | None = None
+    outside: StrictBool = False
+    by: Int64
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Replace:
+        if self.low is None and self.high is None:
+            raise ValueError("replace needs low, high or both")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"replace: low {self.low} is above high {self.high}")
+        return self
+
+
+class Integer(StrictModel):
+    """Maps float to int64: the value without what stands behind the point; -2**63 for what no int64 holds."""
+
+    op: Literal["integer"] = "integer"
+
+
 class Vocabulary(StrictModel):
     """Maps bytes or int64 to the position in `values`. Other values are left out, or get the id `unknown`."""
 
@@ -222,6 +253,9 @@ _Op = (
     Hash
     | FloorDivide
     | Modulo
+    | Add
+    | Replace
+    | Integer
     | Hour
     | Weekday
     | Vocabulary

@@ -63,10 +63,18 @@ def apply(op: dict[str, Any], values: list[Any]) -> list[Any]:
     if kind == "fill":
         value = op["value"].encode() if isinstance(op["value"], str) else op["value"]
         return [value if entry is None else entry for entry in values]
+    if kind == "add":
+        amounts = op["values"] if len(op["values"]) > 1 else op["values"] * len(values)
+        return [None if value is None else wrapped(value + n) for value, n in zip(values, amounts, strict=True)]
     if kind == "split":
         pieces = [value.split(op["delimiter"].encode()) for value in values if value is not None]
         return [piece for piece in itertools.chain.from_iterable(pieces) if piece]
     return [None if value is None else one(op, value) for value in values]
+
+
+def wrapped(value: int) -> int:
+    """The int64 that a sum becomes."""
+    return (value + 2**63) % 2**64 - 2**63
 
 
 def one(op: dict[str, Any], value: Any) -> Any:
@@ -77,6 +85,12 @@ def one(op: dict[str, Any], value: Any) -> Any:
         return value // op["divisor"]
     if kind == "modulo":
         return value % op["divisor"]
+    if kind == "replace":
+        low, high = (op.get(end) for end in ("low", "high"))
+        inside = (low is None or value >= low) and (high is None or value <= high)
+        return op["by"] if inside != bool(op.get("outside")) else value
+    if kind == "integer":
+        return int(value) if math.isfinite(value) and -(2**63) <= value < 2**63 else -(2**63)
     if kind in ("hour", "weekday"):
         seconds = value // {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[op.get("unit") or "us"]
         days, second = divmod(seconds + 60 * (op.get("utc_offset_minutes") or 0), 86_400)

@@ -30,10 +30,15 @@ def made_sample(converted: Converted, rows: int = 256, seed: int = 0) -> dict[st
     recording = record(container, zeros, lambda: converted.module(dict(zeros)))
     limits = {name: np.zeros([1, *value.shape[1:]], np.int64) for name, value in zeros.items()}
     for call in recording.calls:
-        leaf, count = call.values.leaf, len(call.layer.weight)  # type: ignore[arg-type]
-        columns = call.values.columns(zeros[leaf])
-        part = limits[leaf] if limits[leaf].ndim == 1 or columns is None else limits[leaf][:, slice(*columns)]
-        part[...] = np.where(part == 0, count, np.minimum(part, count))
+        if call.values is None:
+            continue
+        count = len(call.layer.weight)  # type: ignore[arg-type]
+        for leaf, places in recording.tracer.elements_of(call.values).items():
+            # Both rows of the sample are alike; what is read of either is read of all.
+            width = max(1, zeros[leaf].numel() // 2)
+            part = limits[leaf].reshape(-1)
+            read = np.unique(places.numpy() % width)
+            part[read] = np.where(part[read] == 0, count, np.minimum(part[read], count))
     random = np.random.default_rng(seed)
     sample: dict[str, Tensor] = {}
     for entry in converted.inputs:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from storage.checkpoint import GraphOutput
 from storage.errors import Unsupported
-from trainer.publishing.cut_plan import CutPlan
-from trainer.publishing.embedding_layers import StandIn, embedding_layers
+from trainer.publishing.answers import answer
+from trainer.publishing.cut_plan import CutCall, CutPlan
+from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, embedding_layers
 from trainer.publishing.recording import replaced
 from trainer.publishing.sample import Sample
 
@@ -39,13 +40,16 @@ class DenseHalf(nn.Module):
         self._sample = sample
         self._plan = plan
         self.output_names = tuple(output_names)
-        self._answers: Iterator[tuple[str, Any]] = iter(())
+        self._answers: Iterator[CutCall] = iter(())
+        self._found: Mapping[str, tuple[Tensor, Tensor | None]] = {}
 
     @contextmanager
     def cut(self) -> Iterator[DenseHalf]:
         """Removes the embedding layers for the block."""
         layers = embedding_layers(self.container)
-        with replaced(self.container, {layer: _Answered(path, layer, self) for path, layer in layers.items()}):
+        own = self._plan.own_layers
+        stand_ins = {layer: _Answered(path, layer, self) for path, layer in layers.items() if path not in own}
+        with replaced(self.container, stand_ins):
             yield self
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -57,30 +61,31 @@ class DenseHalf(nn.Module):
             found[feature.name] = (tensors[position], lengths)
             position += 2 if feature.with_lengths else 1
         given: dict[str, Tensor] = {
-            entry.leaf: tensors[index].reshape(batch, *entry.shape[1:]) for index, entry in enumerate(plan.dense)
+            entry.leaf: entry.restored(tensors[index]) for index, entry in enumerate(plan.dense)
         }
         for name, leaf in self._sample.leaves.items():
             if name not in given:
                 given[name] = _blank(leaf, plan.rows, batch)
-        self._answers = iter([(call.path, _answer(call.shape, *found[call.feature])) for call in plan.calls])
+        self._found = found
+        self._answers = iter([call for call in plan.calls if call.path not in plan.own_layers])
         outputs = named_outputs(self._sample.call(self.container.get_submodule("module"), given))
-        self._answers = iter(())
+        self._answers, self._found = iter(()), {}
         return tuple(_at_least_two_dimensions(outputs[name]) for name in self.output_names)
 
-    def answer(self, path: str) -> Any:
+    def answer(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the result of the next call of an embedding layer."""
-        expected, answer = next(self._answers, ("", None))
-        if expected != path:
+        call = next(self._answers, None)
+        if call is None or call.path != path:
             raise Unsupported(f"the module calls its embedding layers in another order each time (now {path!r})")
-        return answer
+        return answer(call, self._found, layer, args, kwargs)
 
 
 class _Answered(StandIn):
     """Returns the result that the dense half holds for this call."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        path, _, half = self._held
-        return half.answer(path)
+        path, layer, half = self._held
+        return half.answer(path, layer, args, kwargs)
 
 
 def named_outputs(value: Any) -> dict[str, Tensor]:
@@ -125,12 +130,6 @@ def graph_outputs(outputs: Mapping[str, Tensor]) -> list[GraphOutput]:
 def output_arrays(names: Sequence[str], values: Sequence[Tensor]) -> dict[str, np.ndarray]:
     """Returns outputs as numpy arrays by name."""
     return {name: value.detach().numpy() for name, value in zip(names, values, strict=True)}
-
-
-def _answer(shape: str, rows: Tensor, lengths: Tensor | None) -> Any:
-    if shape == "single":
-        return rows.unsqueeze(1)
-    return (rows, lengths) if shape == "rows_lengths" else rows
 
 
 def _blank(leaf: Tensor, rows: int, batch: Any) -> Tensor:

@@ -1,52 +1,33 @@
 """Derives a feature spec from the sample batch, for modules that know nothing of our types.
 
-Every float tensor becomes a dense input, every tensor of ids an input whose columns (or bags) are features. A module
-knows no nulls, so its inputs take none. B rows of the batch, W columns of a tensor, n ids of a row.
+Every float tensor becomes a dense input, every tensor of ids an input whose columns (or bags) are features, and every
+tensor of integers that the module computes with an input that the dense graph takes as it is. A module knows no nulls,
+so its inputs take none. B rows of the batch, W columns of a tensor, n ids of a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, Feature, FeatureSpec, InputSpec, column_from_jagged, column_from_numpy
-from storage.features.transforms import Select, Slice, Transform
-from storage.initializers import AbsentRows
+from storage.features.transforms import Transform
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.cut_plan import CutCall, CutFeature, CutPlan, DenseInput, Shape
-from trainer.publishing.embedding_layers import (
-    EmbeddingLayer,
-    TableNames,
-    free_name,
-    layer_absent,
-    layer_chain,
-    layer_dim,
-)
+from trainer.publishing.call_layout import batch_axis, by_rows, call_layout, whole_leaf
+from trainer.publishing.cut_plan import CutCall, CutPlan, DenseInput
+from trainer.publishing.embedding_layers import layer_absent, layer_chain
+from trainer.publishing.id_features import FixedCall, IdFeatures, IdUse, fixed_call
+from trainer.publishing.id_steps import Chain, transforms_of
 from trainer.publishing.recording import LayerCall, Recording
+from trainer.publishing.tracing import Loss, Traced
 
-_ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32"}
+_ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32", torch.bool: "BOOL"}
 _LENGTH_AT_LEAST = 1024
-
-
-@dataclass(frozen=True)
-class _Use:
-    """One call's use of a sample tensor."""
-
-    leaf: str
-    #: The columns that it reads; None for bags.
-    columns: tuple[int, int] | None
-    pooling: str
-    length: int
-    shape: Shape
-    #: The sample tensor that holds a weight for each id, "" for none.
-    weights: str = ""
-    #: What ids without a row read as; None: what the table says.
-    absent: AbsentRows | None = None
 
 
 def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: int) -> CutPlan:
@@ -54,198 +35,247 @@ def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: i
 
     Raises Unsupported, naming the layer and the tensor, for a use that no feature can describe.
     """
-    names = TableNames()
-    inputs: dict[str, InputSpec] = {}
-    columns: dict[str, Column] = {}
-    offsets: dict[str, np.ndarray] = {}
-    features: dict[tuple[_Use, str], tuple[Feature, CutFeature]] = {}
-    calls: list[CutCall] = []
-    dense: list[DenseInput] = []
-    taken: set[str] = set()
-    weighs: dict[str, str] = {}
-    for name, leaf in leaves.items():
-        if leaf.is_floating_point() and name in recording.used:
-            width = _dense_width(name, leaf, rows)
-            inputs[name] = InputSpec(name=name, dtype="FP32", width=width, nulls="error")
-            columns[name] = column_from_numpy("FP32", leaf.reshape(rows, width).numpy())
-            dense.append(DenseInput(name, name, width, tuple(leaf.shape)))
-            taken.add(name)
-    for call in recording.calls:
+    return _Planner(recording, leaves, rows).plan()
+
+
+class _Planner:
+    """Plans one cut."""
+
+    def __init__(self, recording: Recording, leaves: Mapping[str, Tensor], rows: int) -> None:
+        self._recording, self._tracer = recording, recording.tracer
+        self._leaves, self._rows = leaves, rows
+        self._inputs: dict[str, InputSpec] = {}
+        self._columns: dict[str, Column] = {}
+        #: Where the bags of a tensor begin, and the end.
+        self._bags: dict[str, np.ndarray] = {}
+        self._weighs: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._features = IdFeatures(self._taken)
+
+    def plan(self) -> CutPlan:
+        """Returns the plan of all calls."""
+        # What the dense graph reads is known when all calls are: some need their ids or weights there.
+        planned = [self._planned(call) for call in self._recording.calls]
+        used = [name for name in self._leaves if name in self._recording.used]
+        dense = [self._dense(name) for name in used if self._leaves[name].is_floating_point()]
+        calls = [self._named(call, found) for call, found in zip(self._recording.calls, planned, strict=True)]
+        integers = [self._integers(name) for name in used if not self._leaves[name].is_floating_point()]
+        made = [Feature(name=each.group, inputs=(each.leaf,), output="dense", group=each.group) for each in dense]
+        made += [Feature(name=each.group, inputs=(each.leaf,), output="integers") for each in integers]
+        spec = FeatureSpec(
+            inputs=tuple(self._inputs[name] for name in self._leaves if name in self._inputs),
+            features=(*made, *self._features.features),
+        )
+        inputs, tables = (*dense, *integers), tuple(self._features.names.sources())
+        return CutPlan(spec, tuple(calls), self._features.cuts, inputs, tables, self._columns, self._rows)
+
+    def _dense(self, name: str) -> DenseInput:
+        leaf = self._leaves[name]
+        if leaf.dtype != torch.float32:
+            raise Unsupported(
+                f"input {name!r} is {leaf.dtype}; dense features are float32: convert the sample and module"
+            )
+        if leaf.dim() == 0 or leaf.shape[0] != self._rows:
+            raise Unsupported(
+                f"input {name!r} has the shape {list(leaf.shape)}, but the outputs have {self._rows} rows; the batch "
+                "comes first"
+            )
+        self._fixed_input(name)
+        self._taken.add(name)
+        return DenseInput(name, name, self._inputs[name].width, tuple(leaf.shape))
+
+    def _integers(self, name: str) -> DenseInput:
+        leaf, loss = self._leaves[name], self._recording.used[name]
+        if leaf.dtype not in _ID_DTYPES:
+            raise Unsupported(f"input {name!r} is {leaf.dtype} and is used by {loss}; use int64, int32 or bool")
+        axis = batch_axis(leaf, self._rows)
+        if axis is None or name in self._bags:
+            what = "holds bags of any length" if name in self._bags else f"has the shape {list(leaf.shape)}"
+            raise Unsupported(
+                f"input {name!r} is used by {loss} outside the embedding layers, but it {what}, and the dense graph "
+                f"takes only tensors whose first size is the batch ({self._rows}). Give what is computed from it as a "
+                "tensor of the batch"
+            )
+        self._fixed_input(name)
+        group = self._features.free(f"{name}.integers")
+        return DenseInput(name, group, self._inputs[name].width, tuple(leaf.shape), leaf.dtype, axis)
+
+    def _fixed_input(self, name: str) -> None:
+        """Adds a tensor with as many values in every row as an input."""
+        if name in self._inputs:
+            return
+        leaf = self._leaves[name]
+        dtype, values = _ID_DTYPES.get(leaf.dtype, "FP32"), by_rows(leaf, self._rows).contiguous()
+        entry = {"name": name, "dtype": dtype, "width": max(1, values.shape[1]), "nulls": "error"}
+        self._inputs[name] = InputSpec.model_validate(entry)
+        self._columns[name] = column_from_numpy(dtype, values.numpy())
+
+    def _planned(self, call: LayerCall) -> FixedCall | None:
+        """Plans a call whose ids every row has as many of; None for one over bags of any length, and without ids."""
+        if call.values is None:
+            return None
         if layer_chain(call.layer) is not None:
             raise Unsupported(
-                f"layer {call.path!r} has a chain, whose levels are features of a spec; publish it with `spec`, whose "
+                f"{call.where}: it has a chain, whose levels are features of a spec; publish it with `spec`, whose "
                 "feature names them (fallback)"
             )
-        leaf = leaves[call.values.leaf]
-        use = replace(_use(call, leaf, leaves, rows), absent=layer_absent(call.layer))
-        if use.columns is None:
-            bags = _bags(call, leaf, leaves, rows)
-            known = offsets.setdefault(use.leaf, bags)
-            if not np.array_equal(known, bags):
-                raise Unsupported(f"layer {call.path!r}: the ids {use.leaf!r} are cut into bags in two ways; use one")
-        if (use.leaf in offsets) != (use.columns is None):
-            raise Unsupported(f"layer {call.path!r}: {use.leaf!r} is used as bags and as columns; use two tensors")
-        if use.leaf not in inputs:
-            inputs[use.leaf], columns[use.leaf] = _ids_input(use.leaf, leaf, offsets.get(use.leaf), rows)
-        if use.weights:
-            if weighs.setdefault(use.weights, use.leaf) != use.leaf:
-                raise Unsupported(
-                    f"layer {call.path!r}: the weights {use.weights!r} are those of the ids {weighs[use.weights]!r} "
-                    "already; give each tensor of ids its own"
-                )
-            inputs[use.weights], columns[use.weights] = _weights_input(
-                use.weights, leaves[use.weights], inputs[use.leaf], offsets.get(use.leaf)
-            )
-        table = names.name(call.path, call.layer)
-        if (use, table) not in features:
-            features[use, table] = _feature(use, table, call.layer, inputs[use.leaf].width, taken)
-        calls.append(CutCall(call.path, features[use, table][1].name, use.shape))
-    dense_features = [
-        Feature(name=entry.group, inputs=(entry.leaf,), output="dense", group=entry.group) for entry in dense
-    ]
-    spec = FeatureSpec(
-        inputs=tuple(inputs[name] for name in leaves if name in inputs),
-        features=(*dense_features, *(feature for feature, _ in features.values())),
-    )
-    cuts = tuple(cut for _, cut in features.values())
-    return CutPlan(spec, tuple(calls), cuts, tuple(dense), tuple(names.sources()), columns, rows)
-
-
-def _dense_width(name: str, leaf: Tensor, rows: int) -> int:
-    if leaf.dtype != torch.float32:
-        raise Unsupported(f"input {name!r} is {leaf.dtype}; dense features are float32: convert the sample and module")
-    if leaf.dim() == 0 or leaf.shape[0] != rows:
-        raise Unsupported(
-            f"input {name!r} has the shape {list(leaf.shape)}, but the outputs have {rows} rows; the batch comes first"
-        )
-    return max(1, leaf.numel() // rows)
-
-
-def _use(call: LayerCall, leaf: Tensor, leaves: Mapping[str, Tensor], rows: int) -> _Use:
-    layer, view = call.layer, call.values
-    where = f"layer {call.path!r}: its ids are a view of {view.leaf!r}"
-    if leaf.dtype not in _ID_DTYPES:
-        raise Unsupported(f"layer {call.path!r}: the ids {view.leaf!r} are {leaf.dtype}; use int64")
-    if isinstance(layer, Embedding | EmbeddingBag) or call.offsets is not None:
-        if not view.is_whole(leaf) or leaf.dim() != 1:
+        for name in self._tracer.leaves_of(call.values):
+            dtype = self._leaves[name].dtype
+            if dtype not in (torch.int64, torch.int32, torch.float32):
+                raise Unsupported(f"{call.where}: the ids {name!r} are {dtype}; use int64")
+        if self._is_jagged(call):
+            return None
+        traced = call.values if call.offsets is None else self._equal_bags(call)
+        layout = call_layout(traced, self._tracer, self._rows)
+        if layout is None:
+            names = " and ".join(map(repr, self._tracer.leaves_of(traced)))
             raise Unsupported(
-                f"{where} of shape {list(view.shape)}; bags are taken from a whole tensor of one dimension"
+                f"{call.where}: its ids {list(traced.shape)} are taken from {names}, but not row by row: the outputs "
+                f"have {self._rows} rows, and the ids of row i have to come from row i of the batch alone"
             )
+        weights = None if call.weights is None else call_layout(call.weights, self._tracer, self._rows)
+        columns = [each for part in (layout, weights) if part is not None for each in part.columns]
+        shapes = {self._leaves[each.leaf].shape for each in columns if each.leaf}
+        found = fixed_call(call, layout, weights, len(shapes) == 1)
+        loss = Loss(f"the layer {call.path!r}", call.place)
+        if found.reads_ids:
+            self._use(traced, loss)
+        if found.reads_weights and call.weights is not None:
+            self._use(call.weights, loss)
+        return found
+
+    def _use(self, traced: Traced, loss: Loss) -> None:
+        for name in self._tracer.leaves_of(traced):
+            self._tracer.used.setdefault(name, loss)
+
+    def _is_jagged(self, call: LayerCall) -> bool:
+        """Returns whether the ids are bags whose lengths the batch gives."""
+        if isinstance(call.layer, Embedding | EmbeddingBag):
+            return True
+        is_whole = call.values is not None and whole_leaf(call.values, self._tracer) is not None
+        return call.offsets_of is not None and is_whole
+
+    def _equal_bags(self, call: LayerCall) -> Traced:
+        """Returns the ids of bags of one length as (B, n)."""
+        assert call.values is not None
+        assert call.offsets is not None
+        bags = _closed(call, call.values.codes.numel())
+        lengths = np.diff(bags)
+        if len(bags) < 2 or bags[0] != 0 or bags[-1] != call.values.codes.numel() or len(set(lengths.tolist())) != 1:
+            raise Unsupported(
+                f"{call.where}: its bags have other lengths than one another, and are not those of a whole tensor of "
+                "the batch; give ids (B, n) without offsets, or a tensor of ids and one of offsets"
+            )
+        return Traced(call.values.codes.reshape(len(lengths), -1))
+
+    def _named(self, call: LayerCall, found: FixedCall | None) -> CutCall:
+        if call.values is None:
+            return CutCall(call.path, "own")
+        if found is None:
+            return self._bag_call(call)
+        for use in found.uses:
+            for name in filter(None, (use.leaf, use.weights)):
+                if name in self._bags:
+                    raise Unsupported(f"{call.where}: {name!r} is used as bags and as columns; use two tensors")
+                self._fixed_input(name)
+            if use.weights:
+                self._weigh(call, use.weights, use.leaf)
+        features = tuple(self._features.add(call, use, self._inputs[use.leaf].width) for use in found.uses)
+        return replace(found.cut, features=features)
+
+    def _bag_call(self, call: LayerCall) -> CutCall:
+        """Plans a call over bags of any length."""
+        layer, whole = call.layer, None if call.values is None else whole_leaf(call.values, self._tracer)
+        if whole is None:
+            raise Unsupported(
+                f"{call.where}: its ids are a part of a tensor of the batch, or of several; bags are taken from a "
+                "whole tensor of one dimension"
+            )
+        if call.offsets is None or call.offsets_of is None:
+            raise Unsupported(f"{call.where}: its offsets do not come from the batch; give them as a tensor of it")
+        name, chain = whole
+        self._list_input(call, name)
+        weights = self._bag_weights(call, name) if call.is_weighted else ""
         if isinstance(layer, Embedding):
-            return _Use(view.leaf, None, "none", layer.length, "rows_lengths")
-        assert isinstance(layer, EmbeddingBag | nn.EmbeddingBag)
-        weights = _weights(call, leaf, leaves, None)
-        return _Use(view.leaf, None, "weighted" if weights else layer.mode, 0, "pooled", weights)
-    columns = view.columns(leaf)
-    if columns is None:
-        raise Unsupported(
-            f"{where} of shape {list(view.shape)}, strides {list(view.strides)}; only x, x[:, k] and x[:, a:b] of a "
-            "tensor (B, W) become features"
-        )
-    if view.shape[0] != rows:
-        raise Unsupported(f"{where} with {view.shape[0]} rows, but the outputs have {rows}; the batch comes first")
-    count = columns[1] - columns[0]
-    if isinstance(layer, nn.EmbeddingBag):
-        weights = _weights(call, leaf, leaves, columns)
-        return _Use(view.leaf, columns, "weighted" if weights else layer.mode, 0, "pooled", weights)
-    if len(view.shape) == 1:
-        return _Use(view.leaf, columns, "sum", 0, "pooled")
-    if count == 1:
-        return _Use(view.leaf, columns, "sum", 0, "single")
-    return _Use(view.leaf, columns, "none", count, "rows")
+            use = IdUse(name, None, _transforms(call, name, chain), "none", layer.length, True)
+        else:
+            mode, padding = layer.mode, None if isinstance(layer, EmbeddingBag) else layer.padding_idx
+            if mode == "max" or (mode == "mean" and padding is not None):
+                what = "mode 'max'" if mode == "max" else "mode 'mean' with padding_idx"
+                raise Unsupported(
+                    f"{call.where}: {what} over bags of any length is not served; give ids (B, n), padded to one "
+                    "length, without offsets"
+                )
+            pooling = "weighted" if weights else str(mode)
+            use = IdUse(name, None, _transforms(call, name, chain), pooling, weights=weights)
+        use = replace(use, absent=layer_absent(layer))
+        shape = "rows_lengths" if isinstance(layer, Embedding) else "pooled"
+        return CutCall(call.path, shape, (self._features.add(call, use, 1),))  # type: ignore[arg-type]
 
-
-def _weights(call: LayerCall, ids: Tensor, leaves: Mapping[str, Tensor], columns: tuple[int, int] | None) -> str:
-    """Returns the tensor that holds the weights of a call, "" for none: one for each id, in the place of the id."""
-    view = call.weights
-    if view is None:
-        return ""
-    leaf = leaves[view.leaf]
-    if leaf.dtype != torch.float32:
-        raise Unsupported(f"layer {call.path!r}: the weights {view.leaf!r} are {leaf.dtype}; use float32")
-    beside = view.is_whole(leaf) if columns is None else view.columns(leaf) == columns
-    if leaf.shape != ids.shape or not beside:
-        raise Unsupported(
-            f"layer {call.path!r}: its weights are a view of {view.leaf!r} {list(leaf.shape)}; take them from a tensor "
-            f"of the shape of the ids {call.values.leaf!r} {list(ids.shape)}, from the same places"
-        )
-    return view.leaf
-
-
-def _bags(call: LayerCall, leaf: Tensor, leaves: Mapping[str, Tensor], rows: int) -> np.ndarray:
-    """Returns the bags' offsets with the end behind the last, (B + 1,) int64."""
-    assert call.offsets is not None
-    view = call.offsets
-    values = torch.as_strided(leaves[view.leaf], view.shape, view.strides, view.start).to(torch.int64).numpy()
-    closed = isinstance(call.layer, Embedding | EmbeddingBag) or call.layer.include_last_offset
-    bags = values if closed else np.append(values, len(leaf))
-    if bags.ndim != 1 or len(bags) != rows + 1:
-        raise Unsupported(
-            f"layer {call.path!r}: {len(bags) - 1} bags, but the outputs have {rows} rows; one bag a row is served"
-        )
-    if bags[0] != 0 or bags[-1] != len(leaf) or np.any(np.diff(bags) < 0):
-        raise InvalidInput(
-            f"layer {call.path!r}: the offsets {view.leaf!r} must rise from 0 to {len(leaf)}, the number of ids",
-            field=view.leaf,
-        )
-    return np.ascontiguousarray(bags)
-
-
-def _ids_input(name: str, leaf: Tensor, bags: np.ndarray | None, rows: int) -> tuple[InputSpec, Column]:
-    dtype = _ID_DTYPES[leaf.dtype]
-    if bags is None:
-        width = 1 if leaf.dim() == 1 else leaf.shape[1]
-        fixed = InputSpec.model_validate({"name": name, "dtype": dtype, "width": width, "nulls": "error"})
-        return fixed, column_from_numpy(dtype, leaf.reshape(rows, width).numpy())
-    longest = int(np.diff(bags).max(initial=0))
-    entry = InputSpec.model_validate(
-        {
+    def _list_input(self, call: LayerCall, name: str) -> None:
+        """Adds a tensor of bags as an input."""
+        leaf = self._leaves[name]
+        bags = _closed(call, len(leaf))
+        if bags.ndim != 1 or len(bags) != self._rows + 1:
+            raise Unsupported(
+                f"{call.where}: {len(bags) - 1} bags, but the outputs have {self._rows} rows; one bag a row is served"
+            )
+        if bags[0] != 0 or bags[-1] != len(leaf) or np.any(np.diff(bags) < 0):
+            raise InvalidInput(
+                f"{call.where}: its offsets must rise from 0 to {len(leaf)}, the number of ids", field=name
+            )
+        if not np.array_equal(self._bags.setdefault(name, bags), bags):
+            raise Unsupported(f"{call.where}: the ids {name!r} are cut into bags in two ways; use one")
+        if name in self._inputs and self._inputs[name].kind != "list":
+            raise Unsupported(f"{call.where}: {name!r} is used as bags and as columns; use two tensors")
+        if leaf.dtype not in (torch.int64, torch.int32):
+            raise Unsupported(f"{call.where}: the ids {name!r} are {leaf.dtype}; use int64")
+        longest = int(np.diff(bags).max(initial=0))
+        entry = {
             "name": name,
-            "dtype": dtype,
+            "dtype": _ID_DTYPES[leaf.dtype],
             "kind": "list",
             "max_length": max(_LENGTH_AT_LEAST, longest),
             "nulls": "error",
         }
-    )
-    return entry, column_from_jagged(dtype, leaf.numpy(), bags)
+        self._inputs[name] = InputSpec.model_validate(entry)
+        self._columns[name] = column_from_jagged(self._inputs[name].dtype, leaf.numpy(), bags)
+
+    def _bag_weights(self, call: LayerCall, ids: str) -> str:
+        """Adds the weights of bags as an input; returns its name."""
+        found = None if call.weights is None else whole_leaf(call.weights, self._tracer)
+        shape = self._leaves[ids].shape
+        if found is None or found[1] or self._leaves[found[0]].shape != shape:
+            raise Unsupported(
+                f"{call.where}: its weights are computed inside forward(), or are not a whole tensor of the shape of "
+                f"the ids {ids!r} {list(shape)}; give a weight for each id, as float32"
+            )
+        name = found[0]
+        self._weigh(call, name, ids)
+        self._inputs[name] = self._inputs[ids].model_copy(update={"name": name, "dtype": "FP32"})
+        self._columns[name] = column_from_jagged("FP32", self._leaves[name].numpy(), self._bags[ids])
+        return name
+
+    def _weigh(self, call: LayerCall, name: str, ids: str) -> None:
+        if self._leaves[name].dtype != torch.float32:
+            raise Unsupported(f"{call.where}: the weights {name!r} are {self._leaves[name].dtype}; use float32")
+        if self._weighs.setdefault(name, ids) != ids:
+            raise Unsupported(
+                f"{call.where}: the weights {name!r} are those of the ids {self._weighs[name]!r} already; give each "
+                "tensor of ids its own"
+            )
 
 
-def _weights_input(name: str, leaf: Tensor, ids: InputSpec, bags: np.ndarray | None) -> tuple[InputSpec, Column]:
-    spec = ids.model_copy(update={"name": name, "dtype": "FP32"})
-    if bags is None:
-        return spec, column_from_numpy("FP32", leaf.reshape(-1, ids.width).numpy())
-    return spec, column_from_jagged("FP32", leaf.numpy(), bags)
+def _transforms(call: LayerCall, name: str, chain: Chain) -> tuple[Transform, ...]:
+    found = transforms_of([chain])
+    if found is None:
+        raise Unsupported(f"{call.where}: its ids are the result of a comparison of {name!r}; give them as integers")
+    return found
 
 
-def _feature(use: _Use, table: str, layer: EmbeddingLayer, width: int, taken: set[str]) -> tuple[Feature, CutFeature]:
-    transforms: tuple[Transform, ...] = ()
-    name = use.leaf
-    if use.columns is not None and use.columns != (0, width):
-        start, stop = use.columns
-        name = f"{use.leaf}_{start}" if stop - start == 1 else f"{use.leaf}_{start}_{stop}"
-        transforms = (Select(index=start),) if stop - start == 1 else (Slice(start=start, stop=stop),)
-    if isinstance(layer, Embedding | EmbeddingBag):
-        transforms += layer.table.transforms
-    if name in taken:
-        name = f"{name}_{table}"
-    name = free_name(name, taken)
-    taken.add(name)
-    absent = None
-    if use.absent is not None:
-        initializer = use.absent.initializer
-        absent = {"type": initializer.kind, "scale": initializer.scale, "seed": use.absent.seed}
-    feature = Feature.model_validate(
-        {
-            "name": name,
-            "inputs": (use.leaf,),
-            "transforms": transforms,
-            "output": "ids",
-            "table": table,
-            "pooling": use.pooling,
-            "length": use.length,
-            "weights": use.weights,
-            "absent": absent,
-        }
-    )
-    with_lengths = use.shape == "rows_lengths"
-    return feature, CutFeature(name, table, layer_dim(layer), use.pooling, use.length, with_lengths, use.absent)
+def _closed(call: LayerCall, count: int) -> np.ndarray:
+    """Returns the offsets of a call with the end behind the last, (bags + 1,) int64."""
+    assert call.offsets is not None
+    values = call.offsets.to(torch.int64).numpy()
+    closed = isinstance(call.layer, Embedding | EmbeddingBag) or call.layer.include_last_offset
+    return np.ascontiguousarray(values if closed else np.append(values, count))

@@ -158,14 +158,6 @@ def check_layer(path: str, layer: EmbeddingLayer) -> None:
         raise Unsupported(f"layer {path!r}: max_norm changes rows while they are read; renormalise once, then drop it")
     if layer.weight.dtype != torch.float32:
         raise Unsupported(f"layer {path!r}: the rows are {layer.weight.dtype}; call .float() before publishing")
-    if isinstance(layer, nn.EmbeddingBag):
-        if layer.mode not in ("sum", "mean"):
-            raise Unsupported(f"layer {path!r}: mode {layer.mode!r} is not served; use sum or mean")
-        if layer.mode == "mean" and layer.padding_idx is not None:
-            raise Unsupported(
-                f"layer {path!r}: mode mean with padding_idx divides by another count than the server (which counts "
-                "all ids given); leave padding ids out of the bags, or use sum"
-            )
 
 
 def table_key(layer: EmbeddingLayer) -> object:

@@ -34,7 +34,12 @@ def graph_tensors(
 
     codecs: rows as they are when they were published with these; None takes them as they were trained.
     """
-    tensors = [torch.from_numpy(np.ascontiguousarray(features.dense[entry.group])) for entry in plan.dense]
+    tensors = [
+        torch.from_numpy(
+            np.ascontiguousarray(features.integers(entry.group) if entry.is_integer else features.dense[entry.group])
+        )
+        for entry in plan.dense
+    ]
     for feature in plan.features:
         bags = features.ids[feature.name]
         lengths = bags.lengths()

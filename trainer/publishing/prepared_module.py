@@ -68,11 +68,12 @@ class PreparedModule:
         refresh_means({mean: tables[mean] for mean in means}, of, all_rows=all_rows)
 
     def plain_layer(self) -> str | None:
-        """Returns the path of an embedding layer whose rows lie in a weight, where changes are not tracked; None
-        without one.
+        """Returns the path of an embedding layer whose rows are a table but lie in a weight, where changes are not
+        tracked; None without one.
         """
         layers = embedding_layers(self.half.container)
-        return next((path for path, layer in layers.items() if not isinstance(layer, TABLE_LAYERS)), None)
+        plain = {path for path, layer in layers.items() if not isinstance(layer, TABLE_LAYERS)}
+        return next(iter(sorted(plain - self.plan.own_layers)), None)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

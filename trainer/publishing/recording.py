@@ -1,7 +1,4 @@
-"""Watches one run of the real module: which sample tensors feed which embedding layer, and what else touches ids.
-
-B rows of the batch, W columns of a tensor, N ids.
-"""
+"""Watches one run of the real module: which ids each embedding layer gets, and which tensors are used otherwise."""
 
 from __future__ import annotations
 
@@ -18,64 +15,63 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from storage.errors import InvalidInput, Unsupported
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, embedding_layers
+from trainer.publishing.tracing import Loss, Traced, Tracer, user_place
 
-
-@dataclass(frozen=True)
-class View:
-    """A tensor that is a view of a sample tensor."""
-
-    #: Name of the sample tensor.
-    leaf: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    #: First element of the view in it.
-    start: int
-
-    def is_whole(self, leaf: Tensor) -> bool:
-        """Returns whether it is the sample tensor itself, or that with a last dimension of 1 added."""
-        return self.start == 0 and self.shape in (tuple(leaf.shape), (*leaf.shape, 1)) and leaf.numel() == _count(self)
-
-    def columns(self, leaf: Tensor) -> tuple[int, int] | None:
-        """Returns the columns start to stop that it shows of a (B, W) or (B,) sample tensor, None if it is no such
-        view.
-        """
-        if leaf.dim() == 1:
-            return (0, 1) if self.is_whole(leaf) else None
-        if leaf.dim() != 2 or not self.shape or len(self.shape) > 2 or self.shape[0] != leaf.shape[0]:
-            return None
-        width = leaf.shape[1]
-        count = self.shape[1] if len(self.shape) == 2 else 1
-        regular = self.strides[0] == width and (count == 1 or self.strides[1] == 1)
-        if not regular or self.start + count > width or count == 0:
-            return None
-        return self.start, self.start + count
+# What to write instead, by the operator whose result no feature describes.
+_INSTEAD = {
+    "mul": "give the product as a tensor of the batch, or use one table for each column",
+    "argmax": "give the id as a tensor of the batch: the lookup comes before everything that is computed",
+    "topk": "give the ids as a tensor of the batch: the lookup comes before everything that is computed",
+    "bucketize": "give the number of the bucket as a tensor of the batch, or publish with a spec, whose transform "
+    "`bucketise` does this",
+    "unique": "look the ids up as they are: equal ids cost the server one lookup",
+    "_pack_padded_sequence": "look the padded ids up, and pack the rows, if at all, behind the lookup",
+}
+_ELSE = (
+    "pass the layer a tensor of the batch, a column of one (x[:, k]), or what shifts by constants (+, -, %, //, clamp, "
+    "where) make of it"
+)
 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """Describes one call of an embedding layer by views of sample tensors."""
+    """Describes one call of an embedding layer."""
 
     path: str
     layer: EmbeddingLayer
-    values: View
-    #: None for ids (B,) and (B, n).
-    offsets: View | None
-    #: None where the layer takes no weights.
-    weights: View | None = None
-    #: Values and offsets of each level of the layer's chain.
-    levels: tuple[tuple[View, View], ...] = ()
+    #: What its ids are; None for ids that depend on no value of the batch.
+    values: Traced | None
+    #: Where bags begin, as it was in this run; None for ids (B,) and (B, n).
+    offsets: Tensor | None = None
+    #: What the offsets are; None where they depend on no value of the batch.
+    offsets_of: Traced | None = None
+    #: True where the layer is given weights.
+    is_weighted: bool = False
+    #: What the weights are; None where they were computed.
+    weights: Traced | None = None
+    #: FILE:LINE of the call.
+    place: str = ""
+    #: What the ids of each level of the layer's chain are.
+    levels: tuple[Traced | None, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Names the call in a message."""
+        return f"layer {self.path!r}" + (f" ({self.place})" if self.place else "")
 
 
 @dataclass
 class Recording:
     """Observations of one run."""
 
+    tracer: Tracer
     outputs: Any = None
     calls: list[LayerCall] = field(default_factory=list)
-    #: Sample tensors that any operator took outside the embedding layers.
-    used: set[str] = field(default_factory=set)
-    #: Integer sample tensor -> the operator that computed with it there.
-    computed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def used(self) -> Mapping[str, Loss]:
+        """The sample tensors that were used otherwise than as ids, and by what first."""
+        return self.tracer.used
 
 
 class _Watch(StandIn):
@@ -91,79 +87,80 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, leaves: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.recording = Recording()
-        self._leaves = {_storage(leaf): name for name, leaf in leaves.items()}
-        self._ids = {_storage(leaf): name for name, leaf in leaves.items() if not leaf.is_floating_point()}
+        self.recording = Recording(Tracer(leaves))
         self._inside_layer = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not self._inside_layer:
-            used = {_storage(value) for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
-            self.recording.used.update(self._leaves[storage] for storage in used & self._leaves.keys())
-            for storage in used & self._ids.keys():
-                results = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
-                if not results or any(_storage(value) != storage for value in results):
-                    self.recording.computed.setdefault(self._ids[storage], str(func))
+            self.recording.tracer.saw(func, args, kwargs, result)
         return result
 
     def layer_called(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        values, offsets, weights = _layer_arguments(path, layer, args, kwargs)
-        self.recording.calls.append(
-            LayerCall(
-                path,
-                layer,
-                self._view(path, values),
-                None if offsets is None else self._view(path, offsets, "offsets"),
-                None if weights is None else self._view(path, weights, "weights"),
-                tuple(
-                    (self._view(path, ids), self._view(path, ends, "offsets")) for ids, ends in _levels(layer, kwargs)
-                ),
-            )
-        )
+        tracer = self.recording.tracer
         self._inside_layer = True
         try:
-            return layer(*args, **kwargs)
+            call = self._call(path, layer, args, kwargs)
+            result = layer(*args, **kwargs)
         finally:
             self._inside_layer = False
+        self.recording.calls.append(call)
+        if call.values is not None:
+            made = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
+            tracer.taint(made, Loss(f"the layer {path!r}", call.place))
+        return result
 
-    def _view(self, path: str, tensor: Tensor, what: str = "ids") -> View:
-        leaf = self._leaves.get(_storage(tensor))
-        if leaf is None:
-            operators = "".join(f"; {name!r} went through {op}" for name, op in self.recording.computed.items())
-            dtype = "float32" if what == "weights" else "int64"
+    def _call(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCall:
+        tracer, place = self.recording.tracer, user_place()
+        values, offsets, weights = _layer_arguments(path, layer, args, kwargs)
+        call = LayerCall(path, layer, tracer.of(values), None if offsets is None else offsets.clone(), place=place)
+        if call.values is None:
+            if not tracer.is_constant(values):
+                loss = tracer.loss_of(values)
+                name = loss.operator.removeprefix("aten.").partition(".")[0]
+                raise Unsupported(
+                    f"{call.where}: its ids are computed inside forward() by {loss}. The server looks ids up before "
+                    f"the module runs: {_INSTEAD.get(name, _ELSE)}"
+                )
+            if isinstance(layer, Embedding | EmbeddingBag):
+                raise Unsupported(
+                    f"{call.where}: its ids depend on no value of the batch; rows that every request reads belong into "
+                    "a weight: use nn.Embedding or a parameter for them"
+                )
+            return call
+        if offsets is not None and tracer.of(offsets) is None and not tracer.is_constant(offsets):
             raise Unsupported(
-                f"layer {path!r}: its {what} are computed inside forward(){operators}. The server looks ids up before "
-                f"the module runs: pass the layer a tensor of the batch, or a column of one (x[:, k]), as {dtype}"
+                f"{call.where}: its offsets are computed inside forward() by {tracer.loss_of(offsets)}; give the "
+                "offsets as a tensor of the batch, or ids (B, n) without offsets"
             )
-        return View(leaf, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+        found = None if weights is None else tracer.of(weights)
+        of_offsets = None if offsets is None else tracer.of(offsets)
+        levels = tuple(tracer.of(ids) for ids, _ in _levels(layer, kwargs))
+        return LayerCall(path, layer, call.values, call.offsets, of_offsets, weights is not None, found, place, levels)
 
 
 def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Recording:
     """Runs `call()` with all embedding layers of `container` watched. leaves: the sample tensors that it uses.
 
-    Raises Unsupported, naming the layer or the input, for a module that cannot be cut.
+    Raises Unsupported, naming the layer, for a module that cannot be cut.
     """
     layers = embedding_layers(container)
     watcher = _Watcher(leaves)
     watches = {layer: _Watch(path, layer, watcher) for path, layer in layers.items()}
+    recording = watcher.recording
     with replaced(container, watches), torch.no_grad(), watcher:
         try:
-            watcher.recording.outputs = call()
+            recording.outputs = call()
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise InvalidInput(
                 f"sample_batch: the module cannot run on it: {type(error).__name__}: {error}", field="sample_batch"
             ) from error
-    recording = watcher.recording
-    if not recording.calls:
+    outputs = [value for value in pytree.tree_leaves(recording.outputs) if isinstance(value, Tensor)]
+    recording.tracer.use(outputs, Loss("an output", ""))
+    if all(entry.values is None for entry in recording.calls):
         raise Unsupported(
-            "the module called no embedding layer (nn.Embedding, nn.EmbeddingBag or ours); functional.embedding on a "
-            "parameter is not seen: use the layer"
-        )
-    for name, operator in recording.computed.items():
-        raise Unsupported(
-            f"input {name!r} is of {leaves[name].dtype} and is used by {operator} outside the embedding layers; the "
-            "server gives integers to the lookup only. Pass what is computed from them as a float32 tensor of the batch"
+            "the module called no embedding layer (nn.Embedding, nn.EmbeddingBag or ours) with ids of the batch; "
+            "functional.embedding on a parameter is not seen: use the layer"
         )
     return recording
 
@@ -204,14 +201,3 @@ def _layer_arguments(
         name = wrong[0] if isinstance(values, Tensor) else names[0]
         raise Unsupported(f"layer {path!r}: {name} is no tensor but {type(given.get(name)).__name__}")
     return values, offsets, weights
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _count(view: View) -> int:
-    count = 1
-    for size in view.shape:
-        count *= size
-    return count

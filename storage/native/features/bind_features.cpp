@@ -77,6 +77,17 @@ class Builder {
     last().transforms.push_back(Hash{hash_key(seed, salt), buckets});
   }
   void floor_divide(std::int64_t divisor) { last().transforms.push_back(FloorDivide{checked(divisor)}); }
+  void add(const std::vector<std::int64_t>& amounts) {
+    if (amounts.empty()) throw std::invalid_argument("add needs an amount");
+    last().transforms.push_back(Add{amounts});
+  }
+
+  void replace(std::int64_t low, std::int64_t high, bool outside, std::int64_t by) {
+    last().transforms.push_back(Replace{low, high, outside, by});
+  }
+
+  void integer() { last().transforms.push_back(Integer{}); }
+
   void modulo(std::int64_t divisor) { last().transforms.push_back(Modulo{checked(divisor)}); }
   void vocabulary(nb::list values, std::optional<std::int64_t> unknown) {
     const bool bytes = values.size() > 0 && nb::isinstance<nb::bytes>(values[0]);
@@ -379,6 +390,9 @@ NB_MODULE(_features, m) {
       .def("hash", &Builder::hash, "seed"_a, "salt"_a, "buckets"_a)
       .def("floor_divide", &Builder::floor_divide, "divisor"_a)
       .def("modulo", &Builder::modulo, "divisor"_a)
+      .def("add", &Builder::add, "amounts"_a)
+      .def("replace", &Builder::replace, "low"_a, "high"_a, "outside"_a, "by"_a)
+      .def("integer", &Builder::integer)
       .def("vocabulary", &Builder::vocabulary, "values"_a, nb::arg("unknown").none(),
            nb::sig("def vocabulary(self, values: list[bytes | int], unknown: int | None) -> None"))
       .def("bucketise", &Builder::bucketise, "boundaries"_a)

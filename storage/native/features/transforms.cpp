@@ -124,6 +124,52 @@ void Modulo::apply(Cells& cells, Arena& arena) const {
   cells.set(to);
 }
 
+void Add::apply(Cells& cells, Arena& arena) const {
+  if (amounts.size() > 1) cells.spread(arena);
+  cells.pack(arena);
+  const std::int64_t* from = cells.ints();
+  const std::int64_t size = cells.count();
+  std::int64_t* to = arena.take<std::int64_t>(size);
+  const auto sum = [](std::int64_t value, std::int64_t amount) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(value) + static_cast<std::uint64_t>(amount));
+  };
+  if (amounts.size() == 1) {
+    const std::int64_t amount = amounts[0];
+    for (std::int64_t i = 0; i < size; ++i) to[i] = sum(from[i], amount);
+  } else {
+    const auto width = static_cast<std::int64_t>(amounts.size());
+    for (std::int64_t begin = 0; begin < size; begin += width) {
+      for (std::int64_t k = 0; k < width; ++k) {
+        to[begin + k] = sum(from[begin + k], amounts[static_cast<std::size_t>(k)]);
+      }
+    }
+  }
+  cells.set(to);
+}
+
+void Replace::apply(Cells& cells, Arena& arena) const {
+  cells.pack(arena);
+  const std::int64_t* from = cells.ints();
+  std::int64_t* to = arena.take<std::int64_t>(cells.count());
+  for (std::int64_t i = 0; i < cells.count(); ++i) {
+    const bool is_inside = from[i] >= low && from[i] <= high;
+    to[i] = is_inside != outside ? by : from[i];
+  }
+  cells.set(to);
+}
+
+void Integer::apply(Cells& cells, Arena& arena) const {
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  cells.pack_floats(arena);
+  const double* from = cells.floats();
+  std::int64_t* to = arena.take<std::int64_t>(cells.count());
+  for (std::int64_t i = 0; i < cells.count(); ++i) {
+    const bool fits = from[i] >= -kEnd && from[i] < kEnd;  // false for NaN
+    to[i] = fits ? static_cast<std::int64_t>(from[i]) : std::numeric_limits<std::int64_t>::min();
+  }
+  cells.set(to);
+}
+
 Bucketise::Bucketise(const std::vector<double>& boundaries)
     : count_(boundaries.size()), half_(std::bit_ceil(count_ + 1) / 2), boundaries_(boundaries) {
   boundaries_.resize(2 * half_, std::numeric_limits<double>::quiet_NaN());

@@ -32,6 +32,26 @@ struct Modulo {
   void apply(Cells& cells, Arena& arena) const;
 };
 
+// Adds one amount to every value, or to each column of rows of fixed width its own. Wraps around as int64 do.
+struct Add {
+  std::vector<std::int64_t> amounts;  // one, or as many as a row has values
+  void apply(Cells& cells, Arena& arena) const;
+};
+
+// Values from low to high become `by`; if `outside`, those below low and above high do.
+struct Replace {
+  std::int64_t low = std::numeric_limits<std::int64_t>::min();
+  std::int64_t high = std::numeric_limits<std::int64_t>::max();
+  bool outside = false;
+  std::int64_t by = 0;
+  void apply(Cells& cells, Arena& arena) const;
+};
+
+// Floats without what stands behind the point. What no int64 holds becomes the lowest one.
+struct Integer {
+  void apply(Cells& cells, Arena& arena) const;
+};
+
 class Bucketise {
  public:
   // boundaries: ascending.
@@ -115,7 +135,7 @@ struct Pad {
   void apply(Cells& cells, Arena& arena) const;
 };
 
-using Transform = std::variant<Hash, FloorDivide, Modulo, Vocabulary, Bucketise, Log, Clip, Affine, Standardise,
-                               PartOfWeek, IsNull, Fill, Split, Slice, Truncate, Pad>;
+using Transform = std::variant<Hash, FloorDivide, Modulo, Add, Replace, Integer, Vocabulary, Bucketise, Log, Clip,
+                               Affine, Standardise, PartOfWeek, IsNull, Fill, Split, Slice, Truncate, Pad>;
 
 }  // namespace emberline::features

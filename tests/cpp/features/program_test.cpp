@@ -89,6 +89,24 @@ TEST(division_rounds_down_and_leaves_what_is_over) {
   CHECK((bags_of(batch, 3).values == Ids{high - 5, high - 4, high - 1, 0, 3, 4, high - 1, 0}));
 }
 
+TEST(integers_are_added_to_replaced_and_cut_at_the_point) {
+  constexpr std::int64_t low = std::numeric_limits<std::int64_t>::min(),
+                         high = std::numeric_limits<std::int64_t>::max();
+  Input pairs = input("x", Wire::kInt64);
+  pairs.width = 2;
+  const Program program({pairs, input("y", Wire::kFp64)},
+                        {ids_feature(0, {0}, {Add{{1, 100}}}), ids_feature(1, {0}, {Replace{0, 5, false, -9}}),
+                         ids_feature(2, {0}, {Replace{0, high, true, 0}}), ids_feature(3, {1}, {Integer{}})},
+                        {});
+  const OwnedColumn ids = ints_column({0, 5, high, 6, -1, low}).with_rows(3);
+  const OwnedColumn floats = floats_column({-2.9, 9.3e18, -std::numeric_limits<double>::infinity()});
+  const Batch batch = program.run({&ids.view, &floats.view}, 3);
+  CHECK((bags_of(batch).values == Ids{1, 105, low, 106, 0, low + 100}));
+  CHECK((bags_of(batch, 1).values == Ids{-9, -9, high, 6, -1, low}));
+  CHECK((bags_of(batch, 2).values == Ids{0, 5, high, 6, 0, 0}));
+  CHECK((bags_of(batch, 3).values == Ids{-2, low, low}));
+}
+
 TEST(hours_and_days_are_right_at_both_ends_of_time) {
   constexpr std::int64_t low = std::numeric_limits<std::int64_t>::min(),
                          high = std::numeric_limits<std::int64_t>::max(), hour = 3600, day = 24 * hour, week = 7 * day;

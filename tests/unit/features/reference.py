@@ -85,12 +85,15 @@ def weighted(
 ) -> list[tuple[Any, float]]:
     """Returns the (id, weight) pairs of a row.
 
-    Every transform is run on a single pair at a time, or moves pairs as a whole.
+    Every transform but `add` is run on a single pair at a time, or moves pairs as a whole.
     """
     pairs = list(zip(row_values(entry, rows.get(entry["name"]), row), weights, strict=True))
     for op in feature.get("transforms", []):
         if op["op"] in ("select", "slice", "truncate"):
             pairs = step(op, pairs)
+        elif op["op"] == "add":
+            added = step(op, [value for value, _ in pairs])
+            pairs = [(value, weight) for value, (_, weight) in zip(added, pairs, strict=True)]
         else:
             pairs = [(step(op, [value])[0], weight) for value, weight in pairs]
     return [(value, weight) for value, weight in pairs if value is not NULL]
@@ -165,6 +168,12 @@ def step(op: dict[str, Any], values: list[Any]) -> list[Any]:
         case "fill":
             filler = op["value"].encode() if isinstance(op["value"], str) else op["value"]
             return [filler if value is NULL else value for value in values]
+        case "add":
+            amounts = op["values"] * (len(values) if len(op["values"]) == 1 else 1)
+            return [
+                NULL if value is NULL else (value + amount + 2**63) % 2**64 - 2**63
+                for value, amount in zip(values, amounts, strict=True)
+            ]
         case "split":
             pieces = [piece for value in values if value is not NULL for piece in value.split(op["delimiter"].encode())]
             if len([piece for piece in pieces if piece]) > op.get("max", 1024):
@@ -181,6 +190,13 @@ def one(op: dict[str, Any], value: Any) -> Any:
             return value // op["divisor"]
         case "modulo":
             return value % op["divisor"]
+        case "replace":
+            low, high = op.get("low"), op.get("high")
+            is_inside = (low is None or low <= value) and (high is None or value <= high)
+            return op["by"] if is_inside != op.get("outside", False) else value
+        case "integer":
+            number = math.trunc(value) if math.isfinite(value) else -(2**63)
+            return number if -(2**63) <= number < 2**63 else -(2**63)
         case "hour" | "weekday":
             seconds = value // {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[op.get("unit", "us")]
             seconds += 60 * op.get("utc_offset_minutes", 0)

@@ -99,6 +99,17 @@ def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str, *, weighted: 
         ops.append(
             {"op": "select", "index": start} if stop == start + 1 else {"op": "slice", "start": start, "stop": stop}
         )
+        width = stop - start
+    if kind == "float" and draw(st.integers(0, 3)) == 0:
+        ops.append({"op": "integer"})
+        kind = "int64"
+    if kind == "int64" and draw(st.booleans()):
+        count = draw(st.sampled_from([1, width])) if fixed else 1
+        ops.append({"op": "add", "values": draw(st.lists(INTS, min_size=count, max_size=count))})
+    if kind == "int64" and draw(st.booleans()):
+        first, last = sorted([draw(INTS), draw(INTS)])
+        bounds = draw(st.sampled_from([{"low": first}, {"high": last}, {"low": first, "high": last}]))
+        ops.append({"op": "replace", **bounds, "outside": draw(st.booleans()), "by": draw(INTS)})
     if kind == "int64" and draw(st.booleans()):
         values = draw(st.lists(INTS, min_size=1, max_size=5, unique=True))
         ops.append({"op": "vocabulary", "values": values, "unknown": draw(st.one_of(st.just("absent"), INTS))})

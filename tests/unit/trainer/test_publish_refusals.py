@@ -62,11 +62,16 @@ def odd(layer: nn.Module, ids: Tensor) -> Any:
 
 REFUSALS: dict[str, tuple[nn.Module, Callable[..., Tensor], tuple[Tensor, ...], str]] = {
     "max_norm": (nn.Embedding(9, 4, max_norm=1.0), column, (IDS,), "layer 'layer'.*max_norm"),
-    "mode max": (nn.EmbeddingBag(9, 4, mode="max"), bags, BAGS, "layer 'layer'.*'max'"),
-    "mean with padding": (nn.EmbeddingBag(9, 4, mode="mean", padding_idx=0), bags, BAGS, "padding_idx"),
+    "mode max of any length": (nn.EmbeddingBag(9, 4, mode="max"), bags, BAGS, "layer 'layer'.*'max'.*padded to one"),
+    "mean with padding of any length": (
+        nn.EmbeddingBag(9, 4, mode="mean", padding_idx=0),
+        bags,
+        BAGS,
+        "'mean' with padding_idx.*padded to one",
+    ),
     "float64 rows": (nn.Embedding(9, 4).double(), column, (IDS,), "float64"),
     "a forward of its own": (OwnForward(9, 4), column, (IDS,), "OwnForward"),
-    "computed weights": (
+    "computed weights of any length": (
         nn.EmbeddingBag(9, 4, mode="sum"),
         lambda layer, ids, offsets: layer(ids, offsets, torch.ones(len(ids))),
         BAGS,
@@ -78,42 +83,53 @@ REFUSALS: dict[str, tuple[nn.Module, Callable[..., Tensor], tuple[Tensor, ...], 
         BAGS,
         "per_sample_weights is no tensor but list",
     ),
-    "weights of other columns": (
-        nn.EmbeddingBag(9, 4, mode="sum"),
-        lambda layer, ids, dense: layer(ids[:, :1], per_sample_weights=dense[:, 1:2]),
-        (IDS, torch.ones(3, 2)),
-        r"weights are a view of 'offsets'.*the same places",
-    ),
-    "computed ids": (
+    "ids times a number": (
         nn.Embedding(9, 4),
-        lambda layer, ids: layer(ids[:, 0] + 1),
+        lambda layer, ids: layer(ids[:, 0] * 1),
         (IDS,),
-        r"'layer'.*computed.*aten.add",
+        r"'layer' \(.*test_publish_refusals.py:[0-9]+\): its ids are computed .*aten.mul.*give the product",
     ),
-    "ids in a float matrix": (
+    "ids out of scores": (
         nn.Embedding(9, 4),
-        lambda layer, ids: layer(ids[:, 0].long()),
-        (IDS.float(),),
+        lambda layer, ids: layer(layer(ids).sum(2).argmax(1)),
+        (IDS,),
+        r"'layer'.*computed .*aten.argmax.*test_publish_refusals.py:[0-9]+.*before everything",
+    ),
+    "ids of two inputs": (
+        nn.Embedding(30, 4),
+        lambda layer, ids: layer(ids[:, 0] * 3 + ids[:, 1]),
+        (IDS,),
         "computed inside forward",
     ),
-    "a mask out of ids": (
+    "ids of another row": (
         nn.Embedding(9, 4),
-        lambda layer, ids: (layer(ids) * (ids != 0).unsqueeze(2)).sum(1),
+        lambda layer, ids: layer(ids.roll(1, 0)).sum(1),
         (IDS,),
-        r"input 'ids'.*aten.ne",
+        "'layer'.*not row by row.*row i of the batch alone",
     ),
-    "every second column": (
+    "comparisons as ids": (
         nn.Embedding(9, 4),
-        lambda layer, ids: layer(ids[:, ::2]).sum(1),
-        (torch.zeros(3, 4).long(),),
-        "strides",
+        lambda layer, ids: layer((ids[:, 0] > 2).long()),
+        (IDS,),
+        "'layer'.*comparison of 'ids'",
     ),
-    "transposed ids": (nn.Embedding(9, 4), lambda layer, ids: layer(ids.t()).sum(0), (IDS,), "view of 'ids'"),
     "computed offsets": (
         nn.EmbeddingBag(9, 4, mode="sum"),
-        lambda layer, ids: layer(ids.view(-1), torch.arange(0, 6, 2)),
-        (IDS,),
-        "offsets are computed",
+        lambda layer, ids, counts: layer(ids, counts.cumsum(0) - counts),
+        (torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 1])),
+        "offsets are computed.*aten.sub",
+    ),
+    "integers of bags": (
+        nn.EmbeddingBag(9, 4, mode="sum"),
+        lambda layer, ids, offsets: layer(ids, offsets) * (ids != 0).sum(),
+        BAGS,
+        "'ids' is used by aten.sum.*bags of any length",
+    ),
+    "int16 in the graph": (
+        nn.Embedding(9, 4),
+        lambda layer, ids, other: layer(ids[:, 0]) * (other > 0).unsqueeze(1),
+        (IDS, torch.tensor([1, 0, 1], dtype=torch.int16)),
+        "'offsets' is torch.int16.*use int64, int32 or bool",
     ),
     "no layer": (nn.Linear(2, 4), lambda layer, ids: layer(ids), (IDS.float(),), "no embedding layer"),
     "the functional form": (
