@@ -20,6 +20,13 @@ KINDS: dict[str, tuple[str, str]] = {
     "onnx": ("emberline.cli.import_dense:onnx", "A ranker in an ONNX file, with its tables."),
     "torchscript": ("emberline.cli.import_dense:torchscript", "A ranker in a TorchScript file, with its tables."),
     "pt2": ("emberline.cli.import_dense:pt2", "A ranker in a file of torch.export.save, with its tables."),
+    "hps": ("emberline.cli.import_tables:hps", "Tables of HPS and HugeCTR: key, emb_vector, ps.json."),
+    "state-dict": ("emberline.cli.import_tables:state_dict", "Tables of a torch state_dict: .pt, .safetensors."),
+    "dcp": ("emberline.cli.import_tables:dcp", "Tables of torch.distributed.checkpoint, as of TorchRec."),
+    "dynamicemb": ("emberline.cli.import_tables:dynamicemb", "Tables that NVIDIA dynamicemb dumped."),
+    "torcheasyrec": ("emberline.cli.import_tables:torcheasyrec", "Tables of TorchEasyRec: exports and deltas."),
+    "tf-checkpoint": ("emberline.cli.import_tables:tf_checkpoint", "Tables of TensorFlow, DeepRec and Keras."),
+    "tfra": ("emberline.cli.import_tables:tfra", "Tables of TensorFlow Recommenders-Addons."),
 }
 
 

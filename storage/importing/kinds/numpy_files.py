@@ -31,6 +31,8 @@ class NpyArray:
             shape, self._dtype = self._header(file)
         self.rows = shape[0]
         self.width = shape[1] if len(shape) == 2 else 0
+        #: numpy's letter for the kind of numbers.
+        self.kind = self._dtype.kind
         self._file: IO[bytes] | None = None
         self._at = 0
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from emberline.cli.frame import command
 from storage.checkpoint.tensors import write_tensors
 
 PAGE = Path(__file__).parents[3] / "docs" / "importing.md"
+SAVED = Path(__file__).parents[2] / "unit" / "importing"
 TEXT = PAGE.read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
@@ -63,12 +66,80 @@ def _safetensors(folder: Path) -> None:
     write_tensors(folder / "item.safetensors", arrays)
 
 
+def _state_dict(folder: Path) -> None:
+    torch.save(
+        {"ebc.embedding_bags.user.weight": torch.ones(30, 4), "head.weight": torch.ones(1, 4)}, folder / "model.pt"
+    )
+
+
+def _dcp(folder: Path) -> None:
+    shutil.copytree(SAVED / "dcp", folder / "checkpoint")
+
+
+def _dynamicemb(folder: Path) -> None:
+    place = folder / "dump" / "model.ebc"
+    place.mkdir(parents=True)
+    for rank in range(2):
+        np.arange(10 * rank, 10 * rank + 10).tofile(place / f"item_emb_keys.rank_{rank}.world_size_2")
+        np.ones((10, 4), np.float32).tofile(place / f"item_emb_values.rank_{rank}.world_size_2")
+
+
+def _torcheasyrec(folder: Path) -> None:
+    place, fqn = folder / "export" / "sparse", "model.ebc.embedding_bags.item"
+    place.mkdir(parents=True)
+    arrays = {f"{fqn}.keys": np.arange(10), f"{fqn}.values": np.ones((10, 4), np.float32)}
+    np.savez(place / "sparse_dynamic_embedding-00-of-01.npz", **arrays)  # type: ignore[arg-type]
+    (folder / "deltas").mkdir()
+    columns = {
+        "global_step": [5, 5],
+        "table_fqn": [fqn] * 2,
+        "key_id": [3, 11],
+        "embedding": pa.array([[2.0] * 4, [3.0] * 4], pa.list_(pa.float32())),
+        "source": ["model_delta_tracker"] * 2,
+    }
+    pq.write_table(pa.table(columns), folder / "deltas" / "delta_step_5.parquet")
+
+
+def _hps(folder: Path) -> None:
+    for name, dim in (("wdl0", 1), ("wdl1", 8)):
+        place = folder / f"{name}_sparse_2000.model"
+        place.mkdir()
+        np.arange(20)[::-1].tofile(place / "key")
+        np.ones((20, dim), np.float32).tofile(place / "emb_vector")
+    model = {
+        "model": "wdl",
+        "sparse_files": ["/models/wdl0_sparse_2000.model", "/models/wdl1_sparse_2000.model"],
+        "embedding_table_names": ["wide", "deep"],
+        "embedding_vecsize_per_table": [1, 8],
+        "default_value_for_each_table": [0.0, 0.1],
+    }
+    (folder / "ps.json").write_text(json.dumps({"models": [model]}))
+
+
+def _tf_checkpoint(folder: Path) -> None:
+    shutil.copytree(SAVED / "tf", folder / "train")
+
+
+def _tfra(folder: Path) -> None:
+    place = folder / "export" / "TFADE"
+    place.mkdir(parents=True)
+    np.arange(10).tofile(place / "item-parameter_mht_1of1_rank0_size1-keys")
+    np.ones((10, 4), np.float32).tofile(place / "item-parameter_mht_1of1_rank0_size1-values")
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "Look before you import": _parquet,
     "What comes out": _module,
     "parquet": _parquet,
     "safetensors": _safetensors,
     "numpy": _numpy,
+    "state-dict": _state_dict,
+    "dcp": _dcp,
+    "dynamicemb": _dynamicemb,
+    "torcheasyrec": _torcheasyrec,
+    "hps": _hps,
+    "tf-checkpoint": _tf_checkpoint,
+    "tfra": _tfra,
 }
 
 

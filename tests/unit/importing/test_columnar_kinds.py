@@ -16,6 +16,7 @@ import pytest
 from storage.checkpoint.tensors import write_tensors
 from storage.errors import EmberlineError, InvalidInput
 from storage.importing import KINDS, FileTable, ImportOptions
+from tests.support.importing.files import content
 
 IDS = np.array([9, -4, 2**62, 0, 7], np.int64)
 ROWS = np.arange(15, dtype=np.float32).reshape(5, 3)
@@ -25,15 +26,6 @@ COUNTS = np.array([1, 0, 5, 70, 2], np.int64)
 def read(kind: str, *paths: Path, **options: object) -> list[FileTable]:
     """Opens files of a kind."""
     return KINDS[kind].open([Path(path) for path in paths], ImportOptions(**options))  # type: ignore[arg-type]
-
-
-def content(table: FileTable) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns all ids, rows and counts of a table, and compares its two ways of giving ids."""
-    blocks = list(table.blocks())
-    ids = np.concatenate([block.ids for block in blocks])
-    np.testing.assert_array_equal(np.concatenate(list(table.ids())), ids)
-    counts = [block.counts for block in blocks if block.counts is not None]
-    return ids, np.concatenate([block.rows for block in blocks]), np.concatenate(counts) if counts else None
 
 
 def parquet(path: Path, ids: np.ndarray = IDS, rows: np.ndarray = ROWS, fixed: bool = True) -> Path:

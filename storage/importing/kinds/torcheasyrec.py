@@ -1,0 +1,244 @@
+"""Exports and deltas of TorchEasyRec: archives of tables with their keys, and Parquet files of changed rows.
+
+Layout as of August 2026. In `sparse_dynamic_embedding-RR-of-WW.npz` a table F has the arrays F.keys, F.values and
+F.scores, and F.default_value where ids without a row have one; in `sparse_embeddings-RR-of-WW.npz` F holds rows that
+are numbered. Deltas have the columns global_step, table_fqn, key_id, embedding and source. Rows of uint8 are quantised
+(QUint8RowwiseF16): D values, then scale and offset as float16.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.errors import InvalidInput, NotFound
+from storage.importing.arrays import Array
+from storage.importing.kinds.base import Kind
+from storage.importing.kinds.numpy_files import NpzFile
+from storage.importing.kinds.parquet import batches, columns_of, integers, list_values, opened
+from storage.importing.named_tensors import Numbers
+from storage.importing.options import ImportOptions
+from storage.importing.source import Block, FileTable, as_ids, as_rows, default_vector, pieces, rows_at_once, table_name
+
+_ARCHIVE = re.compile(r"(?P<kind>sparse_embeddings|sparse_dynamic_embedding)-(?P<rank>[0-9]+)-of-(?P<size>[0-9]+)\.npz")
+_COLUMNS = {"global_step": "global_step", "table": "table_fqn", "id": "key_id", "row": "embedding", "source": "source"}
+_SCALE_BYTES = 4
+# Before every delta.
+_EXPORTED = -1
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of a table in an archive. first: number of the first row, where rows are numbered."""
+
+    file: str
+    ids: Array
+    rows: Array
+    first: int = 0
+
+
+class _Found:
+    """Collects the rows of one table."""
+
+    def __init__(self) -> None:
+        self.parts: list[_Part] = []
+        self.deltas: dict[Path, int] = {}
+        self.width = 0
+        self.quantised = False
+        self.default: np.ndarray | None = None
+        self.scores = False
+
+    def take_width(self, fqn: str, file: str, width: int, quantised: bool) -> None:
+        """Checks that all rows of a table are alike. Raises InvalidInput."""
+        dim = width - _SCALE_BYTES if quantised else width
+        known = self.width - _SCALE_BYTES if self.quantised else self.width
+        if self.width and dim != known:
+            raise InvalidInput(
+                f"table {fqn!r}: the rows in {file} have {dim} values, those before {known}", field="dim"
+            )
+        if not self.width:
+            self.width, self.quantised = width, quantised
+
+    @property
+    def dim(self) -> int:
+        """Values of a row."""
+        return self.width - _SCALE_BYTES if self.quantised else self.width
+
+
+def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
+    """Returns the tables of exports and deltas, at any depth of folders; deltas are laid over the export."""
+    found: dict[str, _Found] = defaultdict(_Found)
+    archives = [each for path in paths for each in _files(path, "*.npz") if _ARCHIVE.fullmatch(each.name)]
+    deltas = [each for path in paths for each in _files(path, "*.parquet")]
+    if not archives and not deltas:
+        raise NotFound(f"{paths[0]}: no archive sparse_...-RR-of-WW.npz and no Parquet file of a delta in it")
+    _check_ranks(archives)
+    for archive in archives:
+        _look_into_archive(archive, found)
+    for delta in deltas:
+        _look_into_delta(delta, found)
+    names = {fqn: table_name(fqn.rpartition(".")[2]) for fqn in found}
+    for fqn, name in names.items():
+        if list(names.values()).count(name) > 1:
+            names[fqn] = table_name(fqn)
+    return [_table(names[fqn], fqn, entry, options) for fqn, entry in found.items()]
+
+
+def _files(path: Path, pattern: str) -> list[Path]:
+    return sorted(path.rglob(pattern)) if path.is_dir() else [path] if path.match(pattern) else []
+
+
+def _check_ranks(archives: Sequence[Path]) -> None:
+    found: dict[tuple[Path, str], set[tuple[int, int]]] = defaultdict(set)
+    for archive in archives:
+        match = _ARCHIVE.fullmatch(archive.name)
+        assert match is not None
+        found[archive.parent, match["kind"]].add((int(match["rank"]), int(match["size"])))
+    for (folder, kind), ranks in found.items():
+        # A rank without dynamic tables writes no archive of them.
+        size = max(size for _, size in ranks)
+        missing = sorted(set(range(size)) - {rank for rank, _ in ranks})
+        if len({size for _, size in ranks}) > 1 or (missing and kind == "sparse_embeddings"):
+            raise InvalidInput(f"{folder}: of {kind}-RR-of-{size:02d}.npz the ranks {missing} are missing")
+
+
+def _look_into_archive(archive: Path, found: dict[str, _Found]) -> None:
+    file = NpzFile(archive)
+    names = file.names()
+    for name in names:
+        keyed = name.removesuffix(".keys")
+        if name.endswith(".keys") and f"{keyed}.values" in names:
+            ids, rows = file.array(name), file.array(f"{keyed}.values")
+            entry = found[keyed]
+            if ids.rows != rows.rows:
+                raise InvalidInput(f"table {keyed!r}: {archive} has {ids.rows:,} keys and {rows.rows:,} values")
+            entry.parts.append(_Part(str(archive), ids, rows))
+            entry.scores = entry.scores or f"{keyed}.scores" in names
+            if f"{keyed}.default_value" in names:
+                default = file.array(f"{keyed}.default_value")
+                entry.default = default.read(slice(0, default.rows)).reshape(1, -1)
+        elif name.startswith(".") or any(name.endswith(end) for end in (".values", ".scores", ".default_value")):
+            continue
+        else:
+            keyed, rows = name, file.array(name)
+            entry = found[name]
+            first = sum(part.rows.rows for part in entry.parts)
+            entry.parts.append(_Part(str(archive), Numbers(rows.rows), rows, first))
+        found[keyed].take_width(keyed, str(archive), rows.width, rows.kind == "u")
+
+
+def _look_into_delta(delta: Path, found: dict[str, _Found]) -> None:
+    with opened(delta) as parquet:
+        columns_of(parquet, delta, _COLUMNS)
+        row_type = parquet.schema_arrow.field("embedding").type
+        if not pa.types.is_list(row_type):
+            raise InvalidInput(f"{delta}: embedding is {row_type}, expected lists of numbers", field="row")
+        quantised = pa.types.is_uint8(row_type.value_type)
+        for batch in batches(parquet, delta, rows_at_once(16), ["table_fqn", "embedding", "source"]):
+            for source in set(batch.column(2).unique().to_pylist()):
+                if not _is_removal(source) and source != "model_delta_tracker":
+                    raise InvalidInput(
+                        f"{delta}: rows of source {source!r}; known are model_delta_tracker, and removals by evict...",
+                        field="source",
+                    )
+            tables = batch.column(0).to_pylist()
+            lengths = batch.column(1).value_lengths().to_pylist()
+            for fqn in set(tables):
+                entry = found[fqn]
+                mine = [length for table, length in zip(tables, lengths, strict=True) if table == fqn]
+                entry.deltas[delta] = entry.deltas.get(delta, 0) + len(mine)
+                if width := max((length or 0 for length in mine), default=0):
+                    entry.take_width(fqn, str(delta), width, quantised)
+
+
+def _is_removal(source: str | None) -> bool:
+    return source is not None and "evict" in source.lower()
+
+
+def _table(name: str, fqn: str, found: _Found, options: ImportOptions) -> FileTable:
+    if not found.width:
+        raise InvalidInput(f"table {fqn!r}: the files hold no row of it")
+
+    def blocks() -> Iterator[Block]:
+        for part in found.parts:
+            what = f"table {fqn!r}, {part.file}"
+            for piece in pieces(part.ids.rows, found.dim):
+                ids = as_ids(part.ids.read(piece), what=what) + part.first
+                rows = as_rows(_plain(part.rows.read(piece), found.dim, what), found.dim, what=what)
+                steps = np.full(len(ids), _EXPORTED, np.int64) if found.deltas else None
+                yield Block(ids, rows, part.file, steps=steps)
+        for delta in found.deltas:
+            yield from _delta_blocks(delta, fqn, found.dim)
+
+    def ids() -> Iterator[np.ndarray]:
+        for part in found.parts:
+            for piece in pieces(part.ids.rows, found.dim):
+                yield as_ids(part.ids.read(piece), what=part.file) + part.first
+        for delta in found.deltas:
+            with opened(delta) as parquet:
+                for batch in batches(parquet, delta, 1 << 18, ["table_fqn", "key_id"]):
+                    mine = pc.equal(batch.column(0), fqn)
+                    yield as_ids(integers(batch.column(1).filter(mine), what=str(delta)), what=str(delta))
+
+    absent = options.absent(name)
+    if found.default is not None and options.default(name) is None:
+        what = f"table {fqn!r}"
+        absent = default_vector(_plain(found.default, found.dim, what)[0], what=what)
+    rows = sum(part.ids.rows for part in found.parts) + sum(found.deltas.values())
+    left_out = ("scores: times or steps, and no use counts",) if found.scores else ()
+    return FileTable(name, found.dim, blocks, ids, rows, bool(found.deltas), absent, left_out)
+
+
+def _delta_blocks(delta: Path, fqn: str, dim: int) -> Iterator[Block]:
+    with opened(delta) as parquet:
+        for batch in batches(parquet, delta, rows_at_once(dim), list(_COLUMNS.values())):
+            mine = batch.filter(pc.equal(batch.column(1), fqn))
+            if not mine.num_rows:
+                continue
+            what = f"table {fqn!r}, {delta}"
+            ids = as_ids(integers(mine.column(2), what=what), what=what)
+            removed = np.array([_is_removal(source) for source in mine.column(4).to_pylist()], np.bool_)
+            rows = np.zeros((len(ids), dim), np.float32)
+            if not removed.all():
+                kept = mine.column(3).filter(pa.array(~removed))
+                quantised = pa.types.is_uint8(kept.type.value_type)
+                width = dim + _SCALE_BYTES if quantised else dim
+                values = list_values(kept, width, ids[~removed], what=what)
+                rows[~removed] = as_rows(_plain(values, dim, what), dim, what=what)
+            yield Block(ids, rows, str(delta), steps=integers(mine.column(0), what=what), removed=removed)
+
+
+def _plain(values: np.ndarray, dim: int, what: str) -> np.ndarray:
+    """Returns rows (n, dim) of rows that may be quantised."""
+    if values.dtype != np.uint8:
+        return values
+    if values.shape[1] != dim + _SCALE_BYTES:
+        raise InvalidInput(f"{what}: quantised rows of {values.shape[1]} bytes, expected {dim + _SCALE_BYTES}")
+    scales = np.ascontiguousarray(values[:, dim:]).view("<f2").astype(np.float32)
+    plain: np.ndarray = values[:, :dim].astype(np.float32) * scales[:, :1] + scales[:, 1:]
+    return plain
+
+
+KIND = Kind(
+    "torcheasyrec",
+    "Exports and deltas of TorchEasyRec: .npz and Parquet.",
+    """Publish tables that TorchEasyRec exported, with its deltas laid over them.
+
+    A PATH is a folder with archives sparse_embeddings-RR-of-WW.npz and sparse_dynamic_embedding-RR-of-WW.npz, or a file
+    or folder of delta Parquet. Of rows of one id, that of the latest global_step is taken. Rows of INT8 are read.
+    Tables of dynamicemb in a checkpoint are the kind dynamicemb, those of its model the kind dcp.
+    """,
+    """\\b
+Examples:
+  emberline import torcheasyrec export/sparse --check
+  emberline import torcheasyrec export/sparse deltas/ --repository build/models --name shop""",
+    open_files,
+    (),
+)

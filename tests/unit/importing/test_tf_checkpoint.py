@@ -1,0 +1,123 @@
+"""Checkpoints that TensorFlow wrote (write_tf_checkpoints.py): embedding variables, partitions, checksums."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import EmberlineError, InvalidInput, NotFound
+from storage.importing import KINDS, FileTable, ImportOptions
+from storage.importing.tf_index import read_index, slice_key
+from tests.support.examples import examples
+from tests.support.importing.files import content
+
+SAVED = Path(__file__).parent / "tf"
+
+
+def read(path: Path, **options: Any) -> list[FileTable]:
+    """Opens tables."""
+    return KINDS["tf-checkpoint"].open([path], ImportOptions(**options))
+
+
+def expected(ids: np.ndarray, dim: int) -> np.ndarray:
+    """Returns the rows that were written."""
+    return (ids[:, None] % 97 + np.arange(dim)[None, :] / 8).astype(np.float32)
+
+
+def test_embedding_variables_of_deeprec_keep_ids_and_frequencies() -> None:
+    tables = {table.name: table for table in read(SAVED / "ev")}
+    assert {name: (table.rows, table.dim) for name, table in tables.items()} == {
+        "item": (3, 2),
+        "user_embedding": (40, 4),
+    }
+    ids, rows, counts = content(tables["user_embedding"])
+    np.testing.assert_array_equal(np.sort(ids), np.arange(40) * 2**40 - 7)
+    np.testing.assert_array_equal(rows, expected(ids, 4))
+    assert counts is not None
+    assert counts[:14].tolist() == list(range(1, 15))
+    assert [text.partition(":")[0] for text in tables["user_embedding"].left_out] == ["keys_filtered", "versions"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "shape"),
+    [("plain", "input_city_embedding_weights", (300, 4)), ("keras", "model_user_embedding", (20, 3))],
+)
+def test_plain_variables_are_numbered_and_their_slices_put_together(
+    name: str, table: str, shape: tuple[int, int]
+) -> None:
+    (found,) = read(SAVED / name)
+    assert (found.name, found.rows, found.dim) == (table, *shape)
+    ids, rows, _ = content(found)
+    np.testing.assert_array_equal(ids, np.arange(shape[0]))
+    np.testing.assert_array_equal(rows, expected(ids, shape[1]))
+
+
+def test_any_tensor_of_rows_can_be_named() -> None:
+    (dense,) = read(SAVED / "ev", only=("dense_kernel",))
+    assert (dense.rows, dense.dim) == (4, 2)
+    with pytest.raises(InvalidInput, match="did you mean 'item'"):
+        read(SAVED / "ev", only=("itme",))
+    with pytest.raises(NotFound, match="the checkpoints in it are: ev, keras, plain; name one"):
+        read(SAVED)
+
+
+@pytest.mark.parametrize(
+    ("start", "length"),
+    [(0, 1), (63, 64), (64, 8191), (8192, 2**20), (2**20, 2**27), (2**34, 2**41), (2**48, 2**55 - 1)],
+)
+def test_keys_of_slices_grow_with_their_places(start: int, length: int) -> None:
+    here, next_ = ((start, length), (0, 4)), ((start + 1, length), (0, 4))
+    assert slice_key("a", here) < slice_key("a", next_)
+
+
+def copied(folder: Path) -> Path:
+    """Returns a copy of the checkpoint of embedding variables."""
+    for file in SAVED.glob("ev.*"):
+        shutil.copy(file, folder)
+    return folder / "ev"
+
+
+def test_a_byte_that_changed_is_noticed(tmp_path: Path) -> None:
+    prefix = copied(tmp_path)
+    file = tmp_path / "ev.data-00000-of-00001"
+    data = bytearray(file.read_bytes())
+    entry = read_index(tmp_path / "ev.index").entries[b"item-values"]
+    data[entry.offset + 3] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(InvalidInput, match=r"ev\.data-00000-of-00001: the checksum of 'item-values' differs"):
+        read(prefix)
+    data[entry.offset + 3] ^= 1
+    file.write_bytes(data[: entry.offset + 3])
+    with pytest.raises(InvalidInput, match="it is cut off"):
+        read(prefix)
+    file.unlink()
+    with pytest.raises(NotFound, match=r"ev\.data-00000-of-00001: there is no such file.* a shard is missing"):
+        read(prefix)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.data())
+def test_a_damaged_index_is_refused_and_never_anything_else(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    content = bytearray((SAVED / "ev.index").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            content[place] = data.draw(st.integers(0, 255))
+        else:
+            del content[place : place + data.draw(st.integers(1, 20))]
+    path = tmp_path_factory.mktemp("damaged") / "ev.index"
+    path.write_bytes(content)
+    try:
+        found = read_index(path)
+    except EmberlineError as error:
+        assert "ev.index" in str(error)  # noqa: PT017  it may also be as it was
+    else:
+        assert found == read_index(SAVED / "ev.index")

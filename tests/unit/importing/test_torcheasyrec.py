@@ -1,0 +1,134 @@
+"""Exports of TorchEasyRec with deltas over them: the latest step wins, INT8 is read, and default rows are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage.errors import EmberlineError, InvalidInput
+from storage.importing import KINDS, FileTable, ImportOptions, RowSort
+
+EBC = "model.embedding_group.emb_impls.a.ebc.embedding_bags"
+ITEM, CITY = f"{EBC}.item", f"{EBC}.city"
+IDS = np.array([2**50, 3, -7], np.int64)
+
+
+def rows(ids: np.ndarray, seed: float = 0.0) -> np.ndarray:
+    """Returns rows of 4 values."""
+    return (ids[:, None] % 50 + np.arange(4)[None, :] + seed).astype(np.float32)
+
+
+def quantised(values: np.ndarray) -> np.ndarray:
+    """Returns rows as QUint8RowwiseF16: values, scale, offset."""
+    low = values.min(axis=1, keepdims=True).astype(np.float16)
+    scale = ((values.max(axis=1, keepdims=True) - low) / 255).astype(np.float16)
+    whole = np.clip(np.rint((values - low.astype(np.float32)) / scale.astype(np.float32)), 0, 255).astype(np.uint8)
+    return np.concatenate([whole, scale.view(np.uint8), low.view(np.uint8)], axis=1)
+
+
+def exported(folder: Path, int8: bool = False) -> Path:
+    """Writes an export of two ranks: `item` with keys, `city` with numbered rows."""
+    folder.mkdir()
+    values = rows(IDS)
+    arrays = {f"{ITEM}.keys": IDS, f"{ITEM}.values": quantised(values) if int8 else values}
+    np.savez(folder / "sparse_dynamic_embedding-00-of-02.npz", **arrays, **{f"{ITEM}.scores": IDS})  # type: ignore[arg-type]
+    for rank in range(2):
+        np.savez(folder / f"sparse_embeddings-{rank:02d}-of-02.npz", **{CITY: rows(np.arange(5) + 5 * rank)})  # type: ignore[arg-type]
+    return folder
+
+
+def delta(
+    path: Path, step: int, fqn: str, ids: list[int], values: np.ndarray, source: str = "model_delta_tracker"
+) -> Path:
+    """Writes a delta."""
+    kind = pa.uint8() if values.dtype == np.uint8 else pa.float32()
+    count = len(ids)
+    table = {
+        "global_step": pa.array([step] * count, pa.int64()),
+        "rank": pa.array([0] * count, pa.int32()),
+        "world_size": pa.array([1] * count, pa.int32()),
+        "feature_name": ["f"] * count,
+        "table_fqn": [fqn] * count,
+        "key_id": pa.array(ids, pa.int64()),
+        "embedding": pa.array(values.tolist(), pa.list_(kind)),
+        "source": [source] * count,
+    }
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table(table), path)
+    return path
+
+
+def read(folder: Path, *paths: Path, **options: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns ids and rows by table, sorted."""
+    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for table in tables(*paths, **options):
+        blocks = list(RowSort(table, 1 << 24, folder).blocks())
+        found[table.name] = (
+            np.concatenate([part.ids for part in blocks]),
+            np.concatenate([part.rows for part in blocks]),
+        )
+    return found
+
+
+def tables(*paths: Path, **options: Any) -> list[FileTable]:
+    """Opens tables."""
+    return KINDS["torcheasyrec"].open(paths, ImportOptions(**options))
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_an_export_has_tables_with_keys_and_tables_of_numbers(tmp_path: Path, int8: bool) -> None:
+    found = read(tmp_path, exported(tmp_path / "sparse", int8))
+    assert sorted(found) == ["city", "item"]
+    np.testing.assert_array_equal(found["item"][0], np.sort(IDS))
+    np.testing.assert_allclose(found["item"][1], rows(np.sort(IDS)), atol=0.02 if int8 else 0)
+    np.testing.assert_array_equal(found["city"][0], np.arange(10))
+    np.testing.assert_array_equal(found["city"][1], rows(np.arange(10)))
+
+
+def test_deltas_lie_over_the_export_and_the_latest_step_wins(tmp_path: Path) -> None:
+    sparse = exported(tmp_path / "sparse")
+    deltas = tmp_path / "deltas"
+    # The names do not say the order.
+    delta(deltas / "b_step_100.parquet", 100, ITEM, [3, 99], rows(np.array([3, 99]), 0.25))
+    delta(deltas / "a_step_200.parquet", 200, ITEM, [3, 8], quantised(rows(np.array([3, 8]), 0.5)))
+    delta(deltas / "c_step_300.parquet", 300, ITEM, [99], rows(np.array([99])), "zch_evict")
+    ids, found = read(tmp_path, sparse, deltas)["item"]
+    assert ids.tolist() == [-7, 3, 8, 2**50]
+    np.testing.assert_allclose(found[1:3], rows(np.array([3, 8]), 0.5), atol=0.02)
+    np.testing.assert_array_equal(found[3], rows(IDS)[0])
+
+
+def test_a_default_row_is_what_absent_ids_read_as(tmp_path: Path) -> None:
+    arrays = {
+        f"{ITEM}.keys": IDS,
+        f"{ITEM}.values": rows(IDS),
+        f"{ITEM}.default_value": np.full((1, 4), 0.5, np.float32),
+    }
+    np.savez(tmp_path / "sparse_dynamic_embedding-00-of-01.npz", **arrays)  # type: ignore[arg-type]
+    assert str(tables(tmp_path)[0].absent) == "constant(0.5)"
+    arrays[f"{ITEM}.default_value"] = np.arange(4, dtype=np.float32)[None]
+    np.savez(tmp_path / "sparse_dynamic_embedding-00-of-01.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"the values of the default vector differ \(0 to 3\)"):
+        tables(tmp_path)
+    assert tables(tmp_path, defaults={"item": 0.0})[0].absent.is_zero
+
+
+def test_what_cannot_be_understood_is_refused(tmp_path: Path) -> None:
+    sparse = exported(tmp_path / "sparse")
+    (sparse / "sparse_embeddings-01-of-02.npz").unlink()
+    with pytest.raises(InvalidInput, match=r"sparse_embeddings-RR-of-02\.npz the ranks \[1\] are missing"):
+        tables(sparse)
+    for number, (values, source, said) in enumerate(
+        (
+            (rows(np.array([3])), "unheard of", "rows of source 'unheard of'"),
+            (np.ones((1, 9), np.float32), "model_delta_tracker", "have 9 values, those before 4"),
+        )
+    ):
+        bad = delta(tmp_path / f"bad{number}.parquet", 1, ITEM, [3], values, source)
+        with pytest.raises(EmberlineError, match=said):
+            tables(tmp_path / "sparse" / "sparse_dynamic_embedding-00-of-02.npz", bad)
