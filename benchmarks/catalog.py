@@ -45,6 +45,7 @@ BENCHMARKS = {
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "transports": "shared memory beside bytes, tokens and TLS beside neither",
+    "shadow": "a shadow that scores a tenth of the requests: the main arm's p99 with it and without, at half load",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
     "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",

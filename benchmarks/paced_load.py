@@ -67,6 +67,11 @@ class PacedLoad:
         )
         return self
 
+    @property
+    def pid(self) -> int:
+        """Returns the id of the child."""
+        return self._process.pid
+
     def stop(self) -> np.ndarray[Any, Any]:
         """Ends the child; returns its records, ordered by due time."""
         assert self._process.stdin is not None
