@@ -40,7 +40,7 @@ _OF_OUTPUTS: list[tuple[str, str, Callable[[OutputFigures], float | None]]] = [
 
 
 def shadows(repository: ModelRepository) -> Iterator[Metric]:
-    """Yields what was compared with the shadows of models; nothing without shadows."""
+    """Yields what was compared with the shadows of models; names without values where there are none."""
     known: list[tuple[ShadowReport, Labels]] = []
     for model in repository.names:
         try:
@@ -50,8 +50,6 @@ def shadows(repository: ModelRepository) -> Iterator[Metric]:
         if report is not None:
             name = report.state.to if report.entry is None else report.entry.name
             known.append((report, {"model": label_value(model), "snapshot": label_value(name)}))
-    if not known:
-        return
     for name, meaning, of_shadow in _OF_SHADOWS:
         yield _family(name, meaning, [(of, of_shadow(report)) for report, of in known])
     dropped = [

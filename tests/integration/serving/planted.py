@@ -48,14 +48,18 @@ Row = Mapping[str, Any]  # {"user": id, "items": [ids] or None}
 
 
 class PlantedModule(torch.nn.Module):
-    def __init__(self, generation: float, slope: float) -> None:
+    def __init__(self, generation: float, slope: float, work: int = 0) -> None:
+        """Work: width of a network that costs time and changes nothing."""
         super().__init__()
+        self.idle = torch.nn.Sequential(torch.nn.Linear(DIM, work), torch.nn.Linear(work, work)) if work else None
         self.generation = torch.nn.Parameter(torch.tensor([float(generation)]), requires_grad=False)
         self.slope = torch.nn.Parameter(torch.tensor([float(slope)]), requires_grad=False)
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         user, items = inputs["user"], inputs["items"]
         weight = self.generation + 0 * user[:, :1]
+        if self.idle is not None:
+            weight = weight + 0 * self.idle(items)[:, :1]
         score = torch.sigmoid(self.slope * (user[:, 2:] + items[:, 2:] - 1))
         return {"score": score, "trace": torch.cat([weight, user, items], 1)}
 
@@ -147,6 +151,7 @@ class World:
         slope: float = 4.0,
         spec: Mapping[str, Any] | None = None,
         wrong_by: float = 0.0,
+        work: int = 0,
     ) -> Planted:
         """Publishes a version.
 
@@ -171,7 +176,7 @@ class World:
             version=version,
             spec=FeatureSpec.model_validate(spec or SPEC),
             tables=[_table_data(name, tables[name]) for name in TABLES],
-            graph=_export(PlantedModule(generation, slope)),
+            graph=_export(PlantedModule(generation, slope, work)),
             graph_inputs=[
                 GraphInput(name=name, kind="pooled", source=name, shape=(-1, DIM)) for name in ("user", "items")
             ],

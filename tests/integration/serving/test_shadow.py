@@ -120,6 +120,7 @@ def test_shifted_scores_are_named_and_reach_no_client(live: Live) -> None:
     assert live.served() is flipped
 
 
+@pytest.mark.slow
 def test_a_version_in_a_store_of_its_own_follows_its_line_and_is_promoted(live: Live) -> None:
     first = live.version(1)
     live.world.configure("version_policy { specific { versions: [1] } }", **OPTIONS)
@@ -158,6 +159,7 @@ def test_a_newer_version_waits_for_an_operator_while_it_is_the_shadow(live: Live
     live.until(lambda: set(live.states()) == {"2.0"})
 
 
+@pytest.mark.slow
 def test_a_stopped_version_is_held(live: Live) -> None:
     first = live.version(1)
     live.start()
@@ -203,6 +205,7 @@ def test_the_main_arm_goes_on_past_a_shadow_and_promotion_goes_back_to_it(live: 
     live.until(lambda: set(live.states()) == {"1.0", tried.name})
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_with_the_shadow(live: Live) -> None:
     first = live.version()
     live.start()
