@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 # torch's exporter and deserializer keep global state while they work.
 TORCH_LOCK = threading.Lock()
-_RECURRENT = re.compile(r"aten\.(gru|lstm|rnn)_?")
 # The numbers of torch's ScalarType in the export schema.
 SCALAR_TYPES = {"FP32": 7, "FP64": 8, "INT64": 5, "INT32": 4, "BOOL": 12}
 
@@ -76,8 +75,11 @@ def document_of(
 
     with TORCH_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # An empty table: operators stay whole (linear, einsum), in-place ones become functional.
+        # Accepted operators stay whole (linear, einsum), others become what torch makes of them (gru, tensordot), and
+        # in-place ones functional.
         program = program.run_decompositions({})
+        if parts := _decompositions(program):
+            program = program.run_decompositions(parts)
         _refuse_operators(program)
         serializer = serialize.ExportedProgramSerializer()
         # torch 2.11 and 2.12 have no option to leave out what is not published.
@@ -101,20 +103,35 @@ def plain_document(content: dict[str, Any], *, also: Set[str] = frozenset()) -> 
     return document_from(content, also=also)
 
 
+def _decompositions(program: torch.export.ExportedProgram) -> dict[Any, Any]:
+    """Returns torch's functions of accepted operators for the operators of a program that are not accepted."""
+    import torch
+
+    refused = {
+        node.target for node in program.graph.nodes if node.op == "call_function" and not _is_accepted(node.target)
+    }
+    known = torch.export.default_decompositions() if refused else {}
+    return {target: known[target] for target in refused if target in known}
+
+
+def _is_accepted(target: Any) -> bool:
+    if target is operator.getitem:
+        return True
+    try:
+        check_operator(_target_name(target), where="graph")
+    except UnsafeArtifact:
+        return False
+    return True
+
+
 def _refuse_operators(program: torch.export.ExportedProgram) -> None:
     """Raises Unsupported for an operator that no server accepts, naming the place in the module that uses it."""
     for node in program.graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem:
-            continue
-        try:
-            check_operator(_target_name(node.target), where="graph")
-        except UnsafeArtifact:
-            name = str(node.target)[:120]
-            steps = ", here linear, sigmoid and tanh for each step" if _RECURRENT.match(name) else ""
+        if node.op == "call_function" and not _is_accepted(node.target):
             raise Unsupported(
-                f"the module uses the operator {name!r}{_place(node)}, which published graphs may not use; write that "
-                f"part with accepted operators{steps} (docs/format.md says which they are)"
-            ) from None
+                f"the module uses the operator {str(node.target)[:120]!r}{_place(node)}, which published graphs may "
+                "not use; write that part with accepted operators (docs/format.md says which they are)"
+            )
 
 
 def _target_name(target: Any) -> str:
