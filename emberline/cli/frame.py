@@ -39,6 +39,7 @@ COMMANDS = {
     "mirror": ("emberline.cli.mirror", "Keep a folder like a repository in an object store, or upload one."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
+    "explain": ("emberline.cli.explain", "Explain a score: what each feature adds, and where its rows lie."),
     "score": ("emberline.cli.score:score", "Score files of rows as of a snapshot, without a server."),
     "diff": ("emberline.cli.diff", "Show what differs between two snapshots: rows, weights and scores."),
     "export": ("emberline.cli.score:export", "Write the rows of a table as of a snapshot as Parquet."),

@@ -79,7 +79,7 @@ def command(
     if data is None:
         instances = with_times(_from_text(text or ""), metadata)
     else:
-        instances = _from_file(data, data_config, _inputs(metadata), skip, rows)
+        instances = rows_from_file(data, data_config, inputs_of(metadata), skip, rows)
     if not instances:
         raise InvalidInput(f"{'--json' if data is None else f'--data {data}'}: there is no row to score", field="json")
     answer, about = call_server(url, f"/v1/models/{name}:predict", timeout, {"instances": instances}, headers)
@@ -146,7 +146,7 @@ def _microseconds(value: Any, name: str, row: int) -> Any:
     return since // timedelta(microseconds=1)
 
 
-def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:
+def inputs_of(metadata: Mapping[str, Any]) -> list[InputSpec]:
     """Returns the raw inputs of a model as the server describes them, with the columns that feed them."""
     found = []
     for entry in metadata["inputs"]:
@@ -168,7 +168,10 @@ def _inputs(metadata: Mapping[str, Any]) -> list[InputSpec]:
     return found
 
 
-def _from_file(path: Path | str, config: Path | None, inputs: Sequence[InputSpec], skip: int, rows: int) -> list[Any]:
+def rows_from_file(
+    path: Path | str, config: Path | None, inputs: Sequence[InputSpec], skip: int, rows: int
+) -> list[Any]:
+    """Returns rows of data by input, as JSON takes them. Raises ConfigError where none is left."""
     if isinstance(path, Path) and path.suffix in {".json", ".jsonl"}:
         return _from_json_lines(path, inputs, skip, rows)
     from storage.data import DataRows, Wanted

@@ -11,12 +11,17 @@ from tritonclient.grpc import service_pb2
 from serving.control import metadata
 from serving.control.bodies import check_load_parameters, check_unload_parameters
 from serving.control.calls import ControlCalls
+from serving.control.explaining import explain_message
 from serving.grpc.shared_memory import SettingsCalls, SharedMemoryCalls
+from serving.protocol.json_text import dump_json
 from storage.errors import InvalidInput, Unsupported
 
 if TYPE_CHECKING:
     from serving.repository.model_repository import ModelRepository
 
+#: A method of our own beside those of the service: a ModelInferRequest with a parameter `row`, and for an answer a
+#: ModelInferResponse with one BYTES value, the explanation as JSON.
+EXPLAIN = "ModelExplain"
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
@@ -36,11 +41,11 @@ class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
 
     async def call(self, method: str, data: bytes) -> bytes:
         """See GrpcControl."""
-        found = SERVICE.methods_by_name.get(method)
+        message = message_class(method)
         handle = getattr(self, method, None)
-        if found is None or handle is None:
+        if message is None or handle is None:
             raise Unsupported(f"{method} is not supported by this server")
-        answer = await handle(read_message(GetMessageClass(found.input_type), data))
+        answer = await handle(read_message(message, data))
         return bytes(answer.SerializeToString(deterministic=True))
 
     async def ServerLive(self, request: Any) -> Any:  # noqa: N802
@@ -76,6 +81,15 @@ class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
             return metadata.model_statistics(self._repository.loaded_versions(request.name))
         return metadata.model_statistics([self._repository.get(request.name, request.version)])
 
+    async def ModelExplain(self, request: Any) -> Any:  # noqa: N802
+        """Returns why a row of a request has its score."""
+        found = await self._control.run(lambda: explain_message(self._repository, request))
+        answer = service_pb2.ModelInferResponse(model_name=request.model_name)
+        answer.outputs.add(name="explanation", datatype="BYTES", shape=[1]).contents.bytes_contents.append(
+            dump_json(found)
+        )
+        return answer
+
     async def RepositoryIndex(self, request: Any) -> Any:  # noqa: N802
         """Returns every model version and its state."""
         _check_repository(request)
@@ -94,6 +108,12 @@ class LocalGrpcControl(SharedMemoryCalls, SettingsCalls):
         check_unload_parameters(_parameters(request))
         await self._control.run(lambda: self._repository.unload(request.model_name))
         return service_pb2.RepositoryModelUnloadResponse()
+
+
+def message_class(method: str) -> Any:
+    """Returns the class of the requests of a method; None for one that is not there."""
+    found = SERVICE.methods_by_name.get("ModelInfer" if method == EXPLAIN else method)
+    return None if found is None else GetMessageClass(found.input_type)
 
 
 def read_message(message: Any, data: bytes) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from serving.security.needs import (
     ABOUT_MODEL,
+    EXPLAIN,
     INFER,
     KNOWN,
     LOOK_AT_MODEL,
@@ -68,6 +69,7 @@ GRPC_NEEDS: dict[str, CallNeed] = {
     "ModelStatistics": CallNeed(LOOK_AT_MODEL, _of_model, of_server=LOOK_AT_SERVER),
     "ModelInfer": CallNeed(INFER, _of_model_name),
     "ModelStreamInfer": CallNeed(INFER, _of_model_name),
+    "ModelExplain": CallNeed(EXPLAIN, _of_model_name),
     "RepositoryIndex": CallNeed(LOOK_AT_SERVER),
     "RepositoryModelLoad": CallNeed(control_need(MODEL, "load"), _of_model_name),
     "RepositoryModelUnload": CallNeed(control_need(MODEL, "unload"), _of_model_name),

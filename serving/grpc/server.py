@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from serving.control.models import Models
 from serving.errors import status_of
-from serving.grpc.control import SERVICE, GrpcControl, read_message
+from serving.grpc.control import EXPLAIN, SERVICE, GrpcControl, message_class, read_message
 from serving.grpc.failing import fail
 from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
@@ -121,8 +121,8 @@ def _handlers(
         return bytes(answer.SerializeToString())
 
     async def ask(name: str, data: bytes, context: Any) -> bytes:
-        await check_message(data, is_inference=False)
-        message = read_message(GetMessageClass(SERVICE.methods_by_name[name].input_type), data)
+        await check_message(data, is_inference=name == EXPLAIN)
+        message = read_message(message_class(name), data)
         admission = gate.admit(name, message, context)
         if admission is not None:
             return await gate.audited(admission, message, lambda: control.call(name, data))
@@ -149,6 +149,7 @@ def _handlers(
             continue
         answer = infer if method.name == _INFER else functools.partial(ask, method.name)
         handlers[method.name] = grpc.unary_stream_rpc_method_handler(_guarded(answer, gate))
+    handlers[EXPLAIN] = grpc.unary_stream_rpc_method_handler(_guarded(functools.partial(ask, EXPLAIN), gate))
     return _Service(handlers, health.handlers(), gate)
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pydantic import JsonValue
 
 from serving.control import bodies
+from serving.control.explaining import ROW, explain_json
 from serving.http.openapi_schemas import ANY_OBJECT
 from serving.http.operations import ControlCall, Operation
-from serving.security.needs import LOOK_AT_MODEL, MODEL, OPEN, control_need
+from serving.security.needs import EXPLAIN, LOOK_AT_MODEL, MODEL, OPEN, control_need
 from storage.errors import NotFound
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ def _fleet(call: ControlCall) -> Awaitable[_State]:
     return call.run(lambda: call.repository.fleet_view(call.name))
 
 
+def _explain(call: ControlCall) -> Awaitable[_State]:
+    row = call.read_object().get(ROW, 0)
+    return call.run(lambda: explain_json(call.repository, call.name, call.body, row))
+
+
 def _wake(call: ControlCall) -> None:
     word = bodies.WakeBody.parse(call.read_object()).wake
     if call.repository.fleet is None:
@@ -105,6 +111,18 @@ MODEL_CONTROL_OPERATIONS = (
     _look(_PATH + "budget", handler=_budget, summary="The DRAM budget, and what others would give"),
     _look(_PATH + "sessions", handler=_sessions, summary="The sessions, and what each has done"),
     _look(_PATH + "fleet", handler=_fleet, summary="What all replicas serve, and what each has staged or refused"),
+    Operation(
+        "POST",
+        _PATH + "explain",
+        EXPLAIN,
+        _explain,
+        "Explain the score of a row of an inference request",
+        "repository",
+        ANY_OBJECT,
+        ANY_OBJECT,
+        (404, 503),
+        is_optional=False,
+    ),
     # Open to those who know the word that a replica keeps in the object store.
     Operation(
         "POST",

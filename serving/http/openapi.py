@@ -105,7 +105,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         described["responses"]["400"] = {**_answer(operation), "description": "not ready"}
     said = []
     if roles := [name for bit, name in _ROLES.items() if need.roles & bit]:
-        said.append(f"For the role {' or '.join(roles)}.")
+        said.append(f"For the role {(' and ' if need.all_roles else ' or ').join(roles)}.")
     if operation.tag == INFERENCE:
         said.append("Bodies may be compressed both ways, by gzip or deflate.")
     if said:

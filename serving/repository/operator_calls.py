@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pydantic import JsonValue
 
 from serving.fleet.fleet import Fleet
-from serving.updates import commands, report, shadow_commands
+from serving.updates import commands, explaining, report, shadow_commands
 from serving.updates.change import Change, carry_out
 from serving.updates.counters import UpdateCounters
+from serving.updates.explaining import Decode
 from serving.updates.live_model import LiveModel
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.shadowing import ShadowReport
@@ -94,6 +95,13 @@ class OperatorCalls:
     def snapshots(self, name: str) -> dict[str, JsonValue]:
         """Returns what is served, retained, held, quarantined and waited for; docs/live.md describes it."""
         return report.snapshots(self._updater(name).model)
+
+    def explain(self, name: str, decode: Decode, row: int) -> dict[str, JsonValue]:
+        """Explains the score of a row of a request; docs/explain.md describes it."""
+        try:
+            return explaining.explain(self._updater(name).model, decode, row)
+        except StoreError as error:  # a store that is being closed, or cannot be read
+            raise Unavailable(f"model {name!r}: {error}") from error
 
     def budget(self, name: str) -> dict[str, JsonValue]:
         """Returns the DRAM budget, its use, and what other budgets would give; docs/store.md describes it."""

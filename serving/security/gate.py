@@ -136,11 +136,12 @@ class Gate:
             self._rates.take(principal.name if principal.is_known else f"@{client_of(caller.address)}", rate)
 
     def _check_role(self, principal: Principal, need: Need) -> None:
-        if principal.roles & need.roles:
+        if need.is_met(principal.roles):
             return
         if not principal.is_known:
             raise Unauthenticated(_OWN_TOKEN if self._access.is_open else f"this needs a token; {SEND_TOKEN}")
-        wanted = " or ".join(name for name, bits in ROLES.items() if bits & need.roles and name != "admin") or "admin"
+        word = " and " if need.all_roles else " or "
+        wanted = word.join(name for name, bits in ROLES.items() if bits & need.roles and name != "admin") or "admin"
         raise Forbidden(f"{principal.name!r} does not have the role {wanted}")
 
     def _check_scope(self, principal: Principal, need: Need, model: str) -> None:

@@ -20,6 +20,13 @@ class Need:
     about: str = NOTHING
     #: Name of the call in the log.
     call: str = ""
+    #: Whether all of these roles are needed, and not any of them.
+    all_roles: bool = False
+
+    def is_met(self, roles: int) -> bool:
+        """Returns whether a caller with these roles meets it."""
+        found = roles & self.roles
+        return found == self.roles if self.all_roles else found != 0
 
     @property
     def is_control(self) -> bool:
@@ -34,6 +41,8 @@ KNOWN = Need(PREDICT | READ)
 # see it.
 ABOUT_MODEL = Need(PREDICT | READ, MODEL)
 LOOK_AT_MODEL = Need(READ, MODEL)
+# Whoever explains a request sees its score, and what the model knows of its ids.
+EXPLAIN = Need(PREDICT | READ, MODEL, "explain", all_roles=True)
 LOOK_AT_SERVER = Need(READ, SERVER)
 REGIONS = Need(PREDICT, SERVER)
 # The need of an unknown path: only callers that may see what exists learn that it does not.

@@ -303,6 +303,15 @@ class HbmTier:
             return {tables[table].name: HotIds(ids, counts) for table, ids, counts in view.replica.hot_ids(most)}
         return {}
 
+    def has(self, table: str, ids: Ids) -> np.ndarray:
+        """Returns which ids (n,) of a table have an entry on the GPU, (n,): a row, or that they have none."""
+        with self._changing() as view:
+            if view is not None:
+                index = next(number for number, spec in enumerate(view.replica.tables) if spec.name == table)
+                cache = view.replica.slab(index).cache
+                return cache.contains_any(index, view.replica.base_tables, np.ascontiguousarray(ids, np.int64))
+        return np.zeros(len(ids), np.bool_)
+
     def resize(self, hbm_bytes: int) -> None:
         """Changes the size while lookups run. The hottest rows stay.
 

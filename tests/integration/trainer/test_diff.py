@@ -8,11 +8,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from emberline.cli.diff import command
+from emberline.cli.frame import command as emberline
 from emberline.difference.report import compare_snapshots
 from emberline.difference.scores import Requests, score_differences
 from serving.scoring import Scorer
@@ -111,10 +113,14 @@ def test_the_commands_of_the_page_are_understood(place: Path, monkeypatch: pytes
     monkeypatch.chdir(place)
     (place / "build" / "models" / "movielens").mkdir(parents=True)
     (place / "build" / "movielens").mkdir()
-    (place / "build" / "movielens" / "test.parquet").touch()
+    for name in ("build/movielens/test.parquet", "request.json"):
+        (place / name).touch()
     page = (Path(__file__).parents[3] / "docs" / "explain.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
-    lines = [line for line in lines if line.startswith("emberline diff")]
-    assert lines
+    assert {shlex.split(line)[1] for line in lines} == {"diff", "explain"}
     for line in lines:
-        command.make_context("diff", shlex.split(line)[2:])
+        program, name, *arguments = shlex.split(line)
+        found = emberline.get_command(click.Context(emberline), name)
+        assert (program, found is not None) == ("emberline", True)
+        assert found is not None
+        found.make_context(name, arguments)

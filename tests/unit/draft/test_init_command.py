@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emberline.cli.frame import command
-from emberline.cli.predict import _from_file
+from emberline.cli.predict import rows_from_file
 from storage.errors import ConfigError
 from storage.features import InputSpec
 from trainer import train
@@ -71,10 +71,10 @@ def test_a_file_with_a_header_only_is_named(tmp_path: Path) -> None:
 def test_predict_asks_for_the_delimiter_of_the_draft(tmp_path: Path) -> None:
     data, wanted = write(tmp_path / "rows.csv", ";", price="2"), [InputSpec(name="user", dtype="INT64")]
     with pytest.raises(ConfigError, match=r"wants the column 'user'.*another delimiter.* with --data-config"):
-        _from_file(data, None, wanted, 0, 1)
+        rows_from_file(data, None, wanted, 0, 1)
     (tmp_path / "rows.yaml").write_text(init(data, "--delimiter", ";").stdout)
-    assert _from_file(data, tmp_path / "rows.yaml", wanted, 3, 2) == [{"user": 3}, {"user": 4}]
-    assert _from_file(f"{tmp_path}/row?.csv", tmp_path / "rows.yaml", wanted, 3, 1) == [{"user": 3}]
+    assert rows_from_file(data, tmp_path / "rows.yaml", wanted, 3, 2) == [{"user": 3}, {"user": 4}]
+    assert rows_from_file(f"{tmp_path}/row?.csv", tmp_path / "rows.yaml", wanted, 3, 1) == [{"user": 3}]
 
 
 def test_predict_sends_nulls_only_for_columns_that_missing_columns_names(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_predict_sends_nulls_only_for_columns_that_missing_columns_names(tmp_pat
     price = InputSpec(name="price", dtype="FP32", missing="null")
     wanted = [InputSpec(name="user", dtype="INT64"), price]
     with pytest.raises(ConfigError, match=r"rows.csv: input 'price' .* did you mean 'prise'.*the file has: user "):
-        _from_file(tmp_path / "rows.csv", None, wanted, 0, 1)
+        rows_from_file(tmp_path / "rows.csv", None, wanted, 0, 1)
     (tmp_path / "rows.yaml").write_text("data: {missing_columns: {price: null}}")
-    rows = _from_file(tmp_path / "rows.csv", tmp_path / "rows.yaml", wanted, 0, 1)
+    rows = rows_from_file(tmp_path / "rows.csv", tmp_path / "rows.yaml", wanted, 0, 1)
     assert rows == [{"user": 1, "price": None}]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.grpc.control import SERVICE
+from serving.grpc.control import EXPLAIN, SERVICE
 from serving.grpc.needs import GRPC_NEEDS
 from serving.http.operations import Operation
 from serving.http.route import inference_route
@@ -30,7 +30,7 @@ OPERATIONS = sorted(TABLE.operations, key=lambda each: (each.path, each.method))
 
 
 def test_every_method_is_in_the_table() -> None:
-    assert {method.name for method in SERVICE.methods} == set(GRPC_NEEDS)
+    assert {EXPLAIN, *(method.name for method in SERVICE.methods)} == set(GRPC_NEEDS)
 
 
 def test_an_operation_stands_in_the_table_once() -> None:
