@@ -48,6 +48,9 @@ class ModelAnswer(Protocol):
     def outputs(self) -> list[np.ndarray]:
         """All outputs of the model, in its signature's order; one array an output, the batch first."""
 
+    def asked(self, name: str) -> np.ndarray:
+        """Returns an output that only requests that name it get."""
+
     @property
     def snapshot(self) -> SnapshotName:
         """The snapshot that every value comes from."""
@@ -102,6 +105,17 @@ class LocalModels:
         self.regions: Regions = repository.regions
         # Every request uses it: bound here, it is one call instead of two.
         self.find: Callable[[str, str, str], Model] = repository.get
+
+
+def all_outputs(signature: ModelSignature, request: InferRequest, answer: ModelAnswer) -> list[np.ndarray]:
+    """Returns the outputs of an answer by place, with those that the request alone asked for; others are empty."""
+    own = len(signature.outputs)
+    wanted = {output.index - own for output in request.outputs if output.index >= own}
+    if not wanted:
+        return answer.outputs
+    empty = np.empty(0, np.uint8)
+    rest = [answer.asked(entry.name) if place in wanted else empty for place, entry in enumerate(signature.asked)]
+    return [*answer.outputs, *rest]
 
 
 async def answer_request(

@@ -300,6 +300,7 @@ class Endpoint:
             return InferenceResult(
                 [np.zeros((0, *output.dims), WIRE_TYPES[output.dtype].numpy) for output in self.signature.outputs],
                 self.history.current if canary_arm is None else canary_arm[0],
+                make_asked=self._no_rows,
             )
         self.group.put(call)
         timer = None
@@ -316,6 +317,10 @@ class Endpoint:
                 timer.cancel()
         self.answered(call, result)
         return result
+
+    def _no_rows(self, name: str) -> np.ndarray:
+        output = self.signature.output_at(self.signature.output(name))
+        return np.zeros((0,) * (1 + len(output.dims)), WIRE_TYPES[output.dtype].numpy)
 
     async def _hand_on(self, successor: Endpoint, call: QueuedRequest, min_snapshot: str) -> InferenceResult:
         if not can_answer(successor.signature, self.signature, call.batch):
@@ -349,4 +354,5 @@ def can_answer(signature: ModelSignature, request: ModelSignature, batch: int) -
     given = {entry.name: (entry.dtype, entry.kind, entry.width) for entry in request.raw}
     fresh_optional = all(entry.missing == "null" for entry in signature.raw if entry.name not in given)
     same_inputs = fresh_optional and given.items() <= own.items()
-    return same_inputs and signature.outputs == request.outputs and batch <= signature.max_batch_size
+    same_outputs = signature.outputs == request.outputs and signature.asked == request.asked
+    return same_inputs and same_outputs and batch <= signature.max_batch_size

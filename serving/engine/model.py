@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
 from serving.engine.recent import RecentRequests
@@ -21,8 +23,9 @@ from serving.engine.warm_up import golden_warm_ups, read_warm_ups
 from serving.gpu.driver import Gpus
 from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import ModelConfig, complete_model_config
+from serving.pipeline.levels import ChainedFeature, chained_features
 from serving.pipeline.snapshot import Snapshot, SnapshotHistory
-from serving.protocol.signature import ModelSignature
+from serving.protocol.signature import ModelSignature, OutputSignature
 from storage.checkpoint import Golden, PublishedVersion
 from storage.errors import NotFound, Unavailable
 from storage.features import FeatureBatch
@@ -61,12 +64,14 @@ class LoadedModel(Endpoint):
         """
         manifest = published.manifest
         options = config.options
+        self._chained = chained_features(published.spec)
         signature = ModelSignature.of(
             config.name,
             published.spec,
             manifest.graph.outputs,
             config.max_batch_size or manifest.max_batch_size,
             config.labels,
+            [OutputSignature(each.output, "UINT8", each.dims) for each in self._chained],
         )
         lookup_timeout_ms = options.lookup_timeout_ms
         self._lookup_timeout_s = None if lookup_timeout_ms is None else lookup_timeout_ms / 1000
@@ -141,6 +146,12 @@ class LoadedModel(Endpoint):
         """See Endpoint."""
         is_served = self._successor is None and not self._is_leaving and not self._closed
         return is_served and (self._by_default or version != "")
+
+    def level_counts(self) -> list[tuple[ChainedFeature, np.ndarray]]:
+        """Returns how many ids of requests read each level, by feature with a chain, as LevelCounts counts them."""
+        if not self._chained:
+            return []
+        return list(zip(self._chained, self.group.levels_counted(), strict=True))
 
     def store_stats(self) -> StoreStats:
         """Returns hits by tier of this version's own requests without replays, and sizes of the whole store.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,6 +33,12 @@ class InferenceResult:
     snapshot: Snapshot
     #: Ids without an answer, counted over the whole batch that the request was part of.
     unresolved: int = 0
+    #: Makes an output that only requests that name it get; None where the model has none.
+    make_asked: Callable[[str], np.ndarray] | None = None
+
+    def asked(self, name: str) -> np.ndarray:
+        """Returns an output that only requests that name it get."""
+        return np.empty(0, np.uint8) if self.make_asked is None else self.make_asked(name)
 
 
 Answer = InferenceResult | BaseException

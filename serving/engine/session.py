@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.engine.warm_up import WarmUp, failed
 from serving.model_config.instance_groups import Place
 from serving.pipeline.host import ScoringPipeline
+from serving.pipeline.levels import BatchLevels
 from serving.pipeline.snapshot import SnapshotHistory
 from serving.pipeline.user_side import SidedFeatures
 from storage.errors import (
@@ -93,7 +95,14 @@ class Session:
     @property
     def counted(self) -> np.ndarray:
         """Returns the lookups counted for requests so far, as in Pipeline.counted; zeros until it is warm."""
-        counted = self.pipeline.counted
+        return self._counted_of(self.pipeline.counted)
+
+    @property
+    def levels_counted(self) -> np.ndarray:
+        """Returns the levels counted for requests so far, as in LevelCounts.counted; zeros until it is warm."""
+        return self._counted_of(self.pipeline.levels.counted)
+
+    def _counted_of(self, counted: np.ndarray) -> np.ndarray:
         return counted if self._warm.is_set() else np.zeros_like(counted)
 
     def start(self) -> None:
@@ -213,7 +222,8 @@ class Session:
         start = 0
         for request in requests:
             outputs = [np.ascontiguousarray(values[start : start + request.batch]) for values in scores.outputs]
-            result = InferenceResult(outputs, snapshot, scores.counts.unresolved)
+            asked = None if scores.levels is None else partial(self._asked, scores.levels, start, request.batch)
+            result = InferenceResult(outputs, snapshot, scores.counts.unresolved, asked)
             answers.add(request, self._not_finite(outputs) or result)
             start += request.batch
         ended_ns = time.monotonic_ns()
@@ -266,6 +276,10 @@ class Session:
             requests += good
             whole += own
         return requests, whole
+
+    def _asked(self, levels: BatchLevels, first: int, rows: int, name: str) -> np.ndarray:
+        """Returns the levels that ids of some rows of a batch read. name: of the output."""
+        return levels.of_rows(self.pipeline.levels.by_output[name], first, rows)
 
     def _not_finite(self, outputs: list[np.ndarray]) -> InvalidInput | None:
         # The golden requests showed that the weights are sound, so the request's values are too large to compute with.

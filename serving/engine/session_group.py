@@ -67,7 +67,8 @@ class SessionGroup:
         self._on_queues: Callable[[tuple[RequestQueue, ...]], None] = lambda queues: None
         self._sessions: list[Session] = []
         self._leaving: list[Session] = []
-        self._counted_before: np.ndarray | None = None
+        # Those of sessions that have ended: lookups, and levels of chains.
+        self._counted_before: tuple[np.ndarray, np.ndarray] | None = None
         self.is_closed = False
 
     def __len__(self) -> int:
@@ -86,12 +87,19 @@ class SessionGroup:
 
     def counted(self) -> np.ndarray:
         """Returns the lookups that all its pipelines counted so far, as in Pipeline.counted."""
+        return self._counted()[0]
+
+    def levels_counted(self) -> np.ndarray:
+        """Returns the levels of chains that all its pipelines counted so far, as in LevelCounts.counted."""
+        return self._counted()[1]
+
+    def _counted(self) -> tuple[np.ndarray, np.ndarray]:
         with self._resizing:
-            parts = [session.counted for session in self._every()]
+            parts = [(session.counted, session.levels_counted) for session in self._every()]
             if self._counted_before is not None:
                 parts.append(self._counted_before)
-            total: np.ndarray = np.sum(parts, 0)
-            return total
+            lookups, levels = zip(*parts, strict=True)
+            return np.sum(lookups, 0), np.sum(levels, 0)
 
     def check(self) -> None:
         """Raises Overloaded when no request would be taken now; see RequestQueue.check."""
@@ -261,10 +269,11 @@ class SessionGroup:
         for line in (self._sessions, self._leaving):
             for session in [session for session in line if session.is_over]:
                 line.remove(session)
-                counted = session.counted
-                self._counted_before = (
-                    counted.copy() if self._counted_before is None else self._counted_before + counted
-                )
+                before, own = self._counted_before, (session.counted, session.levels_counted)
+                if before is None:
+                    self._counted_before = own[0].copy(), own[1].copy()
+                else:
+                    self._counted_before = before[0] + own[0], before[1] + own[1]
 
 
 def _divided(settings: QueueSettings, count: int) -> QueueSettings:

@@ -15,6 +15,7 @@ from serving.engine.endpoint import Endpoint
 from serving.model_config.options import ModelOptions
 from serving.model_config.queue_settings import QueueSettings
 from serving.pipeline.host import MadeFeatures, RawRequest, Scores, run_joined
+from serving.pipeline.levels import LevelCounts
 from serving.pipeline.snapshot import Snapshot, SnapshotHistory
 from serving.pipeline.user_side import SidedFeatures
 from serving.protocol.signature import ModelSignature, OutputSignature
@@ -38,6 +39,7 @@ class TablePipeline:
     def __init__(self, store: TieredStore, table: str, lookup_timeout_s: float | None) -> None:
         #: Lookups for requests so far, as in Pipeline.counted.
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
+        self.levels = LevelCounts(())
         self._timeout_s = lookup_timeout_s
         self._engine = FeatureEngine(FeatureSpec.model_validate(_SPEC))
         self._plan = store.plan([LookupSpec(_IDS, table, "none", 1)])

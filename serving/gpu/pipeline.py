@@ -17,6 +17,7 @@ from serving.gpu.lookup import GpuLookup, GpuScores
 from serving.gpu.runners import choose_runner
 from serving.gpu.staged_lookup import StagedLookup
 from serving.pipeline.host import MadeFeatures, Pipeline, RawRequest, RequestFeatures, Scores, ScoringPipeline
+from serving.pipeline.levels import BatchLevels, LevelCounts, chained_features
 from serving.pipeline.snapshot import Snapshot
 from serving.pipeline.user_side import SidedBatch, SidedFeatures
 from storage.checkpoint.manifest import GraphEntry
@@ -50,6 +51,7 @@ class GpuPipeline:
         """
         #: (T, 6) counts of its lookups, as in every pipeline.
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
+        self.levels = LevelCounts(chained_features(spec))
         self.output_names = tuple(entry.name for entry in graph.outputs)
         self.model = model
         self._requests = requests
@@ -58,6 +60,7 @@ class GpuPipeline:
         self._first = first
         self._refused: DeviceOutOfMemory | None = None
         self._processor: Pipeline | None = None
+        self._read: BatchLevels | None = None
         everything = range(len(graph.inputs))
         self._whole = StagedLookup(spec, store, graph, everything)
         self._user = StagedLookup(spec, store, graph, user_places)
@@ -95,6 +98,7 @@ class GpuPipeline:
     def begin_requests(self) -> None:
         """Resets lookup counts, and lets the GPU's cache learn from requests."""
         self.counted[:] = 0
+        self.levels.counted[:] = 0
         if self._gpu is not None:
             self._gpu.tells = True
 
@@ -123,10 +127,10 @@ class GpuPipeline:
 
         def fill() -> list[LookupResult]:
             views = self._context.begin(batch.item.batch, batch.rows, batch.user.batch)
-            return [
-                self._item.run(batch.item, self._lookup_timeout_s, snapshot.mask, views),
-                self._user.run(batch.user, self._lookup_timeout_s, snapshot.mask, views),
-            ]
+            items = self._item.run(batch.item, self._lookup_timeout_s, snapshot.mask, views)
+            users = self._user.run(batch.user, self._lookup_timeout_s, snapshot.mask, views)
+            self._note([(self._user, batch.user, users, batch.rows), (self._item, batch.item, items, None)])
+            return [items, users]
 
         return self._score(batch, fill, snapshot, lambda processor: processor.score_sided(batch, snapshot))
 
@@ -138,7 +142,9 @@ class GpuPipeline:
 
     def _score_whole(self, batch: FeatureBatch, snapshot: Snapshot) -> Scores:
         def fill() -> list[LookupResult]:
-            return [self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, self._context.begin(batch.batch))]
+            found = self._whole.run(batch, self._lookup_timeout_s, snapshot.mask, self._context.begin(batch.batch))
+            self._note([(self._whole, batch, found, None)])
+            return [found]
 
         return self._score(batch, fill, snapshot, lambda processor: processor.score([batch], snapshot))
 
@@ -166,7 +172,16 @@ class GpuPipeline:
                 model.give_up(str(error))
             return self._without_gpu(error, otherwise)
         self.counted += found.by_table
-        return Scores(found.outputs, found.counts, time.monotonic_ns() - started_ns)
+        # A GPU keeps no rows of a version whose features have a chain, so its lookups were those of the host.
+        levels, self._read = self._read, None
+        return Scores(found.outputs, found.counts, time.monotonic_ns() - started_ns, levels)
+
+    def _note(self, parts: Sequence[tuple[StagedLookup, FeatureBatch, LookupResult, np.ndarray | None]]) -> None:
+        """Counts the levels that lookups read, and keeps them for the answer."""
+        if self.levels.features:
+            self._read = BatchLevels()
+            for lookup, batch, found, rows in parts:
+                self.levels.take(self._read, lookup.features, batch.ids, found.fallback, rows)
 
     def _by_gpu(self, batch: FeatureBatch | SidedBatch, snapshot: Snapshot) -> GpuScores | None:
         """Scores with rows from the GPU; returns None where the host has to look them up."""
@@ -189,6 +204,7 @@ class GpuPipeline:
         if self._processor is None:
             self._processor = self._make_processor()
             self._processor.counted = self.counted
+            self._processor.levels = self.levels
         self.model.counters.fell_back()
         return otherwise(self._processor)
 

@@ -23,7 +23,9 @@ class StagedLookup:
         """Plans the lookups. places: numbers of the graph's inputs that are made here."""
         entries = [(place, graph.inputs[place]) for place in places]
         # Features that the graph does not read are not looked up.
-        self._features = list(dict.fromkeys(entry.source for _, entry in entries if entry.kind not in _AS_THEY_ARE))
+        sources = dict.fromkeys(entry.source for _, entry in entries if entry.kind not in _AS_THEY_ARE)
+        #: The features that are looked up, in the plan's order.
+        self.features = self._features = list(sources)
         self._plan = store.plan([spec.lookup(name) for name in self._features])
         self._dense = [(place, entry.source) for place, entry in entries if entry.kind == "dense"]
         self._integers = [(place, entry.source) for place, entry in entries if entry.kind == "ids"]

@@ -9,6 +9,7 @@ from serving.control.models import (
     Model,
     ModelAnswer,
     Models,
+    all_outputs,
     answer_parameters,
     answer_request,
     with_model,
@@ -53,4 +54,5 @@ class InferenceCalls:
             self._models, request.model_name, request.model_version, routing.routing_key, ask
         )
         version, parameters = str(result.snapshot.version), answer_parameters(result)
-        return encode_proto_response(model.signature, version, decoded, result.outputs, parameters, regions)
+        outputs = all_outputs(model.signature, decoded, result)
+        return encode_proto_response(model.signature, version, decoded, outputs, parameters, regions)

@@ -10,6 +10,7 @@ from serving.control.models import (
     Model,
     ModelAnswer,
     Models,
+    all_outputs,
     answer_parameters,
     answer_request,
     with_model,
@@ -64,7 +65,8 @@ class InferenceRoutes:
             self._models, route.name, route.version, routing.routing_key, ask, admitted
         )
         version, parameters = str(result.snapshot.version), answer_parameters(result)
-        encode = partial(encode_response, model.signature, version, decoded, result.outputs, parameters, regions)
+        outputs = all_outputs(model.signature, decoded, result)
+        encode = partial(encode_response, model.signature, version, decoded, outputs, parameters, regions)
         is_long = sum([values.nbytes for values in result.outputs]) > _LONG_BYTES
         content, json_length = await asyncio.to_thread(encode) if is_long else encode()
         if json_length is None:

@@ -15,6 +15,7 @@ from serving.http.prometheus import Labels, encode, event_ages, family, label_va
 from serving.http.server_metrics import disk, readiness, starts
 from serving.http.shadow_metrics import shadows
 from serving.http.triton_metrics import MachineGauges, triton_metrics
+from serving.pipeline.levels import named_counts
 from serving.pipeline.snapshot import Snapshot
 from serving.repository.model_repository import ModelRepository
 from serving.updates.counters import UpdateCounters
@@ -169,6 +170,7 @@ class ServerMetrics:
             yield _family(name, meaning, ((of, of_model(model, stats)) for stats, of, model in known))
         for name, meaning, field in _OF_STORES:
             yield _family(name, meaning, (each for stats, of, _ in known for each in _by_tier(stats, field, of)))
+        yield from _levels(models)
         yield from _sessions(models)
         yield from _gpus(models)
         yield from _hbm(models)
@@ -201,6 +203,19 @@ def _arms(models: Iterable[LoadedModel]) -> Iterator[Metric]:
     yield _family("stage_seconds_total", "Time that requests spent in a stage", spent)
     served = [(snapshot, of) for model in models for snapshot, of in _served(model)]
     yield from _each(_OF_SNAPSHOTS, served)
+
+
+def _levels(models: Iterable[LoadedModel]) -> Iterator[Metric]:
+    """Yields which level answered for ids of features with a fallback, where there are any."""
+    counts = [
+        ({**_labels(model), "feature": feature.name, "level": str(level), "rows": name}, count)
+        for model in models
+        for feature, counted in model.level_counts()
+        for level, name, count in named_counts(feature, counted)
+    ]
+    if counts:
+        meaning = "Ids of a feature with a fallback by the level that answered, 0 for their own rows"
+        yield _family("fallback_ids_total", meaning, counts)
 
 
 def _sessions(models: Iterable[LoadedModel]) -> Iterator[Metric]:

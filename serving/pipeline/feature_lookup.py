@@ -73,7 +73,9 @@ class FeatureLookup:
         """inputs: those of the published graph."""
         entries = [inputs[number] for each in made for number in each.members]
         # Features that the graph does not read are not looked up.
-        self._features = list(dict.fromkeys(entry.source for entry in entries if entry.kind in _LOOKED_UP))
+        sources = dict.fromkeys(entry.source for entry in entries if entry.kind in _LOOKED_UP)
+        #: The features that are looked up, in the plan's order.
+        self.features = self._features = list(sources)
         self._plan = store.plan([spec.lookup(name) for name in self._features])
         blocks = {each: [inputs[number] for number in each.members] for each in made}
         direct = {each for each, parts in blocks.items() if all(map(_is_direct, parts))}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from serving.pipeline.feature_lookup import FeatureLookup, MadeInput
+from serving.pipeline.levels import BatchLevels, LevelCounts, chained_features
 from serving.pipeline.snapshot import Snapshot
 from serving.pipeline.user_side import SidedBatch, SidedFeatures, UserSide
 from storage.checkpoint import DenseGraph
@@ -46,6 +47,8 @@ class Scores:
     #: Where the rows of the batch came from.
     counts: LookupCounts
     infer_ns: int
+    #: Which rows its ids without one read, by feature; None where no feature has a chain.
+    levels: BatchLevels | None = None
 
 
 class ScoringPipeline(Protocol):
@@ -55,6 +58,7 @@ class ScoringPipeline(Protocol):
     """
 
     counted: np.ndarray
+    levels: LevelCounts
     output_names: tuple[str, ...]
 
     def prepare(self) -> None:
@@ -138,6 +142,8 @@ class Pipeline:
         self._side = side = requests.side
         #: (T, 6) counts of all its lookups so far, by table, columns as in COUNTED.
         self.counted = np.zeros((len(store.tables), len(COUNTED)), np.uint64)
+        #: Counts of levels that ids of features with a chain read.
+        self.levels = LevelCounts(chained_features(spec))
         self.output_names = tuple(entry.name for entry in graph.outputs)
         self._lookup_timeout_s = lookup_timeout_s
         self._spec, self._store, self._graph = spec, store, graph
@@ -157,6 +163,7 @@ class Pipeline:
     def begin_requests(self) -> None:
         """Sets the counts of lookups to zero; the host's tiers have already counted the lookups before."""
         self.counted[:] = 0
+        self.levels.counted[:] = 0
 
     def features(self, requests: Sequence[RawRequest]) -> list[MadeFeatures]:
         """Makes features of requests, in their order. Raises InvalidInput naming the input at fault."""
@@ -192,7 +199,12 @@ class Pipeline:
         else:
             outputs = snapshot.graph.run_halves(halves, tensors, rows)
         arrays = _own_arrays(outputs, self._user, self._item)
-        return Scores(arrays, found.counts, time.monotonic_ns() - started_ns)
+        scores = Scores(arrays, found.counts, time.monotonic_ns() - started_ns)
+        if self.levels.features:
+            scores.levels = BatchLevels()
+            self.levels.take(scores.levels, self._user.features, batch.user.ids, of_users.fallback, batch.rows)
+            self.levels.take(scores.levels, self._item.features, batch.item.ids, found.fallback)
+        return scores
 
     def graph_inputs(
         self, batch: FeatureBatch, snapshot: Snapshot, graph: DenseGraph | None = None
@@ -212,7 +224,11 @@ class Pipeline:
         lookup = self._lookup_of(graph)
         tensors, found = self._graph_inputs(lookup, graph, batch, snapshot)
         outputs = _own_arrays(graph.run(tensors), lookup)
-        return Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
+        scores = Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
+        if self.levels.features:
+            scores.levels = BatchLevels()
+            self.levels.take(scores.levels, lookup.features, batch.ids, found.fallback)
+        return scores
 
     def _graph_inputs(
         self, lookup: FeatureLookup, graph: DenseGraph, batch: FeatureBatch, snapshot: Snapshot

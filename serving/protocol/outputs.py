@@ -17,7 +17,7 @@ def requested_output(
     signature: ModelSignature, place: int, parameters: Mapping[str, Any], regions: Regions, *, binary: bool
 ) -> RequestedOutput:
     """Describes the output at position `place` as its parameters ask for it. Raises InvalidInput."""
-    output = signature.outputs[place]
+    output = signature.output_at(place)
     classes = wanted_classes(output.name, output.dtype, parameters)
     part = region_part(f"output {output.name!r}", parameters)
     if part is not None:
@@ -32,7 +32,7 @@ def output_values(
 
     Raises InvalidInput.
     """
-    output, values = signature.outputs[wanted.index], outputs[wanted.index]
+    output, values = signature.output_at(wanted.index), outputs[wanted.index]
     if not wanted.classes:
         return output.name, output.dtype, values
     has_batch = signature.max_batch_size > 0

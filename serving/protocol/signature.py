@@ -71,15 +71,18 @@ class ModelSignature:
         max_batch_size: int,
         *,
         tensors: Sequence[TensorSignature] = (),
+        asked: Sequence[OutputSignature] = (),
     ) -> None:
         """Builds a signature from raw inputs, or from tensors for a model that makes no features.
 
-        tensors: the inputs of such a model, which are used unchanged. max_batch_size: 0 for such a model whose tensors
-        have no batch.
+        asked: outputs that are only for requests that name them; their places come behind the others. tensors: the
+        inputs of such a model, which are used unchanged. max_batch_size: 0 for such a model whose tensors have no
+        batch.
         """
         self.model = model
         self.raw = tuple(raw)
         self.outputs = tuple(outputs)
+        self.asked = tuple(asked)
         self.output_names = tuple(entry.name for entry in outputs)
         self.output_row_bytes = tuple(WIRE_TYPES[entry.dtype].item_bytes * prod(entry.dims) for entry in outputs)
         self.max_batch_size = max_batch_size
@@ -97,10 +100,13 @@ class ModelSignature:
         outputs: Iterable[GraphOutput],
         max_batch_size: int,
         labels: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        asked: Sequence[OutputSignature] = (),
     ) -> ModelSignature:
         """Builds the signature of a published version. labels: class labels by output, where there are any."""
         results = [OutputSignature(o.name, o.dtype, tuple(o.shape[1:]), labels.get(o.name, ())) for o in outputs]
-        return cls(model, spec.inputs, results, max_batch_size)
+        names = {result.name for result in results}
+        given = [entry for entry in asked if entry.name not in names]
+        return cls(model, spec.inputs, results, max_batch_size, asked=given)
 
     def input(self, name: str) -> TensorSignature:
         """Returns the input of that name. Raises InvalidInput that suggests the nearest name."""
@@ -115,14 +121,20 @@ class ModelSignature:
 
     def output(self, name: str) -> int:
         """Returns the position of the output of that name. Raises InvalidInput that suggests the nearest name."""
+        names = self.output_names + tuple(entry.name for entry in self.asked)
         try:
-            return self.output_names.index(name)
+            return names.index(name)
         except ValueError:
             raise InvalidInput(
-                f"model {self.model!r} has no output {_shown(name)}{_nearest(name, self.output_names)}; "
-                f"its outputs are {_listed(self.output_names)}",
+                f"model {self.model!r} has no output {_shown(name)}{_nearest(name, names)}; "
+                f"its outputs are {_listed(names)}",
                 field=name,
             ) from None
+
+    def output_at(self, place: int) -> OutputSignature:
+        """Returns the output at a place that `output` returned."""
+        own = len(self.outputs)
+        return self.outputs[place] if place < own else self.asked[place - own]
 
     def check_batch(self, batch: int) -> None:
         """Raises InvalidInput when a batch is over the limit."""

@@ -36,6 +36,10 @@ class IdentityAnswer:
     snapshot: IdentitySnapshot
     unresolved: int = 0
 
+    def asked(self, name: str) -> np.ndarray:
+        """Raises KeyError: it has no output but those that every request gets."""
+        raise KeyError(name)
+
 
 class IdentityModel:
     """Answers with its inputs, on whatever event loop asks. See serving.control.models.Model."""

@@ -18,6 +18,8 @@ from storage.features.batch import Jagged
 MEAN = "mean"
 #: The id of the one row of a table's means.
 MEAN_ID = 0
+#: Levels that a chain has at most.
+MOST_LEVELS = 8
 #: What a level says of an id whose rows did not come in time, and of a place of an array that no id has.
 UNRESOLVED, NO_ID = 254, 255
 _SUFFIX = "-mean"

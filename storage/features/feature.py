@@ -17,6 +17,7 @@ from pydantic import (
 
 from storage.errors import ConfigError
 from storage.features.dtypes import TIME_DTYPES, ColumnType, Dtype, TimeUnit, element_type, integer_range
+from storage.features.fallback import MOST_LEVELS
 from storage.features.strict_model import StrictModel
 from storage.features.transforms import MAX_LENGTH, Length, Transform, finite_number
 from storage.initializers import AbsentRows, Initializer, InitializerKind
@@ -186,7 +187,7 @@ class Feature(StrictModel):
     #: What ids without a row read as in this feature; what the table says by default.
     absent: FeatureAbsent | None = None
     #: What an id without a row reads first: the rows of these features, in their order; `mean` is that of the table.
-    fallback: Annotated[tuple[str, ...], Field(max_length=8)] = ()
+    fallback: Annotated[tuple[str, ...], Field(max_length=MOST_LEVELS)] = ()
     group: str = "dense"
 
     @model_validator(mode="after")

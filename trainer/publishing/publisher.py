@@ -168,7 +168,7 @@ class Publisher:
         tables = prepared.tables
         if kind != "erasure":
             expire(lineage, tables, self._policy.expire_after)
-        prepared.refresh_means(all_rows=due != "delta")
+        prepared.refresh_means(all_rows=due in ("version", "compaction"))
         stamps = {name: table.advance() for name, table in tables.items()}
         if lineage.published:
             oldest = lineage.published[0].stamps

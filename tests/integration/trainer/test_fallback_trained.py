@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +12,13 @@ import pytest
 
 from serving.scoring.scorer import Scorer
 from storage.checkpoint.as_of import find_as_of
+from storage.errors import ConfigError
 from storage.features import Column, FeatureSpec, column_from_arrow
-from trainer import load_trained, train
+from tests.integration.trainer.test_training import at_step, content
+from trainer import EmbeddingTable, load_trained, train
+from trainer.checkpoint import checkpoints
 from trainer.config import TrainConfig, parse_text
+from trainer.embedding import means, refresh_means
 from trainer.trained import Trained
 
 CONFIG = """
@@ -41,15 +46,15 @@ tables:
 model: {type: deepfm, hidden: [8]}
 optimizer: {sparse: {lr: 0.2}, dense: {lr: 0.005}}
 training: {batch_size: 128, epochs: 2, seed: 3, shuffle_rows: 600, checkpoint_every_steps: 5}
-publish: {delta_every_steps: 8, cumulative_every: 3}
+publish: {delta_every_steps: 12, cumulative_every: 3}
 """
 ROWS = 2000
 
 
 def clicks_of(seed: int, first_item: int, items: int, rows: int = ROWS) -> pa.Table:
     rng = np.random.default_rng(seed)
-    item = first_item + rng.zipf(1.6, rows) % items
-    author = item // 5
+    item = first_item + (items * rng.random(rows) ** 3).astype(np.int64)
+    author = item % 60
     lengths = rng.integers(0, 4, rows)
     seen = [(first_item + rng.integers(0, items, n)).tolist() for n in lengths]
     likes = np.sin(author * 1.7) + np.cos(item * 0.3)
@@ -60,7 +65,7 @@ def clicks_of(seed: int, first_item: int, items: int, rows: int = ROWS) -> pa.Ta
             "author": pa.array([None if a % 11 == 0 else int(a) for a in author], pa.int64()),
             "kind": pa.array([["book", "film", "song"][a % 3] for a in author]),
             "seen": pa.array(seen, pa.list_(pa.int64())),
-            "authors": pa.array([[i // 5 for i in bag] for bag in seen], pa.list_(pa.int64())),
+            "authors": pa.array([[i % 60 for i in bag] for bag in seen], pa.list_(pa.int64())),
             "clicked": (rng.random(rows) < 1 / (1 + np.exp(-2 * likes))).astype(np.float32),
         }
     )
@@ -69,7 +74,7 @@ def clicks_of(seed: int, first_item: int, items: int, rows: int = ROWS) -> pa.Ta
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("shop") / "clicks.parquet"
-    pq.write_table(clicks_of(1, 0, 150), path, row_group_size=300)
+    pq.write_table(clicks_of(1, 0, 50), path, row_group_size=300)
     return path
 
 
@@ -77,7 +82,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows with known items, with new ones of known authors, and with new ones of new authors."""
     path = tmp_path_factory.mktemp("later") / "later.parquet"
-    pq.write_table(clicks_of(2, 100, 200), path, row_group_size=300)
+    pq.write_table(clicks_of(2, 20, 100), path, row_group_size=300)
     return path
 
 
@@ -109,3 +114,73 @@ def test_new_ids_score_in_every_snapshot_as_in_training(
     for path in (data, later):
         scores = served(repository, "latest", tmp_path / path.stem, path)
         np.testing.assert_allclose(scores, trained.predict(path), atol=2e-6)
+
+
+def test_new_ids_fall_back_and_rows_begin_as_their_chain(run: tuple[Trained, Path, Path], later: Path) -> None:
+    trained, _, _ = run
+    tables = trained.tables
+    assert tables["items-mean"].size() == 1
+    rows = pq.read_table(later).to_pydict()
+    known, authors = (set(tables[name].export_rows()[0].tolist()) for name in ("items", "authors"))
+    new = [place for place, item in enumerate(rows["item"]) if item not in known and rows["author"][place] in authors]
+    assert len(new) > 20
+    # Another new item of the same author, kind and user scores the same.
+    place = new[0]
+    one = {name: values[place] for name, values in rows.items()} | {"seen": [], "authors": []}
+    same, other = pa.Table.from_pylist([one, {**one, "item": 10**6}]), pa.Table.from_pylist([{**one, "author": 10**6}])
+    scores = trained.predict(same)
+    assert scores[0] == scores[1]
+    assert scores[0] != trained.predict(other)[0]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_with_a_chain_is_the_same_to_the_bit(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash() -> None:
+        raise OSError("the power went")
+
+    def trained_to(folder: str, **options: Any) -> Path:
+        repository = tmp_path / f"{folder}-models"
+        train(config(), data, output=tmp_path / folder, repository=repository, progress=False, **options)
+        return checkpoints(tmp_path / folder)[-1]
+
+    whole = trained_to("whole")
+    with monkeypatch.context() as patched:
+        at_step(patched, 19, crash)
+        with pytest.raises(OSError, match="power"):
+            trained_to("cut")
+    assert content(config(), trained_to("cut", resume=True)) == content(config(), whole)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[author, kind, mean]", "[autor, mean]", r"'autor' is no feature; did you mean 'author'\?"),
+        ("[author, kind, mean]", "[mean, kind]", r"fallback\[0\]: `mean` has a row for every id, so it comes last"),
+        (
+            "{name: authors, dim: 8, admit",
+            "{name: authors, dim: 4, admit",
+            r"rows have 4 values, those of 'items' have 8",
+        ),
+        ("name: kinds, dim: 8", "name: kinds, kind: multi_hash, buckets: 9, dim: 8", "which is made of several"),
+        ("fallback: [author, kind", "falback: [author, kind", "unknown key; did you mean 'fallback'"),
+    ],
+)
+def test_a_chain_that_cannot_be_is_refused_by_its_place(old: str, new: str, said: str) -> None:
+    assert old in CONFIG
+    with pytest.raises(ConfigError, match=said):
+        parse_text(CONFIG.replace(old, new))
+
+
+def test_a_delta_leaves_the_mean_of_a_large_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(means, "ROWS_AT_MOST", 10)
+    items, mean = EmbeddingTable("items", 4, optimizer="sgd"), EmbeddingTable("items-mean", 4, optimizer="sgd")
+    items.lookup(np.arange(20), train=True)
+    refresh_means({"items-mean": mean}, {"items-mean": items}, all_rows=False)
+    assert mean.size() == 0
+    refresh_means({"items-mean": mean}, {"items-mean": items}, all_rows=True)
+    np.testing.assert_allclose(mean.export_rows()[1][0], items.export_rows()[1].mean(axis=0), rtol=1e-5)
+    items.erase(np.arange(20))
+    refresh_means({"items-mean": mean}, {"items-mean": items}, all_rows=True)
+    assert mean.size() == 0
