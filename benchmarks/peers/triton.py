@@ -1,4 +1,4 @@
-"""Runs a Triton server of the DLRM in a process of its own."""
+"""Runs a Triton server in a process of its own: of the DLRM, or of any repository."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.environment import last_line
@@ -33,20 +34,16 @@ class TritonSettings:
         return f"{self.instances} instance(s), {self.threads} thread(s), delay {self.delay_us} us"
 
 
-class TritonServer:
-    """Starts on free ports and is ready when the constructor returns; a context manager.
+class TritonProcess:
+    """Serves one model of a repository on free ports; ready when the constructor returns; a context manager.
 
-    folder: for its model repository and log. weights: the file that DlrmWorld wrote. Raises PeerMissingError.
+    folder: for its log. Raises PeerMissingError.
     """
 
-    def __init__(self, folder: Path, weights: Path, settings: TritonSettings, max_batch_size: int = 1024) -> None:
+    def __init__(self, folder: Path, repository: Path, model: str) -> None:
         programs = server_folder()
         self.http_port, self.grpc_port = free_ports(2)
-        repository = folder / "triton"
-        model = repository / "dlrm" / "1"
-        model.mkdir(parents=True, exist_ok=True)
-        (model / "model.py").write_text(Path(__file__).with_name("triton_model.py").read_text())
-        (model.parent / "config.pbtxt").write_text(_config(weights, settings, max_batch_size))
+        self._model = model
         command = [
             str(programs / "bin" / "tritonserver"),
             f"--model-repository={repository}",
@@ -76,7 +73,7 @@ class TritonServer:
             self.process.kill()
             self.process.wait()
 
-    def __enter__(self) -> TritonServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,7 +81,7 @@ class TritonServer:
 
     def _wait_until_ready(self) -> None:
         until = time.monotonic() + _START_S
-        url = f"http://127.0.0.1:{self.http_port}/v2/models/dlrm/ready"
+        url = f"http://127.0.0.1:{self.http_port}/v2/models/{self._model}/ready"
         while time.monotonic() < until and self.process.poll() is None:
             try:
                 with urllib.request.urlopen(url, timeout=1.0):
@@ -92,6 +89,21 @@ class TritonServer:
             except (OSError, urllib.error.URLError):
                 time.sleep(0.1)
         raise PeerMissingError(f"Triton is not ready: {last_line(self._log.read_text())}")
+
+
+class TritonServer(TritonProcess):
+    """Serves the DLRM.
+
+    folder: for its model repository and log. weights: the file that DlrmWorld wrote. Raises PeerMissingError.
+    """
+
+    def __init__(self, folder: Path, weights: Path, settings: TritonSettings, max_batch_size: int = 1024) -> None:
+        server_folder()
+        model = folder / "triton" / "dlrm" / "1"
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "model.py").write_text(Path(__file__).with_name("triton_model.py").read_text())
+        (model.parent / "config.pbtxt").write_text(_config(weights, settings, max_batch_size))
+        super().__init__(folder, folder / "triton", "dlrm")
 
 
 def _config(weights: Path, settings: TritonSettings, max_batch_size: int) -> str:

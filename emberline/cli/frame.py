@@ -36,6 +36,7 @@ COMMANDS = {
     "publish": ("emberline.cli.publish", "Publish a finished training run into a model repository."),
     "import": ("emberline.cli.importing", "Publish a model or tables that another system made."),
     "forget": ("emberline.cli.forget", "Forget ids in a run, a repository and its servers, and prove it."),
+    "prove": ("emberline.cli.prove", "Compare an old server with a published model, and explain what differs."),
     "mirror": ("emberline.cli.mirror", "Keep a folder like a repository in an object store, or upload one."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),

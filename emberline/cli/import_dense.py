@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,13 @@ _SAMPLE_HELP = "Inputs of the model: .npz, .safetensors or .parquet, a column ea
 _OUTPUT = click.option(
     "--output", "outputs", metavar="NAME", multiple=True, help="Name of an output, once for each, in their order."
 )
+_PROVE = click.option(
+    "--prove",
+    "old",
+    metavar="HOST:PORT",
+    help="Ask the server that is replaced the sample, too, and explain what differs, as `emberline prove` does.",
+)
+_OLD_NAME = click.option("--prove-model", "old_name", metavar="NAME", help="Name of the model there; default: --name.")
 
 
 def _sample(required: bool) -> Callable[[Any], Any]:
@@ -38,6 +46,8 @@ Examples:
 @_FILE
 @_sample(required=False)
 @_OUTPUT
+@_PROVE
+@_OLD_NAME
 @import_options
 def onnx(file: Path, sample: Path | None, **options: Any) -> None:
     """Publish a ranker in the ONNX file FILE, with its tables.
@@ -62,6 +72,8 @@ Examples:
 @_FILE
 @_sample(required=True)
 @_OUTPUT
+@_PROVE
+@_OLD_NAME
 @import_options
 def torchscript(file: Path, sample: Path, **options: Any) -> None:
     """Publish a ranker in the TorchScript file FILE, with its tables.
@@ -91,6 +103,8 @@ Examples:
 @_FILE
 @_sample(required=False)
 @_OUTPUT
+@_PROVE
+@_OLD_NAME
 @import_options
 def pt2(file: Path, sample: Path | None, **options: Any) -> None:
     """Publish a ranker that torch.export.save wrote to FILE, with its tables.
@@ -116,7 +130,11 @@ def _import(
     outputs: tuple[str, ...],
     check: bool,
     quiet: bool,
+    old: str | None,
+    old_name: str | None,
 ) -> None:
+    if check and old is not None:
+        raise click.UsageError("--prove compares with what is published, and --check publishes nothing; give one")
     from emberline.proving.batches import read_batch
     from trainer.converting.publication import largest_difference, publish_converted, sample_for
     from trainer.publishing.target import shown
@@ -148,6 +166,13 @@ def _import(
     print_tables(folder)
     print_rounding(folder)
     click.echo(f"published {shown(repository, folder)}")
+    if old is not None:
+        from emberline.cli.prove import prove_model
+
+        asked = [{key: values.numpy() for key, values in batch.items()}]
+        proof = prove_model(old, folder.parent, model=old_name, as_of=folder.name, batches=asked)
+        if not proof.is_equal:
+            sys.exit(1)
 
 
 def print_tables(folder: Path) -> None:

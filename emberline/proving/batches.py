@@ -6,11 +6,15 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from storage.errors import EmberlineError, InvalidInput
+
+if TYPE_CHECKING:
+    from storage.checkpoint import Golden
+    from storage.features import Column
 
 Batch = dict[str, np.ndarray]
 
@@ -84,9 +88,23 @@ def cut(requests: Sequence[Batch], rows: int, limit: int) -> list[Batch]:
     return pieces
 
 
+def joined(requests: Sequence[Batch]) -> list[Batch]:
+    """Returns the requests with those whose inputs are alike made one."""
+    alike: dict[object, list[Batch]] = {}
+    for request in requests:
+        key = tuple(sorted((name, values.dtype.str, values.shape[1:]) for name, values in request.items()))
+        alike.setdefault(key, []).append(request)
+    return [merged_outputs(group) for group in alike.values()]
+
+
 def rows_of(batch: Mapping[str, np.ndarray]) -> int:
     """Returns the number of rows of a batch."""
     return len(next(iter(batch.values())))
+
+
+def merged_outputs(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Concatenates the outputs of several batches."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def kserve_type(values: np.ndarray) -> str:
@@ -94,6 +112,33 @@ def kserve_type(values: np.ndarray) -> str:
     if values.dtype == object:
         return "BYTES"
     return next(name for name, kind in KSERVE_TYPES.items() if np.dtype(kind) == values.dtype)
+
+
+def golden_batches(golden: Golden) -> list[Batch]:
+    """Returns the golden requests as batches; those with lists are cut by the lengths of the lists, and those with
+    nulls left out.
+    """
+    rows = next(iter(golden.columns.values())).rows
+    lengths = np.stack(
+        [np.full(rows, -1) if column.offsets is None else np.diff(column.offsets) for column in golden.columns.values()]
+    )
+    valid = np.ones(rows, bool)
+    for column in golden.columns.values():
+        if column.valid is not None:
+            valid &= column.valid.reshape(rows, -1).astype(bool).all(axis=1)
+    batches: list[Batch] = []
+    for wanted in np.unique(lengths[:, valid], axis=1).T:
+        chosen = np.flatnonzero(valid & (lengths == wanted[:, None]).all(axis=0))
+        if (wanted != 0).all():
+            batches.append({name: _chosen(column, chosen) for name, column in golden.columns.items()})
+    return batches
+
+
+def _chosen(column: Column, rows: np.ndarray) -> np.ndarray:
+    values = column.values if isinstance(column.values, np.ndarray) else np.array(column.values.tolist(), object)
+    if column.offsets is None:
+        return np.asarray(values.reshape(column.rows, column.width)[rows])
+    return np.stack([values[column.offsets[each] : column.offsets[each + 1]] for each in rows.tolist()])
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:

@@ -1,0 +1,82 @@
+"""Compares two answers output by output and row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.errors import InvalidInput
+
+Outputs = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of two answers to the same rows."""
+
+    #: (B,): by row, the largest difference over all outputs, divided by the size of the value where that is above 1.
+    apart: np.ndarray
+    tolerance: float
+    #: By output: the largest difference, scaled alike, and the rows above the tolerance.
+    by_output: Mapping[str, tuple[float, int]]
+
+    @property
+    def differs(self) -> np.ndarray:
+        """The rows that differ, (B,) bool."""
+        return self.apart > self.tolerance
+
+    @property
+    def count(self) -> int:
+        """The number of rows that differ."""
+        return int(self.differs.sum())
+
+    @property
+    def largest(self) -> float:
+        """The largest difference."""
+        return float(self.apart.max(initial=0.0))
+
+    @property
+    def total(self) -> float:
+        """The sum of the differences above the tolerance."""
+        return float(self.apart[self.differs].sum())
+
+
+def compare(old: Outputs, new: Outputs, tolerance: float) -> Comparison:
+    """Compares outputs of the same names; a single output with a single one. Raises InvalidInput where they do not
+    fit.
+    """
+    pairs = _pairs(old, new)
+    by_output: dict[str, tuple[float, int]] = {}
+    worst: np.ndarray | None = None
+    for name, theirs in pairs.items():
+        ours = new[name]
+        left, right = _flat(theirs), _flat(ours)
+        if left.shape != right.shape:
+            raise InvalidInput(
+                f"output {name!r} is {list(theirs.shape)} of the old server, {list(ours.shape)} of the new"
+            )
+        apart = np.abs(left - right) / np.maximum(1.0, np.abs(right))
+        apart[np.isnan(left) & np.isnan(right)] = 0.0
+        apart = np.nan_to_num(apart, nan=np.inf).max(axis=1, initial=0.0)
+        by_output[name] = float(apart.max(initial=0.0)), int((apart > tolerance).sum())
+        worst = apart if worst is None else np.maximum(worst, apart)
+    assert worst is not None
+    return Comparison(worst, tolerance, by_output)
+
+
+def _pairs(old: Outputs, new: Outputs) -> dict[str, np.ndarray]:
+    if len(old) == 1 and len(new) == 1:
+        return {next(iter(new)): next(iter(old.values()))}
+    common = {name: values for name, values in old.items() if name in new}
+    if not common:
+        raise InvalidInput(
+            f"the old server's outputs are {list(old)}, the new ones {list(new)}; pair them with --output OURS=THEIRS",
+            field="output",
+        )
+    return common
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values, np.float64).reshape(len(values), -1)

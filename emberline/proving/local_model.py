@@ -1,0 +1,184 @@
+"""Scores a published snapshot, as it is or changed, with the feature engine and the dense graph of the server.
+
+Lookups are done in numpy, so that a hypothesis about rows can be computed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from emberline.proving.batches import Batch, rows_of
+from emberline.proving.changes import Change
+from storage.checkpoint.as_of import AsOf
+from storage.checkpoint.graph import DenseGraph
+from storage.errors import InvalidInput
+from storage.features import (
+    Column,
+    FeatureBatch,
+    FeatureEngine,
+    InputSpec,
+    Jagged,
+    column_from_jagged,
+    column_from_numpy,
+)
+from storage.features.dtypes import NUMPY_DTYPES
+from storage.features.strict_model import did_you_mean
+from storage.rows import RowCodec
+from storage.specs import TableSpec
+
+# Tables up to so many bytes are read whole; of others, the rows that are asked for.
+_WHOLE_BYTES = 256 << 20
+
+
+class Rows:
+    """The rows of one table that have been asked for."""
+
+    def __init__(self, as_of: AsOf, spec: TableSpec) -> None:
+        self.spec = spec
+        self._stream = as_of.rows(spec.name)
+        self._known = np.empty(0, np.int64)
+        self._ids = np.empty(0, np.int64)
+        self._rows = np.empty((0, spec.dim), np.float32)
+        self._is_whole = spec.rows * spec.dim * 4 <= _WHOLE_BYTES
+        if self._is_whole:
+            blocks = list(self._stream)
+            if blocks:
+                self._ids = np.concatenate([block.ids for block in blocks])
+                self._rows = np.concatenate([block.rows for block in blocks])
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Ids that have a row, ascending; of a large table those among the ids that were asked for."""
+        return self._ids
+
+    def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns rows (n, D), a copy, and which of them are there."""
+        if not self._is_whole and not np.isin(ids, self._known).all():
+            self._read(np.union1d(self._known, ids))
+        if not len(self._ids):
+            return np.zeros((len(ids), self.spec.dim), np.float32), np.zeros(len(ids), bool)
+        places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        return self._rows[places], self._ids[places] == ids
+
+    def _read(self, wanted: np.ndarray) -> None:
+        found = [block.take(np.isin(block.ids, wanted)) for block in self._stream]
+        self._known = wanted
+        self._ids = np.concatenate([np.empty(0, np.int64), *(block.ids for block in found)])
+        self._rows = np.concatenate([np.empty((0, self.spec.dim), np.float32), *(block.rows for block in found)])
+
+
+class LocalModel:
+    """A snapshot in memory. Not thread-safe."""
+
+    def __init__(self, as_of: AsOf) -> None:
+        self.as_of = as_of
+        self.spec = as_of.version.spec
+        self._engine = FeatureEngine(self.spec)
+        graph = as_of.version.graph()
+        self._graph = graph.with_weights(as_of.deltas[-1].weights()) if as_of.deltas else graph
+        self._lowered: dict[str, DenseGraph] = {}
+        #: By table.
+        self.rows = {table.name: Rows(as_of, table) for table in as_of.version.tables}
+        #: By feature of ids, the table that it reads.
+        self.tables = {entry.name: entry.table for entry in self.spec.ids_features}
+        self.pooling = {entry.name: entry.pooling for entry in self.spec.ids_features}
+
+    def features(self, batch: Batch) -> FeatureBatch:
+        """Computes the features of a batch of raw inputs. Raises InvalidInput naming the input at fault."""
+        names = [entry.name for entry in self.spec.inputs]
+        for name in batch:
+            if name not in names:
+                raise InvalidInput(f"the model has no input {name!r}{did_you_mean(name, names)}", field=name)
+        columns = {entry.name: column(entry, batch[entry.name]) for entry in self.spec.inputs if entry.name in batch}
+        return self._engine.run(columns, rows_of(batch))
+
+    def score(self, features: FeatureBatch, change: Change | None = None) -> dict[str, np.ndarray]:
+        """Returns the outputs by name, (B, ...) each, with a change of how rows are read."""
+        change = change or Change()
+        tensors = self.tensors(features, change)
+        graph = self._graph
+        if change.precision:
+            graph = self._lowered.setdefault(change.precision, graph.lowered(change.precision))
+        found = graph.run([torch.from_numpy(np.ascontiguousarray(values)) for values in tensors])
+        return {entry.name: values.numpy() for entry, values in zip(graph.outputs, found, strict=True)}
+
+    def tensors(self, features: FeatureBatch, change: Change) -> list[np.ndarray]:
+        """Returns the inputs of the dense graph."""
+        found: dict[str, tuple[np.ndarray, Jagged]] = {}
+        tensors: list[np.ndarray] = []
+        for entry in self._graph.inputs:
+            if entry.kind == "dense":
+                tensors.append(features.dense[entry.source])
+                continue
+            feature = entry.source
+            if feature not in found:
+                found[feature] = self.looked_up(features, feature, change), features.ids[feature]
+            rows, bags = found[feature]
+            length = self.spec.feature(feature).length
+            if entry.kind == "lengths":
+                tensors.append(np.minimum(bags.lengths(), length))
+            elif entry.kind == "rows":
+                tensors.append(_padded(rows, bags, length))
+            else:
+                tensors.append(pooled(rows, bags, change.pooling.get(feature, self.pooling[feature])))
+        return tensors
+
+    def has_row(self, features: FeatureBatch, feature: str) -> np.ndarray:
+        """Returns for each id of a feature whether its table has a row for it, (n,) bool."""
+        return self.rows[self.tables[feature]].find(features.ids[feature].values)[1]
+
+    def looked_up(self, features: FeatureBatch, feature: str, change: Change) -> np.ndarray:
+        """Returns the rows of all ids of a feature, (n, D)."""
+        ids = features.ids[feature].values + change.shifts.get(feature, 0)
+        name = change.tables.get(feature, self.tables[feature])
+        table = self.rows[name]
+        rows, found = table.find(ids)
+        gone = change.missing.get(name)
+        if gone:
+            found = found & ~np.isin(ids, np.fromiter(gone, np.int64))
+        absent = self.spec.feature(feature).absent_rows or table.spec.absent
+        default = change.defaults.get(name)
+        rows[~found] = absent.rows(ids[~found], table.spec.dim) if default is None else default
+        row_type = change.rounding.get(name, "")
+        if row_type:
+            codec = RowCodec(row_type, table.spec.dim)
+            rows = codec.decode(codec.encode(rows))
+        return rows
+
+
+def column(entry: InputSpec, values: np.ndarray) -> Column:
+    """Returns an input's values as the feature engine takes them. Raises InvalidInput for another type or shape."""
+    if entry.dtype != "BYTES":
+        target = np.dtype(NUMPY_DTYPES[entry.dtype])
+        if values.dtype != target and values.dtype.kind in "iufb" and values.dtype.kind == target.kind:
+            values = values.astype(target)
+    if entry.kind == "list":
+        wide = values.reshape(len(values), -1)
+        return column_from_jagged(
+            entry.dtype, wide.reshape(-1), np.arange(len(wide) + 1) * wide.shape[1], name=entry.name
+        )
+    return column_from_numpy(entry.dtype, values.reshape(len(values), -1), name=entry.name)
+
+
+def pooled(rows: np.ndarray, bags: Jagged, pooling: str) -> np.ndarray:
+    """Pools rows (n, D) to (B, D) as sum, mean, weighted, sqrtn (a sum over the root of the count) or max."""
+    lengths = bags.lengths()
+    if pooling == "weighted" and bags.weights is not None:
+        rows = rows * bags.weights[:, None]
+    out = np.zeros((len(lengths), rows.shape[1]), np.float32)
+    for step in range(int(lengths.max(initial=0))):
+        longer = np.flatnonzero(lengths > step)
+        each = rows[bags.offsets[longer] + step]
+        out[longer] = np.maximum(out[longer], each) if pooling == "max" and step else out[longer] + each
+    counts = np.maximum(lengths, 1).astype(np.float32)[:, None]
+    return out / counts if pooling == "mean" else out / np.sqrt(counts) if pooling == "sqrtn" else out
+
+
+def _padded(rows: np.ndarray, bags: Jagged, length: int) -> np.ndarray:
+    lengths = bags.lengths()
+    out = np.zeros((len(lengths), length, rows.shape[1]), np.float32)
+    for step in range(min(length, int(lengths.max(initial=0)))):
+        longer = np.flatnonzero(lengths > step)
+        out[longer, step] = rows[bags.offsets[longer] + step]
+    return out

@@ -1,0 +1,89 @@
+"""Tells people, and programs, what a comparison found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from emberline.proving.batches import Batch, kserve_type
+from emberline.proving.prover import Proof
+
+_SHOWN = 5
+
+
+def lines(proof: Proof) -> Iterator[str]:
+    """Yields the report, one fact a line."""
+    first = proof.first
+    if first.count == 0:
+        yield f"equal: {proof.rows} rows; the largest difference is {first.largest:.2g}, accepted {first.tolerance:.2g}"
+        return
+    yield (
+        f"{first.count} of {proof.rows} rows differ; the largest difference is {first.largest:.3g}, "
+        f"accepted {first.tolerance:.2g}"
+    )
+    for name, (largest, count) in first.by_output.items():
+        yield f"  output {name}: {count} rows, at most {largest:.3g}"
+    for each in proof.explained:
+        what = "rounding" if each.hypothesis.is_rounding else "explained"
+        yield f"{what}: the old server {each.hypothesis.text}; {each.before} rows differed, with that {each.after} do"
+    if not proof.unexplained:
+        yield "equal but for rounding" if proof.is_equal else "every difference is explained"
+        return
+    yield f"NOT explained: {proof.unexplained} rows"
+    for found in proof.attributions[:_SHOWN]:
+        how = "alone makes" if found.is_certain else "changes"
+        yield (
+            f"  feature {found.feature} {how} a difference: in {found.differ} of {found.asked} requests in which "
+            f"nothing else varies, up to {found.spread:.3g}"
+        )
+    if not proof.attributions:
+        yield "  it follows no single feature: the dense part, or its weights, may be of another snapshot"
+    if proof.example is not None:
+        yield f"  the smallest request that shows it: {json.dumps(body(proof.example))}"
+
+
+def body(batch: Batch) -> dict[str, Any]:
+    """Returns a request as KServe v2 has it."""
+    return {
+        "inputs": [
+            {
+                "name": name,
+                "datatype": kserve_type(values),
+                "shape": list(values.shape),
+                "data": [each.decode() if isinstance(each, bytes) else each for each in values.reshape(-1).tolist()],
+            }
+            for name, values in batch.items()
+        ]
+    }
+
+
+def document(proof: Proof) -> dict[str, Any]:
+    """Returns the report for programs."""
+    return {
+        "rows": proof.rows,
+        "equal": proof.is_equal,
+        "tolerance": proof.first.tolerance,
+        "differing_rows": proof.first.count,
+        "largest_difference": proof.first.largest,
+        "outputs": {
+            name: {"largest_difference": largest, "differing_rows": count}
+            for name, (largest, count) in proof.first.by_output.items()
+        },
+        "explained": [
+            {
+                "text": f"the old server {each.hypothesis.text}",
+                "about": each.hypothesis.about,
+                "rounding": each.hypothesis.is_rounding,
+                "differing_rows_before": each.before,
+                "differing_rows_after": each.after,
+            }
+            for each in proof.explained
+        ],
+        "unexplained_rows": proof.unexplained,
+        "features": [
+            {"name": each.feature, "asked": each.asked, "differ": each.differ, "largest_change": each.spread}
+            for each in proof.attributions
+        ],
+        "smallest_request": None if proof.example is None else body(proof.example),
+    }

@@ -1,0 +1,241 @@
+"""Searches for what explains the differences between an old server and a published snapshot.
+
+Hypotheses are computed with the snapshot, not asked: each says how the old server may differ, and the snapshot scored
+so must give its answers. The one that explains most is taken, and the search goes on with what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from emberline.proving.batches import Batch, merged_outputs, rows_of
+from emberline.proving.candidates import candidates, roundings, shifted
+from emberline.proving.changes import Change, Hypothesis
+from emberline.proving.comparison import Comparison, compare
+from emberline.proving.experiments import Attribution, attribute, places, row, shrunk
+from emberline.proving.fitting import fitted_default, rows_without
+from emberline.proving.local_model import LocalModel
+from emberline.proving.row_suspects import suspects
+from storage.features import FeatureBatch, Jagged, concat_batches
+
+OldScore = Callable[[Batch], Mapping[str, np.ndarray]]
+
+# A hypothesis is taken if it leaves less than this of the differences, or makes one in ten rows equal.
+_LEFT, _EQUAL = 0.7, 0.1
+_ROUNDS, _PAIRED = 6, 12
+# Differences up to here may be lower precision of the old server's arithmetic.
+_SMALL = 5e-2
+# Rows of a table that are tried to find any shift.
+_TRIED = 20_000
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A hypothesis that holds, with the rows that differed before and after it was taken."""
+
+    hypothesis: Hypothesis
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The result of a comparison."""
+
+    rows: int
+    #: As both sides answered.
+    first: Comparison
+    explained: tuple[Explained, ...] = ()
+    #: Under all that is explained.
+    last: Comparison | None = None
+    attributions: tuple[Attribution, ...] = ()
+    #: The smallest request found that shows what is not explained.
+    example: Batch | None = None
+
+    @property
+    def unexplained(self) -> int:
+        """The number of rows that differ and are not explained."""
+        return (self.last or self.first).count
+
+    @property
+    def is_equal(self) -> bool:
+        """True if all rows are equal, or differ by rounding alone."""
+        return self.unexplained == 0 and all(each.hypothesis.is_rounding for each in self.explained)
+
+
+class Prover:
+    """Compares batches, whose inputs may differ in shape from one to the other."""
+
+    def __init__(self, model: LocalModel, old: OldScore, batches: Sequence[Batch], tolerance: float) -> None:
+        self._model, self._old, self._batches, self._tolerance = model, old, batches, tolerance
+        self._features = concat_batches([model.features(batch) for batch in batches])
+        self._answers = merged_outputs([old(batch) for batch in batches])
+        self._ends = np.cumsum([rows_of(batch) for batch in batches])
+        self._change = Change()
+        # Rows that are explained by what cannot be computed here.
+        self._aside = np.zeros(self._features.batch, bool)
+
+    def prove(self) -> Proof:
+        """Runs the whole search."""
+        first = here = self._compared(Change())
+        explained: list[Explained] = []
+        for _ in range(_ROUNDS):
+            if here.count == 0:
+                break
+            found = self._next(here)
+            if not found:
+                break
+            for hypothesis in found:
+                self._change = self._change.and_(hypothesis.change)
+                self._aside[list(hypothesis.rows)] = True
+                before, here = here, self._compared(Change())
+                explained.append(Explained(hypothesis, before.count, here.count))
+        rows = self._features.batch
+        if here.count == 0:
+            return Proof(rows, first, tuple(explained), here)
+        known, example = places(self._model.spec), int(np.argmax(here.apart))
+        batch, start = self._batch_of(example)
+        seen = replace(here, apart=here.apart[start : start + rows_of(batch)])
+        followed = attribute(batch, seen, known, self._ask)
+        return Proof(rows, first, tuple(explained), here, tuple(followed), shrunk(self._row(example), known, self._ask))
+
+    def _next(self, here: Comparison) -> list[Hypothesis]:
+        """Returns the hypotheses that explain most of what is left, none when nothing does."""
+        rounding = self._rounding(here)
+        if rounding is not None:
+            return [rounding]
+        ranked = sorted(
+            (
+                (self._compared(each.change), place, each)
+                for place, each in enumerate(candidates(self._model, self._features))
+            ),
+            key=lambda entry: (entry[0].total, entry[1]),
+        )
+        if ranked and ranked[0][0].count == 0:
+            return [ranked[0][2]]
+        for search in (self._default, self._any_shift, self._suspect_rows):
+            found = search(here)
+            if found is not None:
+                return [found]
+        best = [each for compared, _, each in ranked[:_PAIRED] if compared.total < here.total]
+        for pair in combinations(best, 2):
+            if self._compared(pair[0].change.and_(pair[1].change)).count == 0:
+                return list(pair)
+        if ranked and self._is_better(ranked[0][0], here):
+            return [ranked[0][2]]
+        return []
+
+    def _is_better(self, compared: Comparison, here: Comparison) -> bool:
+        made_equal = (here.count - compared.count) / len(here.apart)
+        return compared.total <= _LEFT * here.total or (made_equal >= _EQUAL and compared.total < here.total)
+
+    def _rounding(self, here: Comparison) -> Hypothesis | None:
+        if here.largest > _SMALL:
+            return None
+        for each in roundings(self._model):
+            if self._compared(each.change).count == 0:
+                return each
+        own = self._model.score(self._features, self._change)
+        for precision in ("fp16", "bf16"):
+            lowered = self._model.score(self._features, self._change.and_(Change(precision=precision)))
+            noise = compare(lowered, own, self._tolerance)
+            # Its rounding is not ours bit by bit, so the sizes of the differences are compared.
+            if here.largest <= 2 * noise.largest and np.median(here.apart) <= 2 * np.median(noise.apart):
+                text = f"computes its matrix products in {precision}, or as roughly"
+                self._tolerance = max(self._tolerance, here.largest)
+                return Hypothesis(Change(), text, is_rounding=True)
+        return None
+
+    def _default(self, here: Comparison) -> Hypothesis | None:
+        """Looks for another default vector of a table, where no row differs but those with an id without a row."""
+        for table, without in rows_without(self._model, self._features, self._change).items():
+            if (here.differs & ~without).any():
+                continue
+
+            def residuals(change: Change, without: np.ndarray = without) -> np.ndarray:
+                signed: np.ndarray = self._signed(change)[without]
+                return signed
+
+            found = fitted_default(self._model, table, self._compared, residuals)
+            if found is not None:
+                return found
+        return None
+
+    def _any_shift(self, here: Comparison) -> Hypothesis | None:
+        """Looks over all rows of a table for those that give the old answers, and for one distance to all of them."""
+        rows = np.flatnonzero(here.differs)[:4]
+        for feature, table in self._model.tables.items():
+            bags, ids = self._features.ids[feature], self._model.rows[table].ids
+            if (
+                self._model.pooling[feature] == "none"
+                or not 1 < len(ids) <= _TRIED
+                or (bags.lengths()[rows] != 1).any()
+            ):
+                continue
+            common: set[int] | None = None
+            for number in rows.tolist():
+                scores = self._model.score(self._with_ids(number, feature, ids), self._change)
+                old = {
+                    name: np.repeat(values[number : number + 1], len(ids), 0) for name, values in self._answers.items()
+                }
+                fits = ids[~compare(old, scores, self._tolerance).differs]
+                distances = set((fits - bags.values[bags.offsets[number]]).tolist())
+                common = distances if common is None else common & distances
+                if not common:
+                    break
+            for shift in sorted(common or (), key=abs)[:8]:
+                hypothesis = shifted(feature, shift)
+                if shift and self._compared(hypothesis.change).count == 0:
+                    return hypothesis
+        return None
+
+    def _suspect_rows(self, here: Comparison) -> Hypothesis | None:
+        return suspects(self._model, self._features, self._row, here, self._change, self._compared, self._ask)
+
+    def _with_ids(self, number: int, feature: str, ids: np.ndarray) -> FeatureBatch:
+        """Returns a row of the batch once for each id, with that as the only id of a feature."""
+        count = len(ids)
+        dense = {
+            name: np.repeat(values[number : number + 1], count, 0) for name, values in self._features.dense.items()
+        }
+        bags: dict[str, Jagged] = {}
+        for name, each in self._features.ids.items():
+            start, stop = each.offsets[number : number + 2]
+            length = 1 if name == feature else int(stop - start)
+            values = ids if name == feature else np.tile(each.values[start:stop], count)
+            weights = None if each.weights is None else np.tile(each.weights[start:stop], count)
+            bags[name] = Jagged(values, np.arange(count + 1, dtype=np.int64) * length, weights)
+        return FeatureBatch(count, dense, bags)
+
+    def _compared(self, change: Change) -> Comparison:
+        """Compares the old answers with the snapshot's under what is known and one more change."""
+        new = self._model.score(self._features, self._change.and_(change))
+        found = compare(self._answers, new, self._tolerance)
+        return replace(found, apart=np.where(self._aside, 0.0, found.apart))
+
+    def _signed(self, change: Change) -> np.ndarray:
+        """Returns the differences of the first output's first value, (B,)."""
+        new = self._model.score(self._features, self._change.and_(change))
+        name = next(name for name in new if name in self._answers or len(self._answers) == 1)
+        old = self._answers.get(name, next(iter(self._answers.values())))
+        ours, theirs = (np.asarray(values, np.float64).reshape(len(old), -1)[:, 0] for values in (new[name], old))
+        return np.asarray(ours - theirs)
+
+    def _batch_of(self, number: int) -> tuple[Batch, int]:
+        """Returns the batch that a row lies in, and the number of its first row."""
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        batch = self._batches[place]
+        return batch, int(self._ends[place]) - rows_of(batch)
+
+    def _row(self, number: int) -> Batch:
+        batch, start = self._batch_of(number)
+        return row(batch, number - start)
+
+    def _ask(self, batch: Batch) -> Comparison:
+        """Compares both sides on other requests."""
+        new = self._model.score(self._model.features(batch), self._change)
+        return compare(self._old(batch), new, self._tolerance)

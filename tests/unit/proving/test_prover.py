@@ -1,0 +1,243 @@
+"""Faults that are planted in an old model are found and named; what is equal, or rounded, is said to be so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from emberline.proving.batches import Batch
+from emberline.proving.local_model import LocalModel
+from emberline.proving.proof_text import document, lines
+from emberline.proving.prover import Proof, Prover
+from storage.checkpoint.as_of import find_as_of
+from storage.errors import InvalidInput
+from trainer import publish
+
+ROWS, TOLERANCE = 96, 1e-5
+USERS, ITEMS, TAGS, DIM = 120, 90, 90, 6
+
+
+class Ranker(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.user, self.item = nn.Embedding(USERS, DIM), nn.Embedding(ITEMS, DIM)
+        self.tags = nn.EmbeddingBag(TAGS, DIM, mode="mean")
+        self.head = nn.Sequential(nn.Linear(3 * DIM + 2, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def forward(self, user: Tensor, item: Tensor, tags: Tensor, dense: Tensor) -> Tensor:
+        parts = [self.rows(self.user, user), self.rows(self.item, item), self.tags(tags), dense]
+        return torch.sigmoid(self.head(torch.cat(parts, 1)))
+
+    def rows(self, table: nn.Embedding, ids: Tensor) -> Tensor:
+        return table(ids)
+
+
+class Lenient(Ranker):
+    """Reads ids without a row as a vector, as servers with a default vector do."""
+
+    default = torch.zeros(DIM)
+
+    def rows(self, table: nn.Embedding, ids: Tensor) -> Tensor:
+        known = (ids >= 0) & (ids < table.num_embeddings)
+        return torch.where(known.unsqueeze(1), table(torch.where(known, ids, 0)), self.default)
+
+
+def requests(unknown: bool = False) -> Batch:
+    random = np.random.default_rng(5)
+    batch: Batch = {
+        "user": random.integers(3, USERS - 3, ROWS),
+        "item": random.integers(3, ITEMS - 3, ROWS),
+        "tags": random.integers(0, TAGS, (ROWS, 4)),
+        "dense": random.random((ROWS, 2)).astype(np.float32),
+    }
+    if unknown:
+        batch["item"][::3] = 1000 + np.arange(len(batch["item"][::3]))
+    return batch
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
+    folder = tmp_path_factory.mktemp("proving")
+    sample = {name: torch.from_numpy(values) for name, values in requests().items()}
+    publish(Ranker().eval(), sample, folder, name="ranker")
+    return LocalModel(find_as_of(folder / "ranker"))
+
+
+def answers(module: nn.Module) -> Callable[[Batch], Mapping[str, np.ndarray]]:
+    def score(batch: Batch) -> Mapping[str, np.ndarray]:
+        try:
+            with torch.no_grad():
+                return {"ctr": module(**{name: torch.from_numpy(values) for name, values in batch.items()}).numpy()}
+        except IndexError as error:
+            raise InvalidInput(str(error)) from None
+
+    return score
+
+
+def proved(model: LocalModel, old: nn.Module, batch: Batch | None = None, tolerance: float = TOLERANCE) -> Proof:
+    return Prover(model, answers(old.eval()), [batch or requests()], tolerance).prove()
+
+
+def only_text(proof: Proof) -> str:
+    """Returns the one explanation of a proof that explains everything."""
+    assert proof.unexplained == 0, "\n".join(lines(proof))
+    (explained,) = proof.explained
+    assert (explained.before, explained.after) == (proof.first.count, 0)
+    assert not explained.hypothesis.is_rounding
+    assert not proof.is_equal
+    return explained.hypothesis.text
+
+
+def test_equal_answers_are_equal(model: LocalModel) -> None:
+    proof = proved(model, Ranker())
+    assert proof.is_equal
+    assert proof.explained == ()
+    assert document(proof)["equal"] is True
+
+
+@pytest.mark.parametrize("shift", [1, -2, 3, 17])
+def test_a_shift_of_ids_is_named(model: LocalModel, shift: int) -> None:
+    old = Ranker()
+    # The row of id i lies at i - shift: ids from outside are one off, as with a row for padding.
+    old.item = nn.Embedding.from_pretrained(torch.roll(old.item.weight.detach(), -shift, 0))
+    batch = requests()
+    batch["item"] = np.clip(batch["item"], 20, ITEMS - 20)
+    sign = "+" if shift > 0 else "-"
+    assert only_text(proved(model, old, batch)) == f"reads the row of id {sign} {abs(shift)} for each id of item"
+
+
+def test_swapped_tables_are_named(model: LocalModel) -> None:
+    old = Ranker()
+    old.item.weight, old.tags.weight = old.tags.weight, old.item.weight
+    assert only_text(proved(model, old)) == "has the tables item and tags swapped"
+
+
+def test_other_pooling_is_named(model: LocalModel) -> None:
+    old = Ranker()
+    old.tags.mode = "sum"
+    assert only_text(proved(model, old)) == "pools tags by sum, where the new one takes the mean"
+
+
+@pytest.mark.parametrize(
+    ("vector", "text"),
+    [
+        (torch.full((DIM,), 0.25), "0.25 in every place"),
+        (torch.linspace(-0.3, 0.4, DIM), r"the vector \[-0.3, -0.16, -0.02, 0.12, 0.26, 0.4\]"),
+        (Ranker().item.weight[0].detach(), "the row of id 0"),
+    ],
+)
+def test_another_default_vector_is_named(model: LocalModel, vector: Tensor, text: str) -> None:
+    old = Lenient()
+    old.default = vector
+    found = only_text(proved(model, old, requests(unknown=True)))
+    assert "reads ids without a row in table item as " in found
+    assert re.search(text, found), found
+
+
+def test_rows_that_are_missing_here_are_named(model: LocalModel) -> None:
+    class Larger(Lenient):
+        def rows(self, table: nn.Embedding, ids: Tensor) -> Tensor:
+            known = super().rows(table, ids)
+            own = torch.sin(ids.unsqueeze(1) * torch.arange(1, DIM + 1).float())
+            return torch.where((ids >= 1000).unsqueeze(1), own, known)
+
+    found = only_text(proved(model, Larger(), requests(unknown=True)))
+    assert found.startswith("has rows in table item for 32 ids (1000, 1001, ")
+    assert found.endswith("that have none here: missing rows")
+
+
+def test_stale_rows_are_named_with_their_ids(model: LocalModel) -> None:
+    old = Ranker()
+    stale = [10, 30, 31, 50]
+    with torch.no_grad():
+        old.item.weight[stale] += 0.5
+    batch = requests()
+    batch["item"][:8] = stale * 2
+    assert only_text(proved(model, old, batch)) == (
+        "has other values in table item for 4 ids (10, 30, 31, 50) of item: stale or newer rows"
+    )
+
+
+def test_rows_that_the_old_server_lacks_are_named(model: LocalModel) -> None:
+    old = Ranker()
+    with torch.no_grad():
+        old.user.weight[40:60] = 0.0
+    found = only_text(proved(model, old))
+    assert found.startswith("has no row in table user for ")
+    assert " of user: rows that are newer here, or missing there" in found
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounded_rows_are_equal_but_for_rounding(model: LocalModel, dtype: torch.dtype) -> None:
+    old = Ranker()
+    for table in (old.user, old.item, old.tags):
+        table.weight.data = table.weight.data.to(dtype).float()
+    proof = proved(model, old)
+    assert proof.first.count > 30
+    assert proof.is_equal
+    assert f"rows of all tables as {'fp16' if dtype == torch.float16 else 'bf16'}" in proof.explained[0].hypothesis.text
+
+
+def test_a_network_in_half_precision_is_equal_but_for_rounding(model: LocalModel) -> None:
+    class Half(Ranker):
+        def forward(self, user: Tensor, item: Tensor, tags: Tensor, dense: Tensor) -> Tensor:
+            parts = [self.user(user), self.item(item), self.tags(tags), dense]
+            return torch.sigmoid(self.head.half()(torch.cat(parts, 1).half()).float())
+
+    proof = proved(model, Half())
+    assert proof.first.count > 10
+    assert proof.is_equal, "\n".join(lines(proof))
+
+
+def test_two_faults_at_once_are_named_both(model: LocalModel) -> None:
+    old = Ranker()
+    old.tags.mode = "sum"
+    old.user = nn.Embedding.from_pretrained(torch.roll(old.user.weight.detach(), -1, 0))
+    proof = proved(model, old)
+    assert proof.unexplained == 0, "\n".join(lines(proof))
+    assert {each.hypothesis.about for each in proof.explained} == {"tags", "user"}
+
+
+def test_what_is_not_explained_is_said_with_the_feature_and_the_smallest_request(model: LocalModel) -> None:
+    class Scaled(Ranker):
+        def forward(self, user: Tensor, item: Tensor, tags: Tensor, dense: Tensor) -> Tensor:
+            return super().forward(user, item, tags, torch.stack([dense[:, 0], dense[:, 1].abs().sqrt()], 1))
+
+    batch = requests()
+    batch["dense"][::2, 1] = 1.0
+    proof = proved(model, Scaled(), batch)
+    assert proof.unexplained > 0
+    assert proof.explained == ()
+    assert [each.feature for each in proof.attributions] == ["dense[1]"]
+    assert proof.attributions[0].is_certain
+    assert proof.example is not None
+    assert not proof.example["user"].any()
+    assert not proof.example["tags"].any()
+    assert proof.example["dense"][0, 1] != 0
+    told = "\n".join(lines(proof))
+    assert "NOT explained: " in told
+    assert "feature dense[1] alone makes a difference" in told
+
+
+def test_other_weights_of_the_network_follow_no_feature_and_are_not_explained(model: LocalModel) -> None:
+    old = Ranker()
+    with torch.no_grad():
+        old.head[2].get_parameter("bias").add_(0.3)
+    proof = proved(model, old)
+    assert proof.unexplained == ROWS
+    assert not proof.is_equal
+
+
+def test_outputs_of_other_names_have_to_be_paired(model: LocalModel) -> None:
+    def two(batch: Batch) -> Mapping[str, np.ndarray]:
+        scores = answers(Ranker().eval())(batch)["ctr"]
+        return {"a": scores, "b": scores}
+
+    with pytest.raises(InvalidInput, match=r"outputs are \['a', 'b'\].*--output OURS=THEIRS"):
+        Prover(model, two, [requests()], TOLERANCE).prove()
