@@ -48,6 +48,7 @@ BENCHMARKS = {
     "shadow": "a shadow that scores a tenth of the requests: the main arm's p99 with it and without, at half load",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
+    "import_tables": "rows of HPS files in random order to a published version: the disk's sequential write, memory",
     "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",
     "gpu_lookup": "rows on a GPU, every id hits: the limit by row numbers, torch EmbeddingBag, FBGEMM, a small graph",
     "gpu_training": "training on a GPU: samples/s beside the processor, in three precisions; parts of a step; compiled",

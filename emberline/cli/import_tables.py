@@ -104,6 +104,14 @@ def _common_options() -> list[Callable[..., Any]]:
             help="Without --module: row (one id in each row of a request), or sum or mean of a list.  [default: row]",
         ),
         click.option(
+            "--delta", is_flag=True, help="Publish what differs from the newest snapshot of the model, as a delta."
+        ),
+        click.option(
+            "--partial",
+            is_flag=True,
+            help="With --delta: the files hold changed rows alone; ids that are not in them keep their rows.",
+        ),
+        click.option(
             "--memory",
             type=SOME_BYTES,
             default=_MEMORY,
@@ -118,6 +126,10 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
         raise ConfigError("--pooling is for tables without --module; the module's layers say how they pool")
     if given["mapping"] and not given["module"]:
         raise ConfigError("--map says what the tables are called in --module; give both or none")
+    if given["partial"] and not given["delta"]:
+        raise ConfigError("--partial says what the files of a --delta hold; give both")
+    if given["delta"] and (given["version"] or given["poolings"] or given["row_types"]):
+        raise ConfigError("--delta keeps the version's --pooling and --row-type, and has no --version of its own")
     from storage.importing import KINDS, ImportOptions
 
     entry = KINDS[kind]
@@ -140,40 +152,54 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
                 tasks[what] = shown.add_task(what, total=total)
             shown.update(tasks[what], completed=done, total=total)
 
+        module, sample = _module(given["module"]) if given["module"] and not given["check"] else (None, None)
+        shared = {
+            "name": given["name"],
+            "module": module,
+            "sample_batch": sample,
+            "mapping": _by_table(given["mapping"], "--map", str),
+            "memory_bytes": given["memory"],
+            "metadata": {"imported": {"kind": kind, "paths": [str(path) for path in paths]}},
+            "progress": progress,
+        }
+        unused: Sequence[str] = ()
+        folder: Path | None = None
         if given["check"]:
             from trainer.importing import look_at_tables
 
             found = look_at_tables(tables, row_types=row_types, memory_bytes=given["memory"], progress=progress)
-            unused: Sequence[str] = ()
+        elif given["delta"]:
+            from trainer.importing import import_delta
+
+            delta = import_delta(tables, given["repository"], partial=given["partial"], **shared)
+            found, unused, folder = list(delta.tables), delta.unused, delta.folder
         else:
-            module, sample = _module(given["module"]) if given["module"] else (None, None)
             from trainer.importing import import_tables
 
             report = import_tables(
                 tables,
                 given["repository"],
-                name=given["name"],
-                module=module,
-                sample_batch=sample,
-                mapping=_by_table(given["mapping"], "--map", str),
                 pooling=_by_table(given["poolings"], "--pooling", str),
                 row_types=row_types,
                 version=given["version"],
                 max_batch_size=given["max_batch_size"],
-                memory_bytes=given["memory"],
-                metadata={"imported": {"kind": kind, "paths": [str(path) for path in paths]}},
-                progress=progress,
+                **shared,
             )
-            found, unused = list(report.tables), report.unused
+            found, unused, folder = list(report.tables), report.unused, report.folder
     for table in found:
         _say(table)
     for name in unused:
         click.echo(f"table {name}: left out, the module does not use it")
-    if not given["check"]:
+    if given["delta"] and not given["check"]:
+        for name, (changed, removed) in delta.changes.items():
+            click.echo(f"table {name}: {changed:,} rows are new or changed, {removed:,} ids are removed")
+    if folder is not None:
         from trainer.publishing.target import shown as place
 
-        print_rounding(report.folder)
-        click.echo(f"published {place(given['repository'], report.folder)}")
+        print_rounding(folder)
+        click.echo(f"published {place(given['repository'], folder)}")
+    elif not given["check"]:
+        click.echo("nothing changed, and nothing is published")
 
 
 def _say(table: Any) -> None:

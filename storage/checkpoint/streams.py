@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from storage.errors import CheckpointError
 from storage.initializers import AbsentRows
 from storage.rows import RowCodec
 
-# Two shards of a stream lie in memory, one of them on its way to the disk.
+# Of the shards of a stream, one is filled, and so many are on their way to the disk: while one waits for it, the next
+# is hashed.
+_WRITERS = 2
 STREAM_SHARD_BYTES = 64 << 20
 
 
@@ -70,17 +73,16 @@ def write_stream(folder: Path, table: TableStream, *, shard_bytes: int = STREAM_
     """Writes a table's shards under folder/tables. Raises CheckpointError for ids out of order, and for bad rows."""
     files: list[WrittenFile] = []
     total, count = 0, 0
-    with ThreadPoolExecutor(1, "emberline-write") as writer:
-        pending: Future[WrittenFile] | None = None
+    with ThreadPoolExecutor(_WRITERS, "emberline-write") as writer:
+        pending: deque[Future[WrittenFile]] = deque()
         for index, part in enumerate(_full_shards(table, rows_per_shard(table.codec, shard_bytes))):
-            if pending is not None:
-                files.append(pending.result())
-            pending = writer.submit(_write, folder, table, index, part)
+            pending.append(writer.submit(_write, folder, table, index, part))
             _check_finite(table, part)
             total += rows_fingerprint(part.ids, part.encoded)
             count += len(part.ids)
-        assert pending is not None
-        files.append(pending.result())
+            if len(pending) == _WRITERS:  # then its memory is used again
+                files.append(pending.popleft().result())
+        files += [each.result() for each in pending]
     paths = shard_paths(table.name, len(files))
     for index, path in enumerate(paths):
         _unnamed(folder, table, index).rename(folder / path)
@@ -135,12 +137,20 @@ def joined(shards: Sequence[Shard], codec: RowCodec) -> Shard:
 
 
 def _full_shards(table: TableStream, per_shard: int) -> Iterator[Shard]:
-    """Yields the rows in shards of `per_shard`, the last one smaller; one empty shard for a table without rows."""
+    """Yields the rows in shards of `per_shard`, the last one smaller; one empty shard for a table without rows.
+
+    The arrays of a shard are used again after _WRITERS more.
+    """
     codec = table.codec
+    made: deque[tuple[np.ndarray, np.ndarray, np.ndarray]] = deque()
 
     def buffers() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rows = np.empty((per_shard, codec.row_bytes), np.uint8)
-        return np.empty(per_shard, np.int64), rows, np.empty(per_shard, np.uint8)
+        if len(made) <= _WRITERS:
+            rows = np.empty((per_shard, codec.row_bytes), np.uint8)
+            made.append((np.empty(per_shard, np.int64), rows, np.empty(per_shard, np.uint8)))
+        else:
+            made.rotate(-1)
+        return made[-1]
 
     ids, rows, freq = buffers()
     filled, yielded = 0, False

@@ -8,8 +8,10 @@ they are. n rows, D values of a row.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,9 @@ from storage.parallel import map_in_order
 _SAMPLE = 1 << 18
 _MOST_PARTS = 4096
 # A part that is read, its sorted copy, and two shards that are being written lie in memory.
-_SHARE = 6
+_SHARE = 8
+# Blocks whose rows are divided among parts at once.
+_SPILLERS = 2
 # A piece of a part's file: number of rows, number of the source file, and which columns it has.
 _PIECE = struct.Struct("<qqB")
 _COUNTS, _STEPS, _REMOVED = 1, 2, 4
@@ -40,8 +44,8 @@ class SortedRows:
     counts: np.ndarray | None
     #: Rows that were left out here: the same as another one of their id, or older.
     repeated: int = 0
-    #: Ids left out here, since their newest row says that they were removed.
-    removed: int = 0
+    #: (m,) int64 ascending: ids left out here, since their newest row says that they were removed.
+    removed: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,13 @@ class RowSort:
         self.repeated = 0
         #: Ids whose newest row says that they were removed.
         self.removed = 0
+        #: Those ids, in the order of the blocks; an id may be among them as soon as a block beyond it was yielded.
+        self.removed_ids: list[np.ndarray] = []
 
     def blocks(self) -> Iterator[SortedRows]:
         """Yields all rows. Raises InvalidInput for a row that no table can hold, or two different rows of an id."""
         self.repeated = self.removed = 0
+        self.removed_ids = []
         found = self._look()
         if found.ascending:
             for block in self._checked():
@@ -95,8 +102,8 @@ class RowSort:
         self._scratch.mkdir(parents=True, exist_ok=True)
         spill = _Spill(self._table, self._scratch, bounds)
         try:
-            for block in self._checked():
-                spill.write(block)
+            for rows in map_in_order(spill.write, self._table.blocks(), _SPILLERS):
+                self._progress(rows)
             # The next part is read and sorted while the one before is written.
             for part in map_in_order(self._part_of(spill), range(len(bounds) + 1), 2):
                 yield from self._counted(part)
@@ -121,15 +128,13 @@ class RowSort:
     def _counted(self, blocks: Iterable[SortedRows]) -> Iterator[SortedRows]:
         for block in blocks:
             self.repeated += block.repeated
-            self.removed += block.removed
+            self.removed += len(block.removed)
+            self.removed_ids.append(block.removed)
             yield block
 
     def _checked(self) -> Iterator[Block]:
         for block in self._table.blocks():
-            if (bad := first_bad_row(block.rows)) is not None:
-                raise InvalidInput(
-                    f"table {self._table.name!r}: the row of id {block.ids[bad]} in {block.file} holds NaN or infinity"
-                )
+            _check_finite(self._table, block)
             self._progress(len(block.ids))
             yield block
 
@@ -161,7 +166,7 @@ class RowSort:
             gone = None if removed is None else removed[order]
             self._refuse_different(ids, rows, steps, gone, same, lambda row: files[_block_of(starts, order[row])])
         keep = np.append(~same, True)
-        repeated, gone_ids = int(np.count_nonzero(same)), 0
+        repeated, gone_ids = int(np.count_nonzero(same)), np.empty(0, np.int64)
         if counts is not None:
             counts = counts[order]
             if same.any():
@@ -170,7 +175,7 @@ class RowSort:
                 counts = np.repeat(counts, np.diff(np.append(first, len(ids))))
         if removed is not None:
             gone_now = removed[order] & keep
-            gone_ids = int(np.count_nonzero(gone_now))
+            gone_ids = ids[gone_now]
             keep &= ~gone_now
         if keep.all():
             yield SortedRows(ids, rows, counts)
@@ -211,32 +216,37 @@ class _Spill:
         self._table = table
         self._bounds = bounds
         self._paths = [folder / f"{table.name}.{part:04d}.rows" for part in range(len(bounds) + 1)]
+        self._naming = threading.Lock()
+        self._appending = [threading.Lock() for _ in range(64)]
         self._files: dict[str, int] = {}
         self._names: list[str] = []
 
-    def write(self, block: Block) -> None:
-        """Appends the rows of a block to their parts."""
-        if block.file not in self._files:
-            self._files[block.file] = len(self._names)
-            self._names.append(block.file)
+    def write(self, block: Block) -> int:
+        """Appends the rows of a block to their parts, and returns how many there are. Several threads may call it."""
+        _check_finite(self._table, block)
+        with self._naming:
+            if block.file not in self._files:
+                self._files[block.file] = len(self._names)
+                self._names.append(block.file)
         part = np.searchsorted(self._bounds, block.ids, "right").astype(np.uint16)
         order = np.argsort(part, kind="stable")
         ends = np.cumsum(np.bincount(part, minlength=len(self._paths)))
         start = 0
-        for path, end in zip(self._paths, ends.tolist(), strict=True):
+        for number, end in enumerate(ends.tolist()):
             if end > start:
-                self._append(path, block, order[start:end])
+                self._append(number, block, order[start:end])
             start = end
+        return len(block.ids)
 
-    def _append(self, path: Path, block: Block, which: np.ndarray) -> None:
+    def _append(self, part: int, block: Block, which: np.ndarray) -> None:
         columns = [(0, block.ids), (_COUNTS, block.counts), (_STEPS, block.steps), (_REMOVED, block.removed)]
         given = [(flag, values) for flag, values in columns if values is not None]
         head = _PIECE.pack(len(which), self._files[block.file], sum(flag for flag, _ in given))
-        with path.open("ab", buffering=0) as file:
+        arrays = [*(values[which] for _, values in given), block.rows[which]]
+        with self._appending[part % len(self._appending)], self._paths[part].open("ab", buffering=0) as file:
             file.write(head)
-            for _, values in given:
-                file.write(values[which].data)
-            file.write(block.rows[which].data)
+            for values in arrays:
+                _write_all(file, values)
 
     def read(self, part: int) -> Iterator[Block]:
         """Yields what was written to a part, and removes its file."""
@@ -261,6 +271,19 @@ class _Spill:
         """Removes the files that are left."""
         for path in self._paths:
             path.unlink(missing_ok=True)
+
+
+def _check_finite(table: FileTable, block: Block) -> None:
+    if (bad := first_bad_row(block.rows)) is not None:
+        raise InvalidInput(
+            f"table {table.name!r}: the row of id {block.ids[bad]} in {block.file} holds NaN or infinity"
+        )
+
+
+def _write_all(file: FileIO, values: np.ndarray) -> None:
+    data = values.reshape(-1).view(np.uint8).data
+    while len(data):
+        data = data[file.write(data) :]
 
 
 def _joined(blocks: Sequence[Block], column: str, dtype: type) -> np.ndarray | None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from storage.checkpoint import Golden, TableData, write_version
@@ -24,33 +23,26 @@ from storage.checkpoint.program import pack_program
 from storage.checkpoint.streams import WrittenRows
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column
-from storage.features.strict_model import did_you_mean
 from storage.importing import FileTable
 from storage.initializers import AbsentRows
 from storage.specs import check_model_name
-from trainer.evaluate import evaluation_mode
+from trainer.importing.modules import matched, prepare
+from trainer.importing.progress import Progress, counted, silent
 from trainer.importing.sorted_table import ImportedTable, SortedTable
-from trainer.importing.stand_ins import check_plain, stand_in_table, stand_ins
-from trainer.importing.tables_alone import POOLINGS, TablesAlone, first_ids, sample_of, spec_of
+from trainer.importing.stand_ins import stand_in_table
+from trainer.importing.tables_alone import sample_of
 from trainer.publishing.embedding_layers import TableSource
 from trainer.publishing.export import export_half
 from trainer.publishing.golden import golden_columns
 from trainer.publishing.lineage import Lineage
 from trainer.publishing.parity import ParityChecker
-from trainer.publishing.prepared_module import PreparedModule, unwrapped
+from trainer.publishing.prepared_module import PreparedModule
 from trainer.publishing.publish_version import GOLDEN_REQUESTS_AT_LEAST, loaded_graph
 from trainer.publishing.row_types import RowTypes
 from trainer.publishing.target import Target
 
 MEMORY_BYTES = 512 << 20
 _TOLERANCE = 1e-6
-
-#: Called with what is being done, how much of it is done, and how much there is.
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +59,14 @@ def look_at_tables(
     *,
     row_types: str | Mapping[str, str] | None = None,
     memory_bytes: int = MEMORY_BYTES,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> list[ImportedTable]:
     """Reads and sorts all rows, as an import does, and writes nothing but files that are gone afterwards."""
     stored_as = _row_types(row_types, [table.name for table in tables])
     with tempfile.TemporaryDirectory(prefix="emberline-import-") as scratch:
         return [
             SortedTable(
-                table, stored_as[table.name], memory_bytes, Path(scratch), progress=_counted(table, progress)
+                table, stored_as[table.name], memory_bytes, Path(scratch), progress=counted(table, progress)
             ).read()
             for table in tables
         ]
@@ -94,7 +86,7 @@ def import_tables(
     max_batch_size: int = 1024,
     memory_bytes: int = MEMORY_BYTES,
     metadata: Mapping[str, Any] | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> ImportReport:
     """Publishes tables of files as repository/name/VERSION.
 
@@ -109,21 +101,9 @@ def import_tables(
     target = Target.of(repository, name)
     target.bring(Lineage())
     with ExitStack() as stack:
-        if module is None:
-            pooled = _poolings(pooling, [table.name for table in tables])
-            module = TablesAlone({table.name: table.dim for table in tables}, pooled)
-            spec = spec_of(tables, pooled)
-            sample_batch = sample_of({table.name: first_ids(table) for table in tables}, pooled)
-        else:
-            pooled, spec, module = {}, None, unwrapped(module)
-        for path, layer in module.named_modules():
-            check_plain(path, layer)
-        stack.enter_context(evaluation_mode(module))
-        stack.enter_context(torch.no_grad())
-        with stand_ins(module):
-            prepared = PreparedModule.of(module, sample_batch, spec)
-        sources = {source.name: source for source in prepared.plan.tables}
-        chosen, unused = _matched(tables, sources, dict(mapping or {}))
+        around = prepare(stack, module, sample_batch, tables, pooling)
+        prepared, sources, pooled = around.prepared, around.sources, around.pooling
+        chosen, unused = matched(tables, sources, dict(mapping or {}))
         stored_as = _row_types(row_types, list(sources))
         stand_in = {name: stand_in_table(source, stored_as[name]) for name, source in sources.items()}
         codecs = {name: table.codec for name, table in stand_in.items()}
@@ -146,7 +126,7 @@ def import_tables(
                 name=name,
                 absent=_absent(source, chosen[name]),
                 hidden=source.hidden,
-                progress=_counted(chosen[name], progress),
+                progress=counted(chosen[name], progress),
             )
             for name, source in sources.items()
         }
@@ -204,43 +184,6 @@ class _Rows:
         return found
 
 
-def _matched(
-    tables: Sequence[FileTable], sources: Mapping[str, TableSource], mapping: dict[str, str]
-) -> tuple[dict[str, FileTable], list[str]]:
-    """Returns the table of the files for each table of the module, and the names of those that none needs."""
-    by_name = {table.name: table for table in tables}
-    for given, wanted in mapping.items():
-        if given not in by_name:
-            raise ConfigError(
-                f"--map {given}={wanted}: the files have no table {given!r}{did_you_mean(given, by_name)}"
-            )
-        if wanted not in sources:
-            raise ConfigError(
-                f"--map {given}={wanted}: the module has no table {wanted!r}{did_you_mean(wanted, sources)}"
-            )
-    targets = {table.name: mapping.get(table.name, table.name) for table in tables}
-    chosen: dict[str, FileTable] = {}
-    for given, wanted in targets.items():
-        if wanted in chosen:
-            raise ConfigError(f"--map: the tables {chosen[wanted].name!r} and {given!r} are both to be {wanted!r}")
-        if wanted in sources:
-            chosen[wanted] = by_name[given]
-    for wanted, source in sources.items():
-        if wanted not in chosen:
-            raise ConfigError(
-                f"the module's table {wanted!r} is in no file; the files have {', '.join(sorted(by_name))}. "
-                f"--map TABLE={wanted} says which one it is",
-                field="--map",
-            )
-        if chosen[wanted].dim != source.dim:
-            raise ConfigError(
-                f"the module's table {wanted!r} has rows of {source.dim} values, {chosen[wanted].name!r} of the files "
-                f"has {chosen[wanted].dim}",
-                field="dim",
-            )
-    return chosen, [given for given, wanted in targets.items() if wanted not in sources]
-
-
 def _absent(source: TableSource, table: FileTable) -> AbsentRows:
     own = source.absent
     if source.hidden is not None and not table.absent.is_zero:
@@ -256,33 +199,12 @@ def _absent(source: TableSource, table: FileTable) -> AbsentRows:
     return table.absent if own.is_zero else own
 
 
-def _poolings(given: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    by_table = {"": given} if isinstance(given, str) else dict(given)
-    for table, pooling in by_table.items():
-        if table and table not in names:
-            raise ConfigError(f"--pooling: there is no table {table!r}{did_you_mean(table, names)}", field="pooling")
-        if pooling not in POOLINGS:
-            raise ConfigError(f"--pooling {pooling!r}: expected one of {', '.join(POOLINGS)}", field="pooling")
-    return {name: by_table.get(name, by_table.get("", "row")) for name in names}
-
-
 def _row_types(given: str | Mapping[str, str] | None, names: Sequence[str]) -> dict[str, str]:
     if not names:
         raise InvalidInput("the files hold no table")
     asked = RowTypes.of(given)
     asked.check_names(names)
     return {**asked.resolved(names, None)}
-
-
-def _counted(table: FileTable, progress: Progress) -> Callable[[int], None]:
-    done = 0
-
-    def count(rows: int) -> None:
-        nonlocal done
-        done += rows
-        progress(f"rows of {table.name}", min(done, table.rows), table.rows)
-
-    return count
 
 
 def _described(read: Mapping[str, SortedTable]) -> dict[str, Any]:

@@ -100,6 +100,10 @@ class SortedTable:
         """Returns some ids that the last reading found, those that were used most first."""
         return np.array([number for number, _ in self._hottest.pairs()], np.int64)
 
+    def removed_ids(self) -> np.ndarray:
+        """Returns the ids that the last reading left out, since their newest row says that they were removed."""
+        return np.concatenate([np.empty(0, np.int64), *self._sort.removed_ids])
+
     def _read(self) -> Iterator[Shard]:
         self._rows, self._largest, self._errors = 0, 0.0, 0.0
         self._hottest = _Hottest()

@@ -54,6 +54,14 @@ def _numpy(folder: Path) -> None:
     np.savez(folder / "items.npz", ids=np.arange(20), rows=np.ones((20, 4), np.float32))
 
 
+def _newer(folder: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+    np.savez(folder / "monday.npz", ids=np.arange(100), rows=rows)
+    rows[3] = 1
+    np.savez(folder / "tuesday.npz", ids=np.arange(90), rows=rows[:90])
+    np.savez(folder / "noon.npz", ids=np.arange(5), rows=-rows[:5])
+
+
 def _module(folder: Path) -> None:
     _numpy(folder)
     (code,) = re.findall(r"```python\n(.*?)```", SECTIONS["What comes out"], re.DOTALL)
@@ -130,6 +138,7 @@ def _tfra(folder: Path) -> None:
 WRITERS: dict[str, Callable[[Path], None]] = {
     "Look before you import": _parquet,
     "What comes out": _module,
+    "Newer files": _newer,
     "parquet": _parquet,
     "safetensors": _safetensors,
     "numpy": _numpy,
