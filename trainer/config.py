@@ -144,6 +144,8 @@ class PublishConfig(StrictModel):
     version_every_deltas: int = Field(default=256, ge=0)
     #: A full version follows when the bytes of the deltas exceed this share of the version's; 0 never.
     version_at_share: float = Field(default=0.5, ge=0.0, allow_inf_nan=False)
+    #: Each n-th delta holds all dense weights, the others what changed in them; 1 for all of them.
+    full_weights_every: int = Field(default=8, ge=1, le=64)
     #: Deltas that stay in the repository, beside those that they need.
     keep_deltas: int = Field(default=32, ge=1)
     #: Versions that stay in the repository.

@@ -27,6 +27,7 @@ def delta_policy(config: TrainConfig) -> DeltaPolicy:
         cumulative_every=options.cumulative_every,
         version_every_deltas=options.version_every_deltas,
         version_at_share=options.version_at_share,
+        full_weights_every=options.full_weights_every,
         keep_deltas=options.keep_deltas,
         keep_versions=options.keep_versions,
         expire_after={

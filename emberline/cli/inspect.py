@@ -21,7 +21,7 @@ from storage.errors import CheckpointError, NotFound, ReadError
 from storage.paths import local_path
 
 if TYPE_CHECKING:
-    from storage import PublishedVersion, TableSpec
+    from storage import PublishedDelta, PublishedVersion, TableSpec
     from storage.checkpoint import Shard
 
 MANIFEST = "manifest.json"
@@ -271,8 +271,17 @@ def _delta(console: Console, path: Path, hottest: int, *, verify: bool) -> None:
     console.print(tables)
     for line in rounding_lines(manifest.metadata):
         console.print(line)
-    console.print(f"dense weights: {len(delta.weights())} tensors, fingerprint {manifest.dense_fingerprint}")
+    console.print(f"dense weights: {_dense(delta)}, fingerprint {manifest.dense_fingerprint}")
     console.print(f"golden requests: {manifest.golden.batch} rows, tolerance {manifest.golden.tolerance:g}")
+
+
+def _dense(delta: PublishedDelta) -> str:
+    """Returns what a delta holds of the dense weights."""
+    dense = delta.manifest.dense
+    if dense is None:
+        return f"all {len(delta.weights())} tensors"
+    size = next(entry.size for entry in delta.manifest.files if entry.path.startswith("dense."))
+    return f"{len(delta.changed_weights())} tensors as a difference of {size:,} bytes to {dense.against}"
 
 
 def _saved(table: TableSpec) -> str:

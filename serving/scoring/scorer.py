@@ -115,6 +115,7 @@ class Scorer:
                 "from; give another folder",
                 field="store",
             )
+        first = snapshot.graph
         start = steps.index(self._store.at)  # more than 0 for one that is given again
         if start == 0:
             validate(
@@ -128,7 +129,9 @@ class Scorer:
                 manifest.version,
                 manifest.sequence,
                 snapshot.mask | (0 if overlay is None else 1 << overlay),
-                snapshot.graph.with_weights(delta.weights()),
+                first.with_weights(
+                    delta.weights((snapshot.graph if delta.dense_against == snapshot.id else first).weights())
+                ),
                 manifest.created_unix_ms,
                 delta.path,
             )

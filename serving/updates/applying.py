@@ -15,6 +15,7 @@ from serving.pipeline.snapshot import Snapshot
 from serving.updates import refusals
 from serving.updates.agreement import Agreed, Outdated
 from serving.updates.catalog import Found
+from serving.updates.dense_weights import weights_to_serve
 from serving.updates.keep import collect, keep, kept_folder
 from serving.updates.lineage import Take, names
 from serving.updates.live_model import LiveModel
@@ -107,12 +108,13 @@ def delta_entry(
 ) -> StagedSnapshot:
     """Returns the snapshot that a staged delta makes of what `view` serves."""
     manifest = delta.manifest
+    weights, needs = weights_to_serve(delta, loaded, view.current)
     snapshot = Snapshot(
         manifest.snapshot,
         manifest.version,
         manifest.sequence,
         view.mask(view.served) | 1 << overlay,
-        loaded.graph.with_weights(delta.weights()),
+        loaded.graph.with_weights(weights),
         manifest.created_unix_ms,
         origin,
         manifest.events,
@@ -122,7 +124,8 @@ def delta_entry(
     rows = sum(table.rows for table in manifest.tables)
     removed = sum(table.removed for table in manifest.tables)
     covered = view.current.covered_by_next()
-    return StagedSnapshot(snapshot, loaded, "delta", overlay, rows, removed, stats.bytes, covered)
+    sizes = (rows, removed, stats.bytes)
+    return StagedSnapshot(snapshot, loaded, "delta", overlay, *sizes, covered, dense_needs=needs)
 
 
 def drop_entries(model: LiveModel) -> None:
@@ -136,7 +139,8 @@ def collect_kept(model: LiveModel) -> None:
     with model.lock:
         if model.stopping.is_set():
             return  # its mounts are being closed: they do not say what is needed
-        wanted = {entry.id for mount in model.mounts for entry in (*mount.view.entries, *mount.view.beside)}
+        entries = [entry for mount in model.mounts for entry in (*mount.view.entries, *mount.view.beside)]
+        wanted = {each for entry in entries for each in (entry.id, *entry.dense_needs)}
         wanted.update(model.facts.shadow.deltas if model.facts.shadow is not None else ())
         collect(model.store_root, wanted | model.keeping)
         versions = {loaded.published.snapshot for mount in model.mounts for loaded in mount.loaded_versions.values()}

@@ -48,6 +48,8 @@ class StagedSnapshot:
     #: Snapshots that it was made from, newest last.
     covered: tuple[SavedSnapshot, ...] = ()
     visible_ms: float = 0.0
+    #: Snapshots whose kept deltas make its dense weights after a restart, oldest first; its own is not among them.
+    dense_needs: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:

@@ -17,6 +17,7 @@ from serving.pipeline.precision import dense_graph
 from serving.pipeline.snapshot import Snapshot
 from serving.updates.applying import judge_delta
 from serving.updates.budgets import wait_hit_rate
+from serving.updates.dense_weights import Weights, kept_weights
 from serving.updates.keep import kept_folder
 from serving.updates.live_model import LiveModel
 from serving.updates.loading import DRAIN_S, close_store, fill, load_version, open_store
@@ -155,7 +156,8 @@ def _restore(
                 mask |= 1 << overlay
             loaded = loaded_versions.get(version.version)
             graph = dense_graph(version, config.options) if loaded is None else loaded.graph
-            snapshot = _snapshot(saved, version, delta, graph, mask)
+            known = {entry.id: entry.snapshot.graph.weights() for entry in entries}
+            snapshot, needs = _snapshot(model, saved, version, delta, graph, mask, known)
             if loaded is None:
                 model.versions.keep(version)
                 loaded = load_version(model, config, version, graph, store, snapshot, recent)
@@ -163,7 +165,7 @@ def _restore(
             size = 0 if overlay is None else store.overlay_stats()[overlay].bytes
             made_from = covered[-MAX_COVERED:]
             entry = StagedSnapshot(
-                snapshot, loaded, saved.kind, overlay, rows, removed, size, made_from, saved.visible_ms
+                snapshot, loaded, saved.kind, overlay, rows, removed, size, made_from, saved.visible_ms, needs
             )
             covered = (*covered, saved)
             entries.append(entry)
@@ -207,20 +209,28 @@ def _above(state: StoreState, at: str) -> tuple[list[SavedSnapshot], tuple[int, 
 
 
 def _snapshot(
-    saved: SavedSnapshot, version: PublishedVersion, delta: PublishedDelta | None, graph: DenseGraph, mask: int
-) -> Snapshot:
+    model: LiveModel,
+    saved: SavedSnapshot,
+    version: PublishedVersion,
+    delta: PublishedDelta | None,
+    graph: DenseGraph,
+    mask: int,
+    known: Mapping[str, Weights],
+) -> tuple[Snapshot, tuple[str, ...]]:
     if delta is None:
         if version.snapshot != saved.id:
             raise LineageError(f"{version.path} is the snapshot {version.snapshot}, served was {saved.id}")
-        return replace(Snapshot.of_version(version, graph, mask), origin=Path(saved.origin))
-    own = graph.with_weights(delta.weights())
+        return replace(Snapshot.of_version(version, graph, mask), origin=Path(saved.origin)), ()
+    weights, needs = kept_weights(delta, model.store_root, version.snapshot, graph.weights(), known)
+    own = graph.with_weights(weights)
     origin = Path(saved.origin)
     found = delta.manifest
-    return Snapshot(
+    snapshot = Snapshot(
         *(saved.id, saved.version, saved.sequence, mask, own, saved.published_unix_ms, origin),
         events=found.events,
         events_since=found.events_since,
     )
+    return snapshot, needs
 
 
 def _judge(model: LiveModel, config: ModelConfig, entry: StagedSnapshot, versions: _Versions) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage.checkpoint import PublishedDelta, PublishedVersion, list_deltas, open_delta, open_version
 from storage.checkpoint.deltas import DELTAS, sequence_name
@@ -14,6 +15,9 @@ from storage.checkpoint.row_streams import RowStream, published_rows
 from storage.checkpoint.versions import is_version
 from storage.errors import InvalidInput, NotFound
 from storage.paths import local_path
+
+if TYPE_CHECKING:
+    import torch
 
 LATEST = "latest"
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -46,6 +50,18 @@ class AsOf:
     def rows(self, table: str) -> RowStream:
         """Returns the rows of a table in this snapshot, as a stream in ascending order of ids. Raises NotFound."""
         return published_rows(self.version, self.deltas, table)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Returns the dense weights of this snapshot, put together from the last full copy of them on."""
+        known: dict[str, torch.Tensor] | None = None
+        full = next((place for place in reversed(range(len(self.deltas))) if not self.deltas[place].dense_against), -1)
+        weights = self.version.weights() if full < 0 else self.deltas[full].weights()
+        at = self.version.snapshot if full < 0 else self.deltas[full].snapshot
+        for delta in self.deltas[full + 1 :]:
+            if delta.dense_against != at:
+                known = known or self.version.weights()
+            weights, at = delta.weights(weights if delta.dense_against == at else known), delta.snapshot
+        return weights
 
     def __str__(self) -> str:
         return f"{self.version.version}.{self.sequence} ({self.id})"

@@ -21,10 +21,12 @@ from storage.checkpoint.manifest import (
     check_shards,
 )
 from storage.checkpoint.signed import SNAPSHOT_PATTERN, FileEntry, Part, SignedManifest, check_files
+from storage.checkpoint.weight_difference import DIFFERENCE
 from storage.specs import RowType, TableSpec
 
 REMOVED = "removed.safetensors"
 DELTA_FORMAT = "emberline-delta-1"
+MAX_DEPTH = 64
 
 
 class DeltaTableEntry(Part):
@@ -51,6 +53,13 @@ class DeltaTableEntry(Part):
         return TableSpec(self.name, self.dim, self.row_type, self.rows)
 
 
+class DenseEntry(Part):
+    """Names the weights to which a delta's dense weights are a difference."""
+
+    against: SnapshotId = Field(description="the parent, or the version's snapshot")
+    depth: int = Field(ge=1, le=MAX_DEPTH, description="differences behind each other since a full copy of the weights")
+
+
 class DeltaManifest(SignedManifest):
     """The whole manifest of a delta. Every file of it but the manifest itself stands in `files`."""
 
@@ -67,7 +76,10 @@ class DeltaManifest(SignedManifest):
     created_unix_ms: int = Field(ge=0, lt=2**50, description="milliseconds since 1970")
     files: tuple[FileEntry, ...]
     tables: tuple[DeltaTableEntry, ...]
-    dense_fingerprint: Fingerprint
+    dense_fingerprint: Fingerprint = Field(description="of the weights that result")
+    dense: DenseEntry | None = Field(
+        default=None, description="dense.xor.safetensors is there, in place of all weights; without it, those are"
+    )
     golden: GoldenEntry
     events: EventTimes | None = Field(
         default=None, description="times of the rows trained on after `from_sequence`; without it, none is known"
@@ -76,12 +88,18 @@ class DeltaManifest(SignedManifest):
 
     @model_serializer(mode="wrap")
     def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Without a column of times, a delta is written as before there were any.
-        return {key: value for key, value in handler(self).items() if key != "events" or value is not None}
+        # Without a column of times, and with all weights, a delta is written as before there were others.
+        optional = ("events", "dense")
+        return {key: value for key, value in handler(self).items() if key not in optional or value is not None}
 
     @model_validator(mode="after")
     def _consistent(self) -> DeltaManifest:
-        check_files(self.files, {WEIGHTS, GOLDEN, REMOVED, *(path for table in self.tables for path in table.shards)})
+        dense = WEIGHTS if self.dense is None else DIFFERENCE
+        check_files(self.files, {dense, GOLDEN, REMOVED, *(path for table in self.tables for path in table.shards)})
+        # A server has the weights of its version, and of the snapshot that it serves: any that the delta applies to.
+        usable = {self.base, *(self.applies_to if len(self.applies_to) == 1 else ())}
+        if self.dense is not None and self.dense.against not in usable:
+            raise ValueError("dense.against: is neither the version nor the only snapshot that the delta applies to")
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
             raise ValueError("tables: a name stands twice")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ import numpy as np
 
 from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest
 from storage.checkpoint.deltas import DELTAS, is_sequence
+from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
 from storage.checkpoint.finite import LEARNED
 from storage.checkpoint.folder import VerifiedFolder, check_listing, list_files, read_manifest
 from storage.checkpoint.golden import Golden, read_golden
@@ -19,7 +20,8 @@ from storage.checkpoint.published import Published
 from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import Shard, ascending, first_common, read_table
 from storage.checkpoint.tensors import TensorFile
-from storage.errors import IntegrityError, NotFound, UnsafeArtifact
+from storage.checkpoint.weight_difference import DIFFERENCE, changed_weights
+from storage.errors import IntegrityError, LineageError, NotFound, ParityError, UnsafeArtifact
 from storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -63,11 +65,39 @@ class PublishedDelta(Published[DeltaManifest]):
         """Returns the ids that are no longer in a table: (m,) int64 ascending, read-only."""
         return self._removed[self._table(table).name]
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Returns all dense weights, by their names in dense.safetensors; `DenseGraph.with_weights` takes them."""
-        from storage.checkpoint.weights import read_weights
+    @property
+    def dense_against(self) -> str:
+        """The snapshot whose weights `weights` needs; "" when the delta has all of them."""
+        return "" if self.manifest.dense is None else self.manifest.dense.against
 
-        return read_weights(self._folder.read(WEIGHTS), finite=LEARNED)
+    def weights(
+        self, before: Mapping[str, torch.Tensor] | None = None, *, check: bool = True
+    ) -> dict[str, torch.Tensor]:
+        """Returns all dense weights, by their names in dense.safetensors; `DenseGraph.with_weights` takes them.
+
+        before: those of the snapshot `dense_against`, which stay as they are; weights that are the same are shared with
+        the result. check: compare the fingerprint of what they make, unless the caller does. Raises ParityError when it
+        differs, as where `before` is not what it should be, and LineageError without weights that are needed.
+        """
+        from storage.checkpoint.weights import read_weights, with_difference
+
+        if self.manifest.dense is None:
+            return read_weights(self._folder.read(WEIGHTS), finite=LEARNED)
+        if before is None:
+            raise LineageError(f"{self.path}: its weights are a difference to those of {self.dense_against}")
+        found = with_difference(self._folder.read(DIFFERENCE), before, finite=LEARNED)
+        if check and (got := fingerprint_hex(weights_fingerprint(found))) != self.manifest.dense_fingerprint:
+            raise ParityError(
+                f"{self.path}: the dense weights are not the trainer's: their fingerprint is {got}, published was "
+                f"{self.manifest.dense_fingerprint}; is what they are a difference to {self.dense_against}?"
+            )
+        return found
+
+    def changed_weights(self) -> list[str]:
+        """Returns the names of the weights that its dense difference changes. Raises LineageError where it has all."""
+        if self.manifest.dense is None:
+            raise LineageError(f"{self.path}: it has all dense weights")
+        return changed_weights(self._folder.read(DIFFERENCE))
 
     def golden(self, spec: FeatureSpec, graph: GraphEntry) -> Golden:
         """Reads the golden requests and their scores. spec, graph: those of the version (`manifest.graph`)."""

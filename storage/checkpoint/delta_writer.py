@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry
+from storage.checkpoint.delta_manifest import REMOVED, DeltaManifest, DeltaTableEntry, DenseEntry
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.checkpoint.event_times import EventTimes
 from storage.checkpoint.fingerprint import agreed_fingerprint, table_fingerprint, weights_fingerprint
@@ -24,6 +24,7 @@ from storage.checkpoint.manifest import GOLDEN, WEIGHTS, FileEntry, GraphOutput,
 from storage.checkpoint.signed import MANIFEST
 from storage.checkpoint.tables import SHARD_BYTES, TableData, ascending, first_common, write_table
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_bytes, write_tensors
+from storage.checkpoint.weight_difference import DIFFERENCE, read_difference, write_difference
 from storage.errors import CheckpointError, LineageError, NotFound
 from storage.initializers import ABSENT_ZEROS, AbsentRows
 from storage.paths import local_path
@@ -67,6 +68,18 @@ class DeltaTable:
         return TableData(self.name, self.dim, self.ids, self.rows, self.freq, self.row_type, self.absent)
 
 
+@dataclass(frozen=True)
+class EarlierWeights:
+    """Holds the weights to which a delta's are written as a difference."""
+
+    #: The parent, or the version's snapshot; a delta that applies to several takes the latter.
+    snapshot: str
+    #: Differences behind each other that make them; 0 for a full copy.
+    depth: int
+    #: By their names in dense.safetensors; bfloat16 as uint16.
+    weights: Mapping[str, np.ndarray]
+
+
 def write_delta(
     version_dir: Path | str,
     *,
@@ -79,6 +92,7 @@ def write_delta(
     tables: Sequence[DeltaTable],
     weights: Mapping[str, np.ndarray],
     weight_dtypes: Mapping[str, str],
+    weights_before: EarlierWeights | None = None,
     golden: Golden,
     outputs: tuple[GraphOutput, ...],
     fingerprints: Mapping[str, int] | None = None,
@@ -93,7 +107,8 @@ def write_delta(
     snapshot: its own random identity, 32 hex digits. base: that of the version. parent: the snapshot that the trainer
     continued from, one of applies_to: the snapshots that this patch turns into `snapshot`. The rows cover all changes
     after from_sequence, up to `sequence`. weights: exactly those of the version, by their names in its
-    dense.safetensors; weight_dtypes: safetensors names where numpy's type does not say it. outputs: the graph's.
+    dense.safetensors; weight_dtypes: safetensors names where numpy's type does not say it. weights_before:
+    write the difference to those, where it is smaller. outputs: the graph's.
     fingerprints: by table, computed by the trainer from its own tables, and dense_fingerprint from its own module:
     arrays given here that do not have them are refused; None computes them from the arrays. events: the times of the
     rows that it was trained on. With created_unix_ms given
@@ -122,7 +137,7 @@ def write_delta(
             check_size(path, written.size)
             files.append(FileEntry(path=path, size=written.size, sha256=written.sha256))
 
-        record(WEIGHTS, write_tensors(folder / WEIGHTS, weights, weight_dtypes))
+        dense = _write_weights(folder, weights, weight_dtypes, weights_before, record)
         record(GOLDEN, write_golden(folder / GOLDEN, golden, outputs))
         record(REMOVED, write_tensors(folder / REMOVED, {table.name: table.removed for table in tables}))
         if any(len(table.ids) for table in tables):
@@ -154,7 +169,10 @@ def write_delta(
             created_unix_ms=time.time_ns() // 1_000_000 if created_unix_ms is None else created_unix_ms,
             files=tuple(files),
             tables=tuple(entries),
-            dense_fingerprint=agreed_fingerprint("dense weights", weights_fingerprint(weights), dense_fingerprint),
+            dense_fingerprint=agreed_fingerprint(
+                "dense weights", _fingerprint_of(folder, weights, weights_before, dense), dense_fingerprint
+            ),
+            dense=dense,
             golden=golden.entry(),
             events=events,
             metadata=dict(metadata or {}),
@@ -166,6 +184,32 @@ def write_delta(
         if not move_into_place(folder, target):
             raise _taken(target)
     return target
+
+
+def _write_weights(
+    folder: Path,
+    weights: Mapping[str, np.ndarray],
+    dtypes: Mapping[str, str],
+    before: EarlierWeights | None,
+    record: Callable[[str, WrittenFile], None],
+) -> DenseEntry | None:
+    """Writes the weights, or their difference where it is smaller; returns what that is a difference to."""
+    written = None if before is None else write_difference(folder / DIFFERENCE, before.weights, weights)
+    if before is None or written is None:
+        record(WEIGHTS, write_tensors(folder / WEIGHTS, weights, dtypes))
+        return None
+    record(DIFFERENCE, written)
+    return DenseEntry(against=before.snapshot, depth=before.depth + 1)
+
+
+def _fingerprint_of(
+    folder: Path, weights: Mapping[str, np.ndarray], before: EarlierWeights | None, dense: DenseEntry | None
+) -> int:
+    """Returns the fingerprint of the weights that a reader will have: of a difference, those that it makes."""
+    if dense is None or before is None:
+        return weights_fingerprint(weights)
+    made = read_difference(np.memmap(folder / DIFFERENCE, np.uint8, mode="r"), before.weights)
+    return weights_fingerprint({**before.weights, **made})
 
 
 def _read_version(version_dir: Path) -> Manifest:

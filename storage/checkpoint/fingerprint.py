@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.errors import ParityError
+from storage.parallel import load_threads, map_in_order
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,7 @@ _ROW_SALT = np.uint64(0x243F6A8885A308D3)
 _REMOVED_SALT = np.uint64(0x13198A2E03707344)
 _GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK_VALUES = 1 << 18
+_PARALLEL_BYTES = 16 << 20
 
 
 def rows_fingerprint(ids: np.ndarray, rows: np.ndarray) -> int:
@@ -61,13 +63,16 @@ def table_fingerprint(ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) ->
 
 def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int:
     """Returns the fingerprint of dense weights: names, shapes and bits, in any order. bfloat16 may come as uint16."""
-    total = 0
-    for name, value in weights.items():
-        array = _bits(value)
+
+    def term(entry: tuple[str, np.ndarray | torch.Tensor]) -> int:
+        name, value = entry
         digest = hashlib.sha256(f"{name}:{list(value.shape)}:".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        total += int.from_bytes(digest.digest()[:8], "little")
-    return total & MASK
+        digest.update(np.ascontiguousarray(_bits(value)).reshape(-1).view(np.uint8).data)
+        return int.from_bytes(digest.digest()[:8], "little")
+
+    # The digest of a large weight is computed without the GIL.
+    threads = load_threads() if sum(value.nbytes for value in weights.values()) >= _PARALLEL_BYTES else 1
+    return sum(map_in_order(term, weights.items(), threads)) & MASK
 
 
 def agreed_fingerprint(what: str, written: int, trained: int | None) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 # Prefix of learned weights in dense.safetensors; these may not hold infinity either.
 LEARNED = "state."
 _CHUNK_VALUES = 1 << 20
+_BF16_INFINITY = np.uint16(0x7F80)
 
 
 def first_bad_row(rows: np.ndarray) -> int | None:
@@ -25,13 +26,19 @@ def weight_fault(array: np.ndarray, dtype: str, *, infinity: bool) -> str | None
     NaN never has a meaning; infinity may (the mask of an attention), if `infinity` allows it. dtype: the safetensors
     name, which tells bfloat16 from uint16.
     """
-    if dtype == "BF16":
-        # bfloat16 has the sign, exponent and leading bits of float32.
-        array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if array.dtype.kind != "f":
+    if dtype != "BF16" and array.dtype.kind != "f":
         return None
-    if np.isnan(array).any():
-        return "holds NaN"
-    if not infinity and np.isinf(array).any():
-        return "holds infinity"
+    flat = array.reshape(-1)
+    for start in range(0, len(flat), _CHUNK_VALUES):
+        part = flat[start : start + _CHUNK_VALUES]
+        if dtype == "BF16":
+            # All bits of the exponent are set in both, and some of the mantissa in NaN.
+            magnitude = part.view(np.uint16) & np.uint16(0x7FFF)
+            nan, large = (magnitude > _BF16_INFINITY).any(), (magnitude == _BF16_INFINITY).any()
+        else:
+            nan, large = np.isnan(part).any(), np.isinf(part).any()
+        if nan:
+            return "holds NaN"
+        if large and not infinity:
+            return "holds infinity"
     return None

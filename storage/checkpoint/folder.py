@@ -24,6 +24,7 @@ from storage.errors import IntegrityError, NotFound, ReadError, UnsafeArtifact
 _MAX_BYTES = {
     "dense.pt2": 65 << 20,
     "dense.safetensors": 8 << 30,
+    "dense.xor.safetensors": 8 << 30,
     "features.json": 64 << 20,
     "golden.safetensors": 1 << 30,
     "removed.safetensors": 1 << 30,

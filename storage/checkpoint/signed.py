@@ -16,7 +16,7 @@ MAX_MANIFEST_BYTES = 16 << 20
 
 # Every path that a version or a delta may hold: no separator but the one after "tables", no "..", nothing absolute.
 PATH_PATTERN = (
-    r"^(dense\.pt2|dense\.safetensors|features\.json|golden\.safetensors|removed\.safetensors"
+    r"^(dense\.pt2|dense\.safetensors|dense\.xor\.safetensors|features\.json|golden\.safetensors|removed\.safetensors"
     r"|tables/[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\.[0-9]{5}-of-[0-9]{5}\.safetensors)$"
 )
 SNAPSHOT_PATTERN = r"^[0-9a-f]{32}$"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
 from storage.checkpoint.finite import weight_fault
 from storage.checkpoint.manifest import WEIGHTS
 from storage.checkpoint.tensors import TensorFile
+from storage.checkpoint.weight_difference import DIFFERENCE, read_difference
 from storage.errors import IntegrityError
 
 
@@ -23,8 +26,35 @@ def read_weights(data: np.ndarray | bytes, *, finite: str | None = None) -> dict
         fault = weight_fault(array, file.dtypes[name], infinity=finite is None or not name.startswith(finite))
         if fault is not None:
             raise IntegrityError(f"{WEIGHTS}: the weight {name!r} {fault}")
-        if file.dtypes[name] == "BF16":
-            result[name] = torch.from_numpy(array.copy().view("<i2")).view(torch.bfloat16)
-        else:
-            result[name] = torch.from_numpy(array.copy())
+        result[name] = _tensor(array.copy(), file.dtypes[name] == "BF16")
     return result
+
+
+def with_difference(
+    data: np.ndarray | bytes, before: Mapping[str, torch.Tensor], *, finite: str | None = None
+) -> dict[str, torch.Tensor]:
+    """Returns weights with a difference in dense.xor.safetensors' bytes, as new tensors; the others are shared.
+
+    finite: as for `read_weights`, of the weights that change. Raises what it and `read_difference` raise.
+    """
+    result = dict(before)
+    for name, array in read_difference(data, {name: bits(value) for name, value in before.items()}).items():
+        rounded = before[name].dtype == torch.bfloat16
+        fault = weight_fault(array, "BF16" if rounded else "", infinity=finite is None or not name.startswith(finite))
+        if fault is not None:
+            raise IntegrityError(f"{DIFFERENCE}: the weight {name!r} {fault}")
+        result[name] = _tensor(array, rounded)
+    return result
+
+
+def bits(value: torch.Tensor) -> np.ndarray:
+    """Returns a tensor as an array, which shares its memory where it lies in host memory; bfloat16 as uint16."""
+    tensor = value.detach().cpu().contiguous()
+    array: np.ndarray = (
+        tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    )
+    return array
+
+
+def _tensor(array: np.ndarray, rounded: bool) -> torch.Tensor:
+    return torch.from_numpy(array.view("<i2")).view(torch.bfloat16) if rounded else torch.from_numpy(array)

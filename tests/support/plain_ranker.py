@@ -58,7 +58,7 @@ def check_published(model: Ranker, folder: Path, row_types: Mapping[str, str] | 
         if table == "items":
             wanted.pop(0)
         assert rows_of(snapshot, table) == wanted
-    weights = (snapshot.deltas[-1] if snapshot.deltas else snapshot.version).weights()
+    weights = snapshot.weights()
     bias = next(value for name, value in weights.items() if name.endswith("top.0.bias"))
     np.testing.assert_array_equal(bias.numpy(), model.get_parameter("top.0.bias").detach().numpy())
     return snapshot

@@ -90,7 +90,7 @@ class ChangesPublisher:
                     "delta to change; publish a version"
                 )
             return self._version(None, Lineage(), "nothing was published yet")
-        writer = DeltaWriter(self.prepared, before.version)
+        writer = DeltaWriter(self.prepared, before.version, self.policy.full_weights_every)
         lineage = lineage_of(before)
         changes, reason = None, reason_for_version(writer, self.row_types, self.tolerance)
         if reason is None:

@@ -16,6 +16,7 @@ from trainer.event_times import event_times
 from trainer.progress import Display
 from trainer.publishing.delta_content import Changes, live_weights, weight_arrays
 from trainer.publishing.delta_golden import delta_requests
+from trainer.publishing.earlier_weights import WeightsOfLine
 from trainer.publishing.lineage import Pending
 from trainer.publishing.parity import ParityChecker
 from trainer.publishing.prepared_module import PreparedModule
@@ -27,9 +28,10 @@ _ATTEMPTS = 100
 class DeltaWriter:
     """Writes deltas of one version, whose graph it keeps loaded. Used inside eval() and no_grad()."""
 
-    def __init__(self, prepared: PreparedModule, version: PublishedVersion) -> None:
+    def __init__(self, prepared: PreparedModule, version: PublishedVersion, full_weights_every: int) -> None:
         self.prepared = prepared
         self.version = version
+        self._line = WeightsOfLine(full_weights_every)
 
     @cached_property
     def graph(self) -> DenseGraph:
@@ -91,7 +93,7 @@ class DeltaWriter:
         checker = ParityChecker(prepared, tables, codecs, tolerance, self.graph.with_weights(weights))
         golden = checker.golden(requests.columns, requests.rows)
         arrays, dtypes = weight_arrays(weights)
-        return self._install(
+        delta = self._install(
             pending,
             exactly,
             snapshot=pending.snapshot,
@@ -102,6 +104,7 @@ class DeltaWriter:
             tables=changed,
             weights=arrays,
             weight_dtypes=dtypes,
+            weights_before=self._line.before(self.version, self.graph, pending),
             golden=golden,
             outputs=self.version.manifest.graph.outputs,
             fingerprints=changes.fingerprints,
@@ -118,6 +121,9 @@ class DeltaWriter:
                 },
             },
         )
+        dense = delta.manifest.dense
+        self._line.published(delta.snapshot, 0 if dense is None else dense.depth, arrays)
+        return delta
 
     def _install(self, pending: Pending, exactly: bool, **parts: Any) -> PublishedDelta:
         folder = self.version.path

@@ -30,6 +30,8 @@ class DeltaPolicy:
     #: A full version follows a delta when the rows in the deltas from the version to the newest snapshot exceed this
     #: share of the version's, in bytes; 0 is off.
     version_at_share: float = 0.5
+    #: Each n-th delta holds all dense weights, the others what changed in them; 1 for all of them.
+    full_weights_every: int = 8
     #: Deltas that stay in the repository, beside those that they need.
     keep_deltas: int = 32
     #: Versions that stay in the repository.

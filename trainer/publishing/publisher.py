@@ -416,7 +416,7 @@ class Publisher:
             if not self._has_our_spec(version):
                 raise _other_spec(version)
             self._check_storage(version)
-            self._writer = writer = DeltaWriter(self._prepared, version)
+            self._writer = writer = DeltaWriter(self._prepared, version, self._policy.full_weights_every)
         return writer
 
     def _write_version(

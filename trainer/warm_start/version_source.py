@@ -26,7 +26,7 @@ def read_version_source(snapshot: AsOf, title: str) -> Source:
     """Returns the source of a snapshot whose files were checked. Raises ConfigError, CheckpointError."""
     version = snapshot.version
     check_whole({table.name: table.kind for table in version.manifest.tables}, title)
-    published = (snapshot.deltas[-1] if snapshot.deltas else version).weights()
+    published = snapshot.weights()
     weights = {
         name.removeprefix(_PREFIX): value.float().numpy()
         for name, value in published.items()

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from storage import Golden, GraphInput, GraphOutput, TableData, write_version
-from storage.checkpoint.delta_writer import DeltaTable, write_delta
+from storage.checkpoint import open_delta
+from storage.checkpoint.delta_writer import DeltaTable, EarlierWeights, write_delta
 from storage.checkpoint.event_times import EventTimes
 from storage.checkpoint.manifest import WEIGHTS, Manifest
 from storage.checkpoint.tensors import TensorFile
@@ -119,6 +120,8 @@ class World:
         self.rng = np.random.default_rng(seed)
         self.generation = 0
         self.last_sequence: dict[int, int] = {}
+        #: Each n-th delta has all weights, the others a difference to those of the parent, or of the version.
+        self.full_weights_every = 1
         self.users, self.items = users, items
         if config:
             self.configure(config)
@@ -262,6 +265,8 @@ class World:
             value = own.generation if key.endswith("generation") else own.slope
             weights[key] = np.array([value + (wrong_weight and key.endswith("generation"))], np.float32)
         golden_rows = self.rows_of(own, 256, touched)
+        several = len(applies_to) > 1
+        against = next(each for each in _line(parent) if each.sequence == 0) if several else parent
         path = write_delta(
             version_dir,
             snapshot=own.id,
@@ -273,11 +278,22 @@ class World:
             tables=parts,
             weights=weights,
             weight_dtypes={},
+            weights_before=self._weights_of(against, weights),
             golden=self.golden(own, golden_rows, wrong_by=wrong_by),
             outputs=OUTPUTS,
             events=events,
         )
         return replace(own, path=path)
+
+    def _weights_of(self, before: Planted, weights: Mapping[str, np.ndarray]) -> EarlierWeights | None:
+        """Returns the weights of a snapshot, for a difference to them; None where all weights are due."""
+        dense = open_delta(before.path, verify=False).manifest.dense if before.sequence else None
+        depth = 0 if dense is None else dense.depth
+        if depth + 2 > self.full_weights_every:
+            return None
+        values = {"generation": before.generation, "slope": before.slope}
+        arrays = {key: np.array([values[key.rpartition(".")[2]]], np.float32) for key in weights}
+        return EarlierWeights(before.id, depth, arrays)
 
     def change(self, parent: Planted, count: int = 8, **options: Any) -> Planted:
         """A delta that changes some random rows of both tables."""
@@ -350,3 +366,11 @@ def _export(module: torch.nn.Module) -> torch.export.ExportedProgram:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.export.export(module.eval(), (tensors,), dynamic_shapes=({name: {0: batch} for name in tensors},))
+
+
+def _line(snapshot: Planted) -> list[Planted]:
+    """Returns a snapshot and those that it was made from, newest first."""
+    line = [snapshot]
+    while line[-1].parent is not None:
+        line.append(line[-1].parent)
+    return line

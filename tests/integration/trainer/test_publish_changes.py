@@ -259,3 +259,21 @@ def test_an_object_store_gets_the_difference_to_what_it_has(
     assert Target.of(store_url, "m").snapshot("1.1").id == deltas[0].snapshot  # type: ignore[union-attr]
     with pytest.raises(NotFound, match=r"no snapshot '1\.9'"):
         Target.of(store_url, "m").snapshot("1.9")
+
+
+def test_large_weights_are_published_as_what_changed_in_them(tmp_path: Path) -> None:
+    policy = DeltaPolicy(full_weights_every=3, cumulative_every=5, version_every_deltas=0, version_at_share=0.0)
+    model = Ranker(hidden=40_000)
+    publish(model, tmp_path, policy=policy)
+    full = sum(value.nbytes for value in find_as_of(tmp_path / "m").version.weights().values())
+    found = []
+    for number in range(5):
+        with torch.no_grad():
+            model.get_parameter("top.0.weight")[number::50] += 0.01
+        delta = open_delta(publish(model, tmp_path, policy=policy))
+        dense = delta.manifest.dense
+        found.append(0 if dense is None else dense.depth)
+        assert (delta.size_bytes < 0.2 * full) == (dense is not None)
+        check_published(model, tmp_path / "m")
+    assert found == [1, 2, 0, 1, 1], "each third has all, and the cumulative one is a difference to the version"
+    assert open_delta(tmp_path / "m" / "1" / "deltas" / "000005").dense_against == find_as_of(tmp_path / "m", "1.0").id

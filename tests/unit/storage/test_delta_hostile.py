@@ -355,5 +355,8 @@ def test_the_schema_in_the_documentation_is_the_codes(make: Make) -> None:
     written = json.loads((ROOT / "docs" / "delta-manifest.schema.json").read_text())
     assert written == DeltaManifest.model_json_schema(), "the manifest changed: run the command in docs/format.md"
     content = json.loads((make() / MANIFEST).read_bytes())
-    assert set(content) == set(written["properties"]) - {"events"}  # only where times of rows are known
+    assert set(content) == set(written["properties"]) - {
+        "events",
+        "dense",
+    }  # times of rows, and a difference of weights
     assert set(written["required"]) <= set(content)
