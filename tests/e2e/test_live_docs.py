@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
 WALKTHROUGH, *OTHERS = [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
 SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-ASKS_SERVER = {"predict", "snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "load", "unload"}
+ASKS_SERVER = {"predict", "snapshots", "rollback", "resume", "shadow"}
 
 
 def test_the_walkthrough_works_as_it_is_written(tmp_path: Path) -> None:
@@ -56,11 +56,18 @@ def test_the_walkthrough_works_as_it_is_written(tmp_path: Path) -> None:
     finally:
         if server is not None:
             server.close()
-    before, after = printed["predict"]
+    before, after, beside = printed["predict"]
     assert "answered by snapshot 1.0" in before
     assert "answered by snapshot 1.1" in after
     assert before.splitlines()[:3] != after.splitlines()[:3]
     assert "held, serves 1.0" in printed["rollback"][0]
+    assert "answered by snapshot 1.0" in beside
+    began, compared, stopped = printed["shadow"]
+    assert "shadow 1.1 of 1 of the requests" in began
+    assert "50 rows compared, 0 dropped" in compared
+    assert "not enough requests" in compared
+    assert "top overlap" in compared
+    assert "shadow" not in stopped
     assert "following, serves 1.1" in printed["resume"][0]
 
 
