@@ -49,8 +49,8 @@ def measure(run: Run) -> None:
 
 
 def _windows(run: Run, bench: Bench, server: ServerProcess, most: float) -> None:
-    window_s = 3.0 if run.quick else 8.0
-    repeats = 3 if run.quick else max(run.repeats, 7)
+    window_s = 2.0 if run.quick else 4.0
+    repeats = 5 if run.quick else max(run.repeats, 25)
     load = PacedLoad(server.http_port, "ranker", most / 2, bench.bodies, bench.work / "records.npy")
     gauge = CpuGauge(children=[*run.children])
     spans: list[dict[str, float]] = []

@@ -1,10 +1,10 @@
 """Scores copies of live requests on another snapshot, in spare cycles, and compares; nobody gets its answers.
 
-The main arm never waits for it. A request is copied after its answer was sent, into a bounded queue; when that is full,
-or the main arm has a backlog, the request is dropped and counted. One thread works the queue off, always on the
-processor: it begins a slice of a few rows only while no request waits and a core is free, and rests after each for as
-long as it computed. It keeps the priority of the other threads on purpose: one of lower priority that the system takes
-off a core while it holds the interpreter's lock would stop the main arm.
+The main arm never waits for it. A request is kept after its answer was sent, in a bounded queue; when that is full, or
+the main arm has a backlog, the request is dropped and counted. One thread works the queue off, always on the processor:
+it begins a slice of a few rows only while no request waits and a core is free, and rests after each three times as long
+as it computed. It keeps the priority of the other threads on purpose: one of lower priority that the system takes off a
+core while it holds the interpreter's lock would stop the main arm.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import numpy as np
 import torch
 
 from serving.engine.recent import columns_bytes, copied, rows_of
-from serving.engine.replay import MAX_REST_S, SLICE_ROWS, ModelParts
+from serving.engine.replay import SLICE_ROWS, ModelParts
 from serving.engine.requests import InferenceResult, QueuedRequest
 from serving.engine.shadow_comparison import Comparison
 from serving.pipeline.snapshot import SnapshotHistory
 from storage.errors import EmberlineError
 from storage.features import Column
+from storage.features.flat import FlatColumns
 
 logger = logging.getLogger("emberline.serving")
 
@@ -36,6 +37,9 @@ MAX_WAITING = 64
 MAX_BYTES = 16 << 20
 # Of so many requests, one is computed by the main arm's snapshot too, on the same thread, so that times compare.
 _TIMED_EVERY = 4
+# A slice takes at most this share of one core, so that few requests meet one.
+_DUTY = 0.25
+_MAX_REST_S = 0.05
 # Seconds between looks for spare cycles, while there are none.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.001, 0.016
 
@@ -76,15 +80,32 @@ class Dropped:
     large: int = 0
 
 
-@dataclass(frozen=True)
-class _Copy:
-    """A request that the main arm has answered, with its answer, in memory of its own."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A request that the main arm has answered, with its answer. Nobody writes to its arrays any more."""
 
+    #: Columns and outputs of the whole batch that it was part of, and the rows of that.
     columns: Mapping[str, Column]
-    batch: int
     outputs: Sequence[np.ndarray]
+    batch: int
+    #: Its own rows in them.
+    start: int
+    stop: int
     took_ns: int
     size_bytes: int
+
+    def part(self, start: int, stop: int) -> tuple[dict[str, Column], int]:
+        """Returns some of its rows as a request."""
+        return rows_of(self.columns, self.batch, self.start + start, self.start + stop), stop - start
+
+    @property
+    def rows(self) -> int:
+        """Returns the number of its rows."""
+        return self.stop - self.start
+
+    def output(self, place: int) -> np.ndarray:
+        """Returns what the main arm answered."""
+        return self.outputs[place][self.start : self.stop]
 
 
 class Shadow:
@@ -100,7 +121,7 @@ class Shadow:
         self.comparison = comparison
         self._random = random.Random()
         self._changed = threading.Condition()
-        self._waiting: deque[_Copy] = deque()
+        self._waiting: deque[_Kept] = deque()
         self._bytes = 0
         self._dropped = {"busy": 0, "full": 0, "large": 0}
         self._is_closed = False
@@ -122,7 +143,7 @@ class Shadow:
 
     @property
     def waiting(self) -> int:
-        """Returns the number of requests that are copied or worked on, and not compared yet."""
+        """Returns the number of requests that are kept or worked on, and not compared yet."""
         return len(self._waiting) + self._is_working
 
     def pick(self, call: QueuedRequest, is_busy: bool) -> list[int]:
@@ -137,11 +158,11 @@ class Shadow:
         return picked
 
     def offer(self, call: QueuedRequest, result: InferenceResult, picked: Sequence[int], ended_ns: int) -> None:
-        """Copies picked requests that were answered at `ended_ns`. It must not raise: the session goes on after it."""
+        """Keeps picked requests that were answered at `ended_ns`. It must not raise: the session goes on after it."""
         try:
             self._offer(call, result, picked, ended_ns)
         except Exception as error:
-            logger.exception("%s: a request could not be copied for the shadow", self.main.name)
+            logger.exception("%s: a request could not be kept for the shadow", self.main.name)
             self.comparison.failed(str(error) or type(error).__name__)
 
     def close(self) -> None:
@@ -158,24 +179,25 @@ class Shadow:
         return not self._thread.is_alive()
 
     def _offer(self, call: QueuedRequest, result: InferenceResult, picked: Sequence[int], ended_ns: int) -> None:
-        rows = call.rows_of_each
-        arrivals = call.arrivals_ns
+        rows, arrivals = call.rows_of_each, call.arrivals_ns
+        columns, size = call.columns, sum(values.nbytes for values in result.outputs)
+        size += columns.data.nbytes if isinstance(columns, FlatColumns) else columns_bytes(columns)
+        if size > MAX_BYTES:
+            self._drop("large", len(picked))
+            return
+        if not isinstance(columns, FlatColumns):
+            # They lie in the body of the request, or in a buffer for shared memory, which is needed for others. Columns
+            # that native code has made are memory of their own, and the session must not wait for a copy of them.
+            columns = copied(columns)
         for index in picked:
-            if len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_BYTES:
-                self._drop("full")
-                continue
             start = sum(rows[:index])
-            stop = start + rows[index]
-            part = rows_of(call.columns, call.batch, start, stop) if len(rows) > 1 else dict(call.columns)
-            outputs = [values[start:stop] for values in result.outputs]
-            size = columns_bytes(part) + sum(values.nbytes for values in outputs)
-            if size > MAX_BYTES:
-                self._drop("large")
-                continue
-            copy = _Copy(copied(part), rows[index], [v.copy() for v in outputs], ended_ns - arrivals[index], size)
+            took_ns = ended_ns - arrivals[index]
+            kept = _Kept(columns, result.outputs, call.batch, start, start + rows[index], took_ns, size)
             with self._changed:
-                if not self._is_closed:
-                    self._waiting.append(copy)
+                if len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_BYTES:
+                    self._dropped["full"] += 1
+                elif not self._is_closed:
+                    self._waiting.append(kept)
                     self._bytes += size
                     self._changed.notify()
 
@@ -195,9 +217,9 @@ class Shadow:
     def _run(self) -> None:
         torch.set_num_threads(1)  # more threads would take the sessions' cores
         number = 0
-        while (copy := self._take()) is not None:
+        while (kept := self._take()) is not None:
             try:
-                self._compare(copy, number)
+                self._compare(kept, number)
             except Exception as error:
                 known = isinstance(error, EmberlineError)
                 text = str(error) or type(error).__name__
@@ -207,46 +229,46 @@ class Shadow:
                 )
             number += 1
 
-    def _take(self) -> _Copy | None:
+    def _take(self) -> _Kept | None:
         with self._changed:
             self._is_working = False
             while not self._waiting and not self._is_closed:
                 self._changed.wait()
             if self._is_closed:
                 return None
-            copy = self._waiting.popleft()
-            self._bytes -= copy.size_bytes
+            kept = self._waiting.popleft()
+            self._bytes -= kept.size_bytes
             self._is_working = True
-            return copy
+            return kept
 
-    def _compare(self, copy: _Copy, number: int) -> None:
+    def _compare(self, kept: _Kept, number: int) -> None:
         """Scores a request on the shadow, sometimes on the main arm's snapshot too, in turns; and compares."""
         is_timed = number % _TIMED_EVERY == 0
         order = [True, False] if number % (2 * _TIMED_EVERY) == 0 else [False, True]
         took: dict[bool, int] = {}
         scores: list[np.ndarray] = []
         for is_shadow in order if is_timed else [True]:
-            scored = self._score(copy, is_shadow=is_shadow)
+            scored = self._score(kept, is_shadow=is_shadow)
             if scored is None and is_shadow:
                 return  # it has ended meanwhile
             if scored is not None:
                 took[is_shadow] = scored[1]
                 scores = scored[0] if is_shadow else scores
         self.comparison.compared(
-            [(name, copy.outputs[place], scores[other]) for name, place, other in self._outputs],
-            main_ns=copy.took_ns,
+            [(name, kept.output(place), scores[other]) for name, place, other in self._outputs],
+            main_ns=kept.took_ns,
             shadow_ns=took[True],
             again_ns=took.get(False),
         )
 
-    def _score(self, copy: _Copy, *, is_shadow: bool) -> tuple[list[np.ndarray], int] | None:
+    def _score(self, kept: _Kept, *, is_shadow: bool) -> tuple[list[np.ndarray], int] | None:
         """Returns the outputs of a request and the nanoseconds of work; None when the arm has ended, or this has."""
         arm = self.shadow if is_shadow else self.main
         pipeline = arm.parts.shadow_pipeline
         parts: list[list[np.ndarray]] = []
         worked_ns = 0
-        for start in range(0, copy.batch, SLICE_ROWS):
-            stop = min(start + SLICE_ROWS, copy.batch)
+        for start in range(0, kept.rows, SLICE_ROWS):
+            stop = min(start + SLICE_ROWS, kept.rows)
             if not self._wait_for_spare_cycles():
                 return None
             snapshot = arm.history.acquire_beside(shadow=is_shadow)
@@ -254,13 +276,13 @@ class Shadow:
                 return None
             began_ns = time.monotonic_ns()
             try:
-                made = pipeline.features([(rows_of(copy.columns, copy.batch, start, stop), stop - start)])
+                made = pipeline.features([kept.part(start, stop)])
                 parts.append(pipeline.score([features for features, _ in made], snapshot).outputs)
             finally:
                 arm.history.release(snapshot)
             slice_ns = time.monotonic_ns() - began_ns
             worked_ns += slice_ns
-            time.sleep(min(MAX_REST_S, slice_ns / 1e9))
+            time.sleep(min(_MAX_REST_S, slice_ns / 1e9 * (1 / _DUTY - 1)))
         return [np.concatenate(values) for values in zip(*parts, strict=True)], worked_ns
 
     def _wait_for_spare_cycles(self) -> bool:

@@ -74,6 +74,7 @@ def replace_damaged(model: LiveModel, mount: MountedStore) -> None:
         recent = mount.view.current.loaded.model.recent
     folder = free_folder(model, state.content)
     fresh = rebuilt_mount(model, config, state.model_copy(update={"folder": folder.name}), recent)
+    fresh.is_hidden = mount.is_hidden
     try:
         model.budget.serve(fresh.store)
         wait_filled(fresh.store, model.check_stop)

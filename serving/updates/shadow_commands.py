@@ -85,23 +85,20 @@ def promote_shadow(model: LiveModel) -> None:
 
 
 def _promotion(model: LiveModel, default: MountedStore, mount: MountedStore, entry: StagedSnapshot) -> Change:
-    before = default.view
-    is_older = entry.loaded.version < before.current.loaded.version
-    gone = set(before.entries[: before.served + 1])
-    if mount is not default:
-        view = mount.view
-        held = _ids(default) if is_older else ()
+    before = mount.view
+    if entry in before.entries:
+        view = before.at(before.entries.index(entry))
+        if not mount.can_serve(view.served):
+            raise Conflict(f"model {model.name!r}: {entry.name} is being merged and cannot be served")
     else:
-        if entry in before.entries:
-            view = before.at(before.entries.index(entry))
-            if not mount.can_serve(view.served):
-                raise Conflict(f"model {model.name!r}: {entry.name} is being merged and cannot be served")
-        else:
-            on = before.find(before.beside_on)
-            assert on is not None, "nothing is merged past it"
-            entries = (*before.entries[: on + 1], *before.beside)
-            view = StoreView(entries, len(entries) - 1)
-        held = tuple(each.id for each in gone - set(view.entries[: view.served + 1]))
+        on = before.find(before.beside_on)
+        assert on is not None, "nothing is merged past it"
+        entries = (*before.entries[: on + 1], *before.beside)
+        view = StoreView(entries, len(entries) - 1)
+    gone = set(before.entries[: before.served + 1]) - set(view.entries[: view.served + 1])
+    held = [each.id for each in before.entries if each in gone]
+    if entry.loaded.version < default.view.current.loaded.version:
+        held += _ids(default)
     through = {each.id for each in view.entries[: view.served + 1]}
     facts = model.facts.model_copy(
         update={

@@ -36,8 +36,11 @@ def take_shadow(model: LiveModel, config: ModelConfig, catalog: Catalog) -> bool
     """
     with model.lock:
         shadow, mount = model.facts.shadow, model.default
-    if shadow is None or shadow.snapshot is not None or shadow.error or mount is None:
-        return False
+        if shadow is None or shadow.error or mount is None or model.shadow_entry() is not None:
+            return False
+        if shadow.snapshot is not None:  # it was lost with a damaged store
+            shadow = shadow.model_copy(update={"snapshot": None})
+            model.commit(facts=model.facts.model_copy(update={"shadow": shadow}))
     found = next((each for each in catalog.versions.values() if shadow.to in names(each)), None)
     try:
         if found is not None:

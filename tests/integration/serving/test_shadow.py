@@ -251,3 +251,68 @@ def test_what_cannot_be_scored_or_loaded_fails(live: Live) -> None:
         with pytest.raises(InvalidInput, match="is what is served"):
             live.repository.shadow(NAME, to=served, share=1.0, top_k=10)
     assert live.served() is first
+
+
+def test_the_snapshots_below_a_shadow_stay_until_too_many_came_after_it(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.updates.merging.KEPT_FOR_SHADOW", 6)
+    first = live.version()
+    live.start()
+    second = live.delta(first)
+    live.reaches(second)
+    start(live, first.name)
+    line = [second, *live.chain(second, 5)]
+    live.reaches(line[-1])
+    assert set(compare(live, 1)) == {line[-1]}
+    assert live.repository.update_counters(NAME).merges == 0
+    last = live.delta(line[-1])
+    live.reaches(last)
+    ended = "1.0: 7 snapshots came after what it was made from, and are merged"
+    live.until(lambda: live.report()["shadow"] == {"ended": ended})
+    live.until(lambda: live.repository.update_counters(NAME).merges == 4)
+    assert live.served() is last
+
+
+def test_a_rollback_below_what_a_shadow_is_staged_on_leaves_it_its_rows(live: Live) -> None:
+    first = live.version()
+    live.start()
+    line = live.chain(first, 2)
+    live.reaches(line[-1])
+    live.repository.pause(NAME)
+    tried = live.delta(line[-1], changed={"item": range(1, 200)})
+    start(live, tried.name)
+    live.repository.rollback(NAME, to=line[0].name)
+    live.repository.resume(NAME)
+    live.repository.rollback(NAME, to=line[0].name)
+    rebased = live.delta(line[0])
+    live.reaches(rebased)
+    assert shadow(live)["name"] == tried.name
+    start(live, tried.name, top_k=3)
+    assert set(compare(live, 3)) == {rebased}
+    rows = [row for seed in range(3) for row in request(live, seed)]
+    now, then = (snapshot.answer(rows)["trace"].astype(float) for snapshot in (rebased, tried))
+    for column in range(7):
+        assert output(live, f"trace[{column}]")["mean_shift"] == pytest.approx((then - now)[:, column].mean(), abs=1e-5)
+    assert shadow(live)["failures"] == 0
+
+
+@pytest.mark.slow
+def test_an_old_version_stays_for_its_shadow_alone_and_can_be_promoted_again(live: Live) -> None:
+    first = live.version(1)
+    live.start()
+    second = live.delta(first)
+    live.reaches(second)
+    start(live, first.name)
+    newer = live.version(2)
+    live.reaches(newer)
+    live.until(lambda: live.repository.versions(NAME) == ["2"])
+    assert set(compare(live, 2)) == {newer}
+    assert shadow(live)["name"] == first.name
+    state = live.repository.promote_shadow(NAME)
+    assert (state["served"]["name"], state["mode"]) == ("1.0", "held")
+    assert live.served() is first
+    live.repository.load(NAME)
+    assert live.served() is first
+    live.repository.resume(NAME)
+    live.reaches(newer)
