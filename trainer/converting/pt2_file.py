@@ -60,9 +60,13 @@ def _read(path: Path, archive: zipfile.ZipFile) -> Pt2File:
         raise InvalidInput(f"{path}: it holds {len(models)} programs of torch.export, expected one", field=str(path))
     model = models[0].removeprefix("models/").removesuffix(".json")
     content = _json(path, archive, members[models[0]])
+    if f"data/weights/{model}.pt" in members:
+        raise UnsafeArtifact(f"{path}: its weights are a pickle, as older torch wrote them; load it and save it again")
     version = content.get("schema_version", {})
     if version.get("major") != 8:
-        raise Unsupported(f"{path}: schema {version}, expected major version 8; save it with torch 2.7 or newer")
+        raise Unsupported(
+            f"{path}: schema {version}, expected major version 8; load it with its torch and save it again"
+        )
     _check_operators(path, content)
     _on_the_host(content)
     names = _output_names(content)
