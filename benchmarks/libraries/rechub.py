@@ -55,6 +55,18 @@ class Features:
         self.crossed = [SparseFeature(each.name, each.vocab_size * len(self.sparse), DIM) for each in self.sparse]
 
 
+class First(nn.Module):
+    """Takes the batch, and gives the first of the outputs: the others of DIEN are losses of the whole batch."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        scores: Tensor = self.model(x)[0]
+        return scores
+
+
 @cache
 def columns() -> dict[str, Tensor]:
     """Returns the columns of all rows, as the library's data sets hold them."""
@@ -157,8 +169,11 @@ def _rankers() -> list[Model]:
         built: nn.Module = ranking.DIEN([f.user, f.gender], [f.history], [f.disliked], [f.item], MLP)
         return built
 
-    train = partial(_ranking, (*LISTS, "disliked"), dien, loss_mode=False)
-    return [*rankers, Model("torch-rechub", "ranking", "DIEN", train)]
+    def train() -> Trained:
+        trained = _ranking((*LISTS, "disliked"), dien, loss_mode=False)
+        return Trained(First(trained.module), trained.sample, trained.fresh)
+
+    return [*rankers, Model("torch-rechub", "ranking", "DIEN", train, 5)]
 
 
 def _taskers() -> list[Model]:

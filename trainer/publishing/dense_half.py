@@ -30,16 +30,26 @@ _DTYPES = {
 class DenseHalf(nn.Module):
     """The module without its embedding layers: forward(*tensors) in the order of plan.graph_inputs().
 
-    Returns the module's outputs in the order of output_names. container: holds the module as its child `module`. Usable
+    Returns the module's outputs in the order of output_names. container: holds the module as its child `module`.
+    repeats_a_row: the module gets the first row once more behind the batch, so that it never sees one row alone. Usable
     inside `cut()` only.
     """
 
-    def __init__(self, container: nn.Module, sample: Sample, plan: CutPlan, output_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        container: nn.Module,
+        sample: Sample,
+        plan: CutPlan,
+        output_names: Sequence[str],
+        *,
+        repeats_a_row: bool = False,
+    ) -> None:
         super().__init__()
         self.container = container
         self._sample = sample
         self._plan = plan
         self.output_names = tuple(output_names)
+        self._repeats_a_row = repeats_a_row
         self._answers: Iterator[CutCall] = iter(())
         self._found: Mapping[str, tuple[Tensor, Tensor | None]] = {}
 
@@ -54,6 +64,8 @@ class DenseHalf(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         plan, position = self._plan, len(self._plan.dense)
+        if self._repeats_a_row:
+            tensors = tuple(torch.cat([tensor, tensor[:1]]) for tensor in tensors)
         batch = tensors[0].shape[0]
         found: dict[str, tuple[Tensor, Tensor | None]] = {}
         for feature in plan.features:
@@ -70,7 +82,8 @@ class DenseHalf(nn.Module):
         self._answers = iter([call for call in plan.calls if call.path not in plan.own_layers])
         outputs = named_outputs(self._sample.call(self.container.get_submodule("module"), given))
         self._answers, self._found = iter(()), {}
-        return tuple(_at_least_two_dimensions(outputs[name]) for name in self.output_names)
+        end = -1 if self._repeats_a_row else None
+        return tuple(_at_least_two_dimensions(outputs[name][:end]) for name in self.output_names)
 
     def answer(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the result of the next call of an embedding layer."""

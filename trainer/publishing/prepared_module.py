@@ -21,6 +21,7 @@ from trainer.publishing.derive_spec import plan_from_sample
 from trainer.publishing.embedding_layers import TABLE_LAYERS, embedding_layers
 from trainer.publishing.recording import Recording, record
 from trainer.publishing.sample import Sample
+from trainer.publishing.single_row import needs_more_rows
 from trainer.publishing.weight_rows import WeightRows
 
 
@@ -47,8 +48,10 @@ class PreparedModule:
         container.training = False
         sample, plan, recording = _planned(container, sample_batch, spec)
         wanted = named_outputs(recording.outputs)
-        half = DenseHalf(container, sample, plan, list(wanted))
-        return cls(plan, half, tuple(graph_outputs(wanted)), wanted, FeatureEngine(plan.spec))
+        described = graph_outputs(wanted)
+        repeats = needs_more_rows(module, sample, wanted)
+        half = DenseHalf(container, sample, plan, list(wanted), repeats_a_row=repeats)
+        return cls(plan, half, tuple(described), wanted, FeatureEngine(plan.spec))
 
     @property
     def tables(self) -> dict[str, EmbeddingTable]:
