@@ -218,7 +218,7 @@ def _matchers() -> list[Model]:
         ),
         "GRU4Rec": listed(m.GRU4Rec, TOWER),
         "MIND": listed(m.MIND, LENGTH),
-        "ComirecDR": listed(m.ComirecDR, LENGTH),
+        "ComirecDR": listed(_routed, LENGTH),
         "ComirecSA": listed(m.ComirecSA),
         "SINE": (
             ("history", "item", "negatives"),
@@ -240,6 +240,16 @@ def _matchers() -> list[Model]:
     )
     trains["SASRec"] = partial(_matching, ("seq", "pos", "neg"), ("seq",), _sasrec, mode=1)
     return [Model("torch-rechub", "matching", name, train) for name, train in trains.items()]
+
+
+def _routed(*arguments: Any) -> nn.Module:
+    from torch_rechub.models.matching import ComirecDR
+
+    built = ComirecDR(*arguments)
+    # The library leaves these weights as the memory was.
+    nn.init.normal_(built.capsule.w, std=0.1)
+    module: nn.Module = built
+    return module
 
 
 def _towers(kind: Any, features: Features) -> nn.Module:
