@@ -12,16 +12,16 @@ from rich.progress import Progress
 
 from emberline.cli.command import Command, LocalPath, Repository
 from emberline.cli.forget_report import ForgetReport
-from emberline.cli.forget_servers import ServerFindings, wait_for_server
+from emberline.cli.forget_servers import wait_for_server
+from emberline.cli.forget_subjects import ModelSubject, RunSubject, Subject
 from emberline.cli.server_call import IDENTITY
 from emberline.cli.target import bars
 from storage.errors import ConfigError
 from storage.objects import is_url
 
 if TYPE_CHECKING:
-    from storage.forgetting import Needles, Place, Wanted
-    from trainer.config import TrainConfig
-    from trainer.forgetting import Forgotten
+    from storage.features import FeatureSpec
+    from storage.forgetting import Place, Wanted
 
 _LOOK_S = 0.5
 
@@ -33,16 +33,18 @@ _LOOK_S = 0.5
 Examples:
   emberline forget build/run --repository build/models --table users --ids ids.txt --dry-run
   emberline forget build/run --repository build/models --input user_id --ids users.csv
+  emberline forget --repository build/models --name ranker --table items --ids gone.parquet
   emberline forget build/run --repository s3://bucket/models --input user_id --ids users.parquet --column account \\
       --url http://server-1:8000 --url http://server-2:8000 --search /var/lib/emberline --search /var/log/emberline""",
 )
-@click.argument("run", type=LocalPath(exists=True, file_okay=False))
+@click.argument("run", type=LocalPath(exists=True, file_okay=False), required=False)
 @click.option(
     "--repository",
     type=Repository(),
     required=True,
     help="Model repository that RUN was published into, a folder or a URL such as s3://bucket/models.",
 )
+@click.option("--name", help="The model of the repository, where there is no RUN.")
 @click.option(
     "--ids",
     "file",
@@ -75,8 +77,9 @@ Examples:
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 @IDENTITY
 def command(
-    run: Path,
+    run: Path | None,
     repository: Path | str,
+    name: str | None,
     file: Path,
     column: str | None,
     tables: tuple[str, ...],
@@ -95,38 +98,35 @@ def command(
     can go back to them. Raw requests that lead to the ids leave the golden requests and what waits for its label.
     Servers fill a new store from that version and delete the old one.
 
+    Without RUN, for a model that no run of this package publishes, the newest snapshot is written as a version without
+    the ids, from its files.
+
     The same call again finishes one that was stopped. Training data is not changed: remove the rows there before, or
     training on them again makes new rows of the ids. Exit code 1 when something is left.
     """
-    from storage.forgetting import Needles
-    from trainer.forgetting import check_tables
-    from trainer.trained import read_run
-
-    config, _ = read_run(run)
-    wanted = _wanted(config, file, column, tables, input_name)
-    check_tables(config, wanted)
-    needles = Needles()
-    for ids in wanted.tables.values():
-        for number in ids.tolist():
-            needles.add_id(number)
-    for values in wanted.values.values():
-        for value in values:
-            if isinstance(value, bytes):
-                needles.add(value, "bytes of values")
-    own = [run, *_models(repository, config)]
+    if (run is None) == (name is None):
+        raise click.UsageError("give either RUN, or with --name a model of the repository")
+    subject: Subject = ModelSubject(repository, name) if name is not None else RunSubject(run or Path(), repository)
+    wanted = _wanted(subject.spec, file, column, tables, input_name)
+    subject.check(wanted)
     report = ForgetReport(ids={name: len(ids) for name, ids in wanted.tables.items()}, shared=dict(wanted.shared))
-    with bars(quiet or as_json) as progress:
-        search = _Search([*own, *folders], wanted, config, needles, progress)
-        report.found = search.places("searching")
-        if not dry_run:
-            report.seconds = time.monotonic()
-            is_there = any(_is_under(place.path, own) for place in report.found)
-            if is_there or is_url(repository):
-                report.done = _forget(run, repository, wanted, quiet=quiet or as_json)
-            report.servers = _servers(run, config, wanted, urls, time.monotonic() + within)
-            report.left = search.places_after(folders if urls else (), time.monotonic() + within)
-            report.seconds = time.monotonic() - report.seconds
-            report.files, report.bytes = search.files, search.bytes
+    try:
+        with bars(quiet or as_json) as progress:
+            search = _Search(subject, folders, wanted, progress)
+            report.found = search.places("searching")
+            if not dry_run:
+                started = time.monotonic()
+                is_there = any(_is_under(place.path, subject.folders()) for place in report.found)
+                if is_there or is_url(repository):
+                    report.done = subject.forget(wanted, quiet=quiet or as_json)
+                until = time.monotonic() + within
+                version = subject.version() if urls else 0
+                report.servers = [wait_for_server(url, subject.name, version, wanted, until) for url in urls]
+                report.left = search.places_after(folders if urls else (), until)
+                report.seconds = time.monotonic() - started
+                report.files, report.bytes = search.files, search.bytes
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt("interrupted; the same command finishes what it began") from stop
     report.show(as_json=as_json, dry_run=dry_run)
     if not dry_run and not report.is_clean:
         raise click.exceptions.Exit(1)
@@ -135,27 +135,33 @@ def command(
 class _Search:
     """Reads every file of some folders, and counts what it read."""
 
-    def __init__(
-        self, roots: Sequence[Path], wanted: Wanted, config: TrainConfig, needles: Needles, progress: Progress
-    ) -> None:
-        self._roots, self._wanted, self._config = roots, wanted, config
-        self._needles, self._progress = needles, progress
-        self.files = self.bytes = 0
+    def __init__(self, subject: Subject, folders: Sequence[Path], wanted: Wanted, progress: Progress) -> None:
+        from storage.forgetting import Needles
 
-    def places(self, what: str, roots: Sequence[Path] | None = None) -> list[Place]:
-        """Returns where something of the ids is found. roots: default: all folders."""
+        self._subject, self._folders, self._wanted, self._progress = subject, folders, wanted, progress
+        self._needles = Needles()
+        self.files = self.bytes = 0
+        for ids in wanted.tables.values():
+            for number in ids.tolist():
+                self._needles.add_id(number)
+        for value in (value for values in wanted.values.values() for value in values):
+            if isinstance(value, bytes):
+                self._needles.add(value, "bytes of values")
+
+    def places(self, what: str) -> list[Place]:
+        """Returns where something of the ids is found."""
         from storage.forgetting import find_places
         from storage.forgetting.places import files_under
 
-        roots = self._roots if roots is None else roots
-        files = [path for root in roots for path in files_under(root)]
-        total = sum(path.stat().st_size for path in files if path.exists())
-        task = self._progress.add_task(what, total=total)
-        found = find_places(
-            roots, self._wanted, self._config.spec, self._needles, lambda count: self._progress.advance(task, count)
-        )
-        self.files, self.bytes = len(files), total
-        return found
+        roots = [*self._subject.folders(), *self._folders]
+        sizes = [path.stat().st_size for root in roots for path in files_under(root) if path.exists()]
+        self.files, self.bytes = len(sizes), sum(sizes)
+        task = self._progress.add_task(what, total=self.bytes)
+
+        def advance(count: int) -> None:
+            self._progress.advance(task, count)
+
+        return find_places(roots, self._wanted, self._subject.spec, self._needles, advance)
 
     def places_after(self, waited: Sequence[Path], until: float) -> list[Place]:
         """Returns what is left. waited: folders of servers, which may be deleting it."""
@@ -167,7 +173,7 @@ class _Search:
 
 
 def _wanted(
-    config: TrainConfig, file: Path, column: str | None, tables: tuple[str, ...], input_name: str | None
+    spec: FeatureSpec, file: Path, column: str | None, tables: tuple[str, ...], input_name: str | None
 ) -> Wanted:
     if bool(tables) == (input_name is not None):
         raise ConfigError(
@@ -178,39 +184,9 @@ def _wanted(
 
     values = read_values(file, column)
     if input_name is not None:
-        return wanted_values(config.spec, input_name, values)
+        return wanted_values(spec, input_name, values)
     ids = whole_numbers(file, values)
     return Wanted.of_ids(dict.fromkeys(tables, ids))
-
-
-def _models(repository: Path | str, config: TrainConfig) -> list[Path]:
-    """Returns the folder of the model on this machine: that of the repository, or the copy of one in a bucket."""
-    from trainer.publishing.target import Target
-
-    folder = Target.of(repository, config.model_name).model_dir
-    return [folder] if folder.is_dir() else []
-
-
-def _forget(run: Path, repository: Path | str, wanted: Wanted, *, quiet: bool) -> Forgotten:
-    from trainer.forgetting import forget
-    from trainer.trained import load_trained
-
-    def say(text: str) -> None:
-        if not quiet:
-            click.echo(text, err=True)
-
-    return forget(load_trained(run), repository, wanted, progress=not quiet, say=say)
-
-
-def _servers(run: Path, config: TrainConfig, wanted: Wanted, urls: Sequence[str], until: float) -> list[ServerFindings]:
-    if not urls:
-        return []
-    from trainer.checkpoint import checkpoints, read_commit
-    from trainer.publication import lineage_of
-
-    lineage = lineage_of(read_commit(checkpoints(run)[-1]).state)
-    version = 0 if lineage is None else lineage.version
-    return [wait_for_server(url, config.model_name, version, wanted, until) for url in urls]
 
 
 def _is_under(path: Path, folders: Sequence[Path]) -> bool:

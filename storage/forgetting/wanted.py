@@ -116,7 +116,8 @@ def _ids(entry: InputSpec, feature: Feature, values: Sequence[Any]) -> np.ndarra
     """Returns the ids of raw values, without those that other values have too: of nulls, pads and unknown values."""
     # The feature by itself takes no other input; selecting a place of a row means nothing where all are equal.
     steps: tuple[Transform, ...] = tuple(step for step in feature.transforms if not isinstance(step, Pad))
-    alone = feature.model_copy(update={"pooling": "sum", "weights": "", "length": 0, "transforms": steps})
+    plain = {"pooling": "sum", "weights": "", "length": 0, "fallback": ()}
+    alone = feature.model_copy(update={**plain, "transforms": steps})
     engine = FeatureEngine(FeatureSpec(inputs=(entry,), features=(alone,)))
     many = entry.kind == "list" or entry.width > 1
     rows = [[value] * entry.width if many else value for value in values]

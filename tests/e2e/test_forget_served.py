@@ -34,6 +34,7 @@ from trainer import train, update
 from trainer.config import parse_text
 
 PAGE = (Path(__file__).parents[2] / "docs" / "forget.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 #: Users as services have them: numbers so large that their bytes are found.
 FIRST = 7_000_000_000_000_000
 GONE = [FIRST + number for number in (3, 11, 42)]
@@ -73,7 +74,7 @@ def wait_until_served(server: ServerProcess, name: str) -> None:
 
 def test_forgotten_users_are_in_no_file_and_in_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    look, erase = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0].splitlines()
+    look, erase = BLOCKS[0].splitlines()
     data, newer, later = (tmp_path / f"{name}.parquet" for name in ("data", "newer", "later"))
     pq.write_table(with_large_users(clicks(4000, 1)), data)
     pq.write_table(with_large_users(clicks(2000, 2)), newer)
@@ -122,3 +123,40 @@ def test_forgotten_users_are_in_no_file_and_in_no_answer(tmp_path: Path, monkeyp
         assert not set(rows_by_id(models / "plain", "user")) & set(GONE)
     for path in files_under(models):
         assert not needles.search(path), path
+
+
+def test_a_pinned_server_keeps_what_it_serves_until_an_operator_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(with_large_users(clicks(2000, 1)), tmp_path / "data.parquet")
+    run, models, store = (tmp_path / "build" / name for name in ("run", "models", "store"))
+    train(
+        parse_text(CONFIG.replace("epochs: 2", "epochs: 1")),
+        tmp_path / "data.parquet",
+        output=run,
+        repository=models,
+        progress=False,
+    )
+    (tmp_path / "users.txt").write_text("".join(f"{user}\n" for user in GONE))
+    with ServerProcess(models, store, tmp_path / "server.log", open_admin=True) as server:
+        call_server(server.url, model_path("plain", "pin"), 10.0, {})
+        line = "emberline forget build/run --repository build/models --input user --ids users.txt"
+        line = f"{line} --url {server.url} --search build/store"
+        code, report = forget(f"{line} --within 3")
+        assert code == 1
+        (found,) = report["servers"]
+        assert "it serves 1.0 and has not taken version 2; it is pinned: `emberline resume plain` ends" in found["left"]
+        assert report["left"], "its store still has the rows"
+        assert all(Path(each["path"]).is_relative_to("build/store") for each in report["left"])
+        call_server(server.url, model_path("plain", "resume"), 10.0, {})
+        code, report = forget(f"{line} --within 60")
+        assert (code, report["done"], report["left"]) == (0, None, [])
+
+
+def test_the_other_commands_of_the_page_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone.csv").touch()
+    for block in BLOCKS[1:]:
+        for line in block.splitlines():
+            forget_command.make_context("forget", shlex.split(line)[2:])

@@ -16,9 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from emberline.cli.forget import command
+from serving.scoring import Scorer
+from storage import open_version
+from storage.checkpoint.as_of import find_as_of
 from storage.errors import ConfigError, InvalidInput
 from storage.forgetting import Needles, Place, Wanted, find_places, wanted_values
 from tests.integration.trainer.follow_runs import followed
+from tests.integration.trainer.published_line import CHAIN, SPEC, Training, columns, some_rows
 from tests.integration.trainer.test_follow_joined import as_files, split, with_join
 from tests.integration.trainer.update_runs import restored, snapshots, updated
 from trainer import UpdateReport, load_trained, update
@@ -225,3 +229,57 @@ def test_a_bucket_is_emptied_at_once(place: Path, newer: Path, tmp_path: Path, m
     assert not (bucket / "hot_ids").exists()
     left = {path.relative_to(bucket).parts[0] for path in bucket.rglob("*") if path.is_file()}
     assert left - {"head.json.lock"} == {done.version.name, "config.pbtxt", "head.json"}
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_model_without_a_run_is_written_anew_from_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "models").mkdir()
+    repository = f"{scheme}{tmp_path / 'models'}" if scheme else tmp_path / "models"
+    training = Training()
+    raw = training.step(some_rows(400, 1))
+    gone = some_rows(400, 1)[0][0]
+    publisher = Publisher(training.model, raw, repository, name="m", spec=SPEC, policy=CHAIN)
+    publisher.publish()
+    training.step(some_rows(100, 2))
+    publisher.publish()
+    rows = [row for row in some_rows(300, 5) if row[0] != gone]
+    model = publisher.folder
+
+    def scores(place: str) -> list[np.ndarray[Any, Any]]:
+        with Scorer(find_as_of(model), tmp_path / place) as scorer:
+            return scorer.score(columns(rows), len(rows))
+
+    before, tables = scores("first"), training.tables()
+    assert gone in tables["users"]
+    (tmp_path / "ids.txt").write_text(f"{gone}\n")
+    arguments = ["--repository", str(repository), "--name", "m", "--table", "users", "--ids", str(tmp_path / "ids.txt")]
+    done = CliRunner().invoke(command, [*arguments, "--dry-run", "--json"], catch_exceptions=False)
+    found = json.loads(done.stdout)["found"]
+    assert {("rows", "users"), ("requests", "")} <= {(each["what"], each["table"]) for each in found}
+    done = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    report = json.loads(done.stdout)
+    assert (done.exit_code, report["left"], report["done"]["rows"]) == (0, [], {"users": 1})
+    assert [path.name for path in model.iterdir() if path.is_dir()] == ["2"]
+    newest = find_as_of(model).version
+    assert newest.manifest.erased_unix_ms == newest.manifest.created_unix_ms
+    del tables["users"][gone]
+    for name, content in tables.items():
+        assert {
+            i: r.tobytes() for s in newest.shards(name) for i, r in zip(s.ids.tolist(), s.rows, strict=True)
+        } == content
+    for first, second in zip(before, scores("second"), strict=True):
+        assert (first == second).all()
+    for path in (tmp_path / "models").rglob("*.safetensors"):
+        assert not find_places([path], Wanted.of_ids({"users": [gone]}), SPEC, Needles())
+
+
+def test_later_versions_say_when_ids_were_forgotten(place: Path) -> None:
+    done = forget(load_trained(place / "run"), place / "models", wanted_of(place, USER))
+    assert done.version is not None
+    erased = open_version(done.version).manifest.erased_unix_ms
+    assert erased > 0
+    later = load_trained(place / "run").publish(place / "models")
+    assert open_version(later).manifest.erased_unix_ms == erased
