@@ -155,6 +155,7 @@ class World:
         spec: Mapping[str, Any] | None = None,
         wrong_by: float = 0.0,
         work: int = 0,
+        erased_unix_ms: int = 0,
     ) -> Planted:
         """Publishes a version.
 
@@ -187,6 +188,7 @@ class World:
             golden=self.golden(own, rows, wrong_by=wrong_by, spec=spec),
             parent=None if parent is None else parent.id,
             equals=None if equals is None else equals.id,
+            erased_unix_ms=erased_unix_ms,
             descends_from=() if parent is None else (*parent.ancestors, parent.id),
         )
         manifest = Manifest.from_bytes((path / "manifest.json").read_bytes())

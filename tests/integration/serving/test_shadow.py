@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -316,3 +317,18 @@ def test_an_old_version_stays_for_its_shadow_alone_and_can_be_promoted_again(liv
     assert live.served() is first
     live.repository.resume(NAME)
     live.reaches(newer)
+
+
+def test_a_shadow_of_rows_that_are_to_be_forgotten_ends(live: Live) -> None:
+    first = live.version(1)
+    live.start()
+    live.repository.pause(NAME)
+    tried = live.delta(first)
+    start(live, tried.name)
+    compare(live, 1)
+    clean = live.version(2, erased_unix_ms=time.time_ns() // 1_000_000)
+    live.repository.resume(NAME)
+    live.reaches(clean)
+    ended = "ids were forgotten since the version of 1.1 was published"
+    live.until(lambda: live.report()["shadow"] == {"ended": ended})
+    live.until(lambda: (live.report()["stores"], live.report()["kept"]) == (["2"], [clean.id]))

@@ -15,7 +15,8 @@ from emberline.guard import HiddenPackageError, check_packages
 ROOT = Path(__file__).parents[3]
 # So that it also runs in a checkout that is built but not installed.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-LIVE = ["snapshots", "rollback", "resume", "pause", "pin", "canary", "allow", "budget", "plan", "load", "unload"]
+LIVE = ["snapshots", "rollback", "resume", "pause", "pin", "canary", "shadow", "allow", "budget", "plan"]
+LIVE += ["load", "unload"]
 COMMANDS = ["data", "train", "update", "publish", "serve", "predict", "inspect", "doctor", "health", *LIVE]
 
 
@@ -74,6 +75,8 @@ def test_every_help_shows_an_example(name: str) -> None:
         (["canary", "m"], "--fraction, --promote and --stop"),
         (["canary", "m", "--promote", "--to", "1.0"], "--to goes with --fraction"),
         (["canary", "m", "--fraction", "0"], "--fraction"),
+        (["shadow", "m", "1.1"], "TO and --share go together"),
+        (["shadow", "m", "1.1", "--share", "0.1", "--for", "soon"], "such as 30m"),
         (["allow", "m", "--version", "2"], "--input"),
     ],
 )
