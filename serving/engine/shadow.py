@@ -41,7 +41,7 @@ _TIMED_EVERY = 4
 _DUTY = 0.25
 _MAX_REST_S = 0.05
 # Seconds between looks for spare cycles, while there are none.
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.001, 0.016
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.001, 0.004
 
 
 class Arm(Protocol):
