@@ -4,8 +4,8 @@ A ranking model of a million rows serves half of its maximum load over HTTP, fro
 Windows with the shadow, without it, and without it once more follow each other in changing order. The two without show
 how far two windows differ by chance.
 
-    python -m benchmarks shadow            # about seven minutes
-    python -m benchmarks shadow --quick    # about one
+    python -m benchmarks.shadow            # about seven minutes
+    python -m benchmarks.shadow --quick    # about one
 """
 
 from __future__ import annotations
