@@ -10,6 +10,7 @@ import click
 
 from emberline.cli.command import Command
 from emberline.cli.importing import check_destination, import_options
+from emberline.cli.network_option import check_network, network_of, network_options
 from emberline.cli.row_types import asked_row_types, print_rounding
 from emberline.cli.sizes import SOME_BYTES
 from emberline.cli.target import bars
@@ -89,6 +90,7 @@ def _common_options() -> list[Callable[..., Any]]:
             help="Python function that returns a torch module with embedding layers, and a sample batch. Without it "
             "the tables are served alone.",
         ),
+        *network_options(),
         click.option(
             "--map",
             "mapping",
@@ -122,8 +124,9 @@ def _common_options() -> list[Callable[..., Any]]:
 
 def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
     check_destination(given["repository"], given["name"], given["check"])
-    if given["module"] and given["poolings"]:
-        raise ConfigError("--pooling is for tables without --module; the module's layers say how they pool")
+    if (given["module"] or given["network"]) and given["poolings"]:
+        raise ConfigError("--pooling is for tables without --module and --network, whose layers say how they pool")
+    check_network(given["network"], given["rows_of"], given["module"], given["mapping"])
     if given["mapping"] and not given["module"]:
         raise ConfigError("--map says what the tables are called in --module; give both or none")
     if given["partial"] and not given["delta"]:
@@ -152,12 +155,16 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
                 tasks[what] = shown.add_task(what, total=total)
             shown.update(tasks[what], completed=done, total=total)
 
-        module, sample = _module(given["module"]) if given["module"] and not given["check"] else (None, None)
+        module, sample, mapping = None, None, _by_table(given["mapping"], "--map", str)
+        if given["network"]:
+            module, sample, mapping = network_of(given["network"], given["rows_of"], tables)
+        elif given["module"] and not given["check"]:
+            module, sample = _module(given["module"])
         shared = {
             "name": given["name"],
             "module": module,
             "sample_batch": sample,
-            "mapping": _by_table(given["mapping"], "--map", str),
+            "mapping": mapping,
             "memory_bytes": given["memory"],
             "metadata": {"imported": {"kind": kind, "paths": [str(path) for path in paths]}},
             "progress": progress,

@@ -161,8 +161,8 @@ def _check_operators(graph: OnnxGraph) -> None:
     if unknown:
         named = "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(unknown.items()))
         raise Unsupported(
-            f"{graph.path}: operators that are not converted: {named}. docs/importing.md lists those that are; write "
-            "the part in PyTorch and publish the module, or move it into features"
+            f"{graph.path}: operators that are not converted: {named}. docs/importing-networks.md lists those that "
+            "are; write the part in PyTorch and publish the module, or move it into features"
         )
 
 
