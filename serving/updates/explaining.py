@@ -18,7 +18,7 @@ from serving.pipeline.user_side import take_rows
 from serving.protocol.signature import ModelSignature
 from serving.updates.live_model import LiveModel
 from serving.updates.mount import MountedStore, StagedSnapshot
-from storage.errors import InvalidInput, Unavailable
+from storage.errors import InvalidInput, StoreError, Unavailable
 from storage.features import Column, FeatureBatch, FeatureSpec, Jagged
 from storage.features.fallback import MEAN, MEAN_ID, level_ids
 from storage.tiers.locating import locate
@@ -41,17 +41,24 @@ def explain(model: LiveModel, decode: Decode, row: int) -> dict[str, JsonValue]:
             mount = model.default
         if mount is None:
             raise Unavailable(f"model {model.name!r}: {model.why_not() or 'nothing is served'}")
-        # The store is neither closed nor merged into meanwhile.
-        with mount.merge_lock:
+        with mount.asked_lock:  # the store is not closed meanwhile
             if mount.closed:
                 continue
-            with model.lock:
-                entry, before = mount.view.current, mount.view.entries[: mount.view.served + 1]
+            view = mount.view
+            entry, before = view.current, view.entries[: view.served + 1]
             loaded = entry.loaded.model
             columns, rows = decode(loaded.signature)
             if not 0 <= row < rows:
                 raise InvalidInput(f"row is {row}, and the request has the rows 0 to {rows - 1}", field="row")
-            return _Explanation(mount, entry, before, loaded).of(_one(columns, rows, row))
+            try:
+                found = _Explanation(mount, entry, before, loaded).of(_one(columns, rows, row))
+            except StoreError:
+                if mount.view is view:
+                    raise
+                continue  # an overlay that the snapshot shows was dropped
+            if mount.view.entries[0] is before[0]:
+                return found
+            # What was merged meanwhile would be taken for what the base had before.
     raise Unavailable(f"model {model.name!r} is being replaced; ask again")
 
 

@@ -180,7 +180,7 @@ def unmount(model: LiveModel, mount: MountedStore, timeout_s: float) -> bool:
     ]
     if not all(ended):
         return False
-    with mount.merge_lock:
+    with mount.merge_lock, mount.asked_lock:
         close_store(model, mount.folder, mount.store)
     mount.loaded_versions.clear()
     give_memory_back()

@@ -142,6 +142,8 @@ class MountedStore:
         self.content = base.saved
         #: Held while the oldest overlay is merged, and while the store is closed.
         self.merge_lock = threading.Lock()
+        #: Held while somebody who asks about rows reads the store beside its sessions, and while the store is closed.
+        self.asked_lock = threading.Lock()
         self.merging = False
         #: Whether it was opened for a shadow: requests that name its version do not find it.
         self.is_hidden = False
