@@ -156,3 +156,16 @@ def test_a_gpu_that_holds_something_else_is_reported(tmp_path: Path, gpu: Simula
     slab.buckets[8] -= 1
     world.tier.check_integrity()
     world.close()
+
+
+def test_it_says_which_ids_are_on_the_gpu(tmp_path: Path, gpu: SimulatedDriver) -> None:
+    world = GpuWorld(tmp_path, gpu, hbm_bytes=200_000)
+    world.quiet()
+    world.install_all()
+    strangers = np.array([10**9, -(10**9)])
+    for name, ids in world.rows.ids.items():
+        listed = world.tier.hot_ids(10**6)[name].ids
+        assert np.isin(ids, listed).tolist() == world.tier.has(name, ids).tolist()
+        assert not world.tier.has(name, strangers).any()
+    world.close()
+    assert not world.tier.has("user", strangers).any()
