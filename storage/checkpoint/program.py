@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # torch's exporter and deserializer keep global state while they work.
 TORCH_LOCK = threading.Lock()
+_DECOMPOSED_AT_MOST = 3
 # The numbers of torch's ScalarType in the export schema.
 SCALAR_TYPES = {"FP32": 7, "FP64": 8, "INT64": 5, "INT32": 4, "BOOL": 12}
 
@@ -78,8 +79,10 @@ def document_of(
         # Accepted operators stay whole (linear, einsum), others become what torch makes of them (gru, tensordot), and
         # in-place ones functional.
         program = program.run_decompositions({})
-        if parts := _decompositions(program):
-            program = program.run_decompositions(parts)
+        for _ in range(_DECOMPOSED_AT_MOST):  # a part may be made of parts
+            if parts := _decompositions(program):
+                program = program.run_decompositions(parts)
+        _drop_unused(program)
         _refuse_operators(program)
         serializer = serialize.ExportedProgramSerializer()
         # torch 2.11 and 2.12 have no option to leave out what is not published.
@@ -110,7 +113,8 @@ def _decompositions(program: torch.export.ExportedProgram) -> dict[Any, Any]:
     refused = {
         node.target for node in program.graph.nodes if node.op == "call_function" and not _is_accepted(node.target)
     }
-    known = torch.export.default_decompositions() if refused else {}
+    known = dict(torch.export.default_decompositions()) if refused else {}
+    known[torch.ops.aten.unsafe_split.Tensor] = torch.ops.aten.split.Tensor
     return {target: known[target] for target in refused if target in known}
 
 
@@ -122,6 +126,19 @@ def _is_accepted(target: Any) -> bool:
     except UnsafeArtifact:
         return False
     return True
+
+
+def _drop_unused(program: torch.export.ExportedProgram) -> None:
+    """Leaves weights out that nothing reads, such as a parameter whose rows are a table."""
+    signature, graph = program.graph_signature, program.graph
+    holders = [node for node in graph.nodes if node.op == "placeholder"]
+    kept = []
+    for spec, node in zip(signature.input_specs, holders, strict=True):
+        if spec.target is not None and not node.users:
+            graph.erase_node(node)
+        else:
+            kept.append(spec)
+    signature.input_specs[:] = kept
 
 
 def _refuse_operators(program: torch.export.ExportedProgram) -> None:

@@ -23,6 +23,7 @@ from storage.features.transforms import (
     IsNull,
     Log,
     Modulo,
+    Multiply,
     Pad,
     Replace,
     Select,
@@ -90,7 +91,7 @@ def _step(op: Transform, flow: Flow) -> Flow:
         case Hash():
             _expect(flow, "bytes", "int64")
             return replace(flow, type="int64")
-        case FloorDivide() | Modulo() | Replace() | Hour() | Weekday():
+        case FloorDivide() | Modulo() | Multiply() | Replace() | Hour() | Weekday():
             _expect(flow, "int64")
             return flow
         case Add():

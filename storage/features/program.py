@@ -23,6 +23,7 @@ from storage.features.transforms import (
     IsNull,
     Log,
     Modulo,
+    Multiply,
     Pad,
     Replace,
     Select,
@@ -111,6 +112,8 @@ def _add_transform(builder: Builder, op: Transform, kind: ElementType) -> None:
             builder.modulo(op.divisor)
         case Add():
             builder.add(op.values)
+        case Multiply():
+            builder.multiply(op.factor)
         case Replace():
             low, high = (end if value is None else value for end, value in zip(_INT64, (op.low, op.high), strict=True))
             builder.replace(low, high, op.outside, op.by)

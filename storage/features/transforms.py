@@ -65,6 +65,13 @@ class Add(StrictModel):
     values: Annotated[tuple[Int64, ...], Field(min_length=1, max_length=65_536)]
 
 
+class Multiply(StrictModel):
+    """Maps int64 to int64: the value times `factor`; it wraps around."""
+
+    op: Literal["multiply"] = "multiply"
+    factor: Int64
+
+
 class Replace(StrictModel):
     """Maps int64 to int64: `by` for values from `low` to `high`, or for all others with `outside`."""
 
@@ -254,6 +261,7 @@ _Op = (
     | FloorDivide
     | Modulo
     | Add
+    | Multiply
     | Replace
     | Integer
     | Hour

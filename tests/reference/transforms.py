@@ -85,6 +85,8 @@ def one(op: dict[str, Any], value: Any) -> Any:
         return value // op["divisor"]
     if kind == "modulo":
         return value % op["divisor"]
+    if kind == "multiply":
+        return wrapped(value * op["factor"])
     if kind == "replace":
         low, high = (op.get(end) for end in ("low", "high"))
         inside = (low is None or value >= low) and (high is None or value <= high)

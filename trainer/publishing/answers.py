@@ -13,23 +13,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainer.publishing.cut_plan import CutCall, Reduction
-from trainer.publishing.embedding_layers import EmbeddingLayer
 
 
 def answer(
     call: CutCall,
     found: Mapping[str, tuple[Tensor, Tensor | None]],
-    layer: EmbeddingLayer,
+    weight: Tensor | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
     """Returns the result of a call.
 
-    found: rows and lengths by feature. layer, args, kwargs: those of the call; its ids and weights are those of the
-    batch only where the call needs them.
+    found: rows and lengths by feature. weight: the rows of the layer, where the graph has them. args, kwargs: those of
+    the call; its ids and weights are those of the batch only where the call needs them.
     """
+    given = dict(zip(("input", "offsets", "per_sample_weights"), args, strict=False)) | kwargs
     if call.shape == "own":
-        return layer(*args, **kwargs)
+        assert weight is not None
+        own = functional.embedding(given["input"], weight)
+        return own if call.reduction is None else _reduced(call.reduction, own, given)
     rows, lengths = found[call.features[0]] if call.features else (torch.empty(0), None)
     if call.shape == "rows_lengths":
         return rows, lengths
@@ -40,15 +42,16 @@ def answer(
     if is_simple and placement.form == "axis" and placement.axis == 0 and placement.rest == tuple(rows.shape[1:-1]):
         placed = rows
     else:
-        placed = placement.placed(_together(call, found, layer))
-    return placed if call.reduction is None else _reduced(call.reduction, placed, args, kwargs)
+        placed = placement.placed(_together(call, found, weight))
+    return placed if call.reduction is None else _reduced(call.reduction, placed, given)
 
 
-def _together(call: CutCall, found: Mapping[str, tuple[Tensor, Tensor | None]], layer: EmbeddingLayer) -> Tensor:
+def _together(call: CutCall, found: Mapping[str, tuple[Tensor, Tensor | None]], weight: Tensor | None) -> Tensor:
     """Returns the rows of a call, (B, W, D)."""
     parts = [found[name][0] for name in call.features]
     if call.constants:
-        own = functional.embedding(torch.tensor(call.constants), layer.weight)  # type: ignore[arg-type]
+        assert weight is not None
+        own = functional.embedding(torch.tensor(call.constants), weight)
         parts.append(own.expand(parts[0].shape[0], *own.shape))
     if len(parts) > 1 and all(part.dim() == 2 for part in parts):
         rows = torch.stack(parts, 1)
@@ -58,9 +61,8 @@ def _together(call: CutCall, found: Mapping[str, tuple[Tensor, Tensor | None]], 
     return rows.index_select(1, torch.tensor(call.order)) if call.order else rows
 
 
-def _reduced(reduction: Reduction, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Returns what nn.EmbeddingBag makes of the rows (S, n, D) of ids (S, n)."""
-    given = dict(zip(("input", "offsets", "per_sample_weights"), args, strict=False)) | kwargs
+def _reduced(reduction: Reduction, rows: Tensor, given: Mapping[str, Any]) -> Tensor:
+    """Returns what nn.EmbeddingBag makes of the rows (S, n, D) of ids (S, n). given: its arguments by name."""
     shape = (*rows.shape[:-1], 1)
     if reduction.is_weighted:
         rows = rows * given["per_sample_weights"].reshape(shape)
@@ -72,6 +74,5 @@ def _reduced(reduction: Reduction, rows: Tensor, args: tuple[Any, ...], kwargs: 
     if reduction.mode == "max":
         largest = torch.where(counts, rows, torch.full_like(rows, -torch.inf)).amax(-2)
         return torch.where(counts.any(-2), largest, torch.zeros_like(largest))
-    number = counts.sum(-2).clamp(min=1)
-    mean: Tensor = torch.where(counts, rows, torch.zeros_like(rows)).sum(-2) / number
-    return mean
+    total = torch.where(counts, rows, torch.zeros_like(rows)).sum(-2)
+    return total if reduction.mode == "sum" else total / counts.sum(-2).clamp(min=1)

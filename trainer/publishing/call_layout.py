@@ -149,6 +149,8 @@ def _constant(chain: Chain) -> int:
         match step:
             case ("add", amount):
                 value += amount
+            case ("multiply", factor):
+                value *= factor
             case ("modulo", divisor):
                 value %= divisor
             case ("floor_divide", divisor):

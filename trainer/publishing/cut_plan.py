@@ -119,10 +119,14 @@ class CutPlan:
     tables: tuple[TableSource, ...]
     columns: Mapping[str, Column]
     rows: int
+    #: Paths of layers whose weight the dense half reads.
+    weights_read: frozenset[str] = frozenset()
+    #: Paths of parameters in which the module looks rows up by itself.
+    parameters: frozenset[str] = frozenset()
 
     @property
     def own_layers(self) -> frozenset[str]:
-        """The paths of layers that stay in the dense half: none of their calls has ids of the batch."""
+        """The paths of layers that are weights of the dense half alone: no feature looks up rows of them."""
         looked_up = {call.path for call in self.calls if call.shape != "own"}
         return frozenset(call.path for call in self.calls if call.path not in looked_up)
 
@@ -160,6 +164,8 @@ def plan_with_spec(
     calls: list[CutCall] = []
     features: dict[str, CutFeature] = {}
     for call in recording.calls:
+        if call.loss is not None or call.offsets_loss is not None:
+            raise call.computed_ids()
         if call.values is None:
             calls.append(CutCall(call.path, "own"))
             continue
@@ -213,7 +219,16 @@ def plan_with_spec(
         if name in used
     )
     inputs = (*dense, *integers)
-    return CutPlan(spec, tuple(calls), tuple(features.values()), inputs, tuple(names.sources()), columns, rows)
+    read = weights_read(recording, calls)
+    tables, cuts = tuple(names.sources()), tuple(features.values())
+    parameters = frozenset(recording.parameters)
+    return CutPlan(spec, tuple(calls), cuts, inputs, tables, columns, rows, read, parameters)
+
+
+def weights_read(recording: Recording, calls: Sequence[CutCall]) -> frozenset[str]:
+    """Returns the paths of layers whose weight the dense half reads."""
+    called = {call.path for call in calls if call.shape == "own" or call.constants}
+    return frozenset(recording.weights_read | called)
 
 
 def _checked_chain(call: LayerCall, spec: FeatureSpec, feature: str, tracer: Tracer) -> tuple[LookupLevel, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from storage.checkpoint import GraphOutput
 from storage.errors import Unsupported
 from trainer.publishing.answers import answer
 from trainer.publishing.cut_plan import CutCall, CutPlan
-from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, embedding_layers
+from trainer.publishing.embedding_layers import TABLE_LAYERS, EmbeddingLayer, StandIn, embedding_layers
+from trainer.publishing.functional_lookups import FunctionalLookups, MakeLayer
 from trainer.publishing.recording import replaced
 from trainer.publishing.sample import Sample
 
@@ -57,8 +58,8 @@ class DenseHalf(nn.Module):
     def cut(self) -> Iterator[DenseHalf]:
         """Removes the embedding layers for the block."""
         layers = embedding_layers(self.container)
-        own = self._plan.own_layers
-        stand_ins = {layer: _Answered(path, layer, self) for path, layer in layers.items() if path not in own}
+        read = self._plan.weights_read
+        stand_ins = {layer: _Answered(path, layer, self, path in read) for path, layer in layers.items()}
         with replaced(self.container, stand_ins):
             yield self
 
@@ -79,26 +80,39 @@ class DenseHalf(nn.Module):
             if name not in given:
                 given[name] = _blank(leaf, plan.rows, batch)
         self._found = found
-        self._answers = iter([call for call in plan.calls if call.path not in plan.own_layers])
-        outputs = named_outputs(self._sample.call(self.container.get_submodule("module"), given))
+        self._answers = iter(plan.calls)
+        module = self.container.get_submodule("module")
+        with FunctionalLookups(self.container, self._looked_up) if plan.parameters else nullcontext():
+            outputs = named_outputs(self._sample.call(module, given))
         self._answers, self._found = iter(()), {}
         end = -1 if self._repeats_a_row else None
         return tuple(_at_least_two_dimensions(outputs[name][:end]) for name in self.output_names)
 
-    def answer(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns the result of the next call of an embedding layer."""
+    def _looked_up(
+        self, path: str, weight: Tensor, make: MakeLayer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return self.answer(path, weight, args, kwargs) if path in self._plan.parameters else NotImplemented
+
+    def answer(self, path: str, weight: Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the result of the next call of an embedding layer. weight: its rows, where the graph has them."""
         call = next(self._answers, None)
         if call is None or call.path != path:
             raise Unsupported(f"the module calls its embedding layers in another order each time (now {path!r})")
-        return answer(call, self._found, layer, args, kwargs)
+        return answer(call, self._found, weight, args, kwargs)
 
 
 class _Answered(StandIn):
-    """Returns the result that the dense half holds for this call."""
+    """Returns the result that the dense half holds for this call. has_weight: whether it needs the layer's weight."""
+
+    def __init__(self, path: str, layer: EmbeddingLayer, half: DenseHalf, has_weight: bool) -> None:
+        super().__init__(path, layer, half)
+        if has_weight and not isinstance(layer, TABLE_LAYERS):
+            # Under the name that it has in the module, by which deltas find it.
+            self._parameters["weight"] = layer.weight  # type: ignore[assignment]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        path, layer, half = self._held
-        return half.answer(path, layer, args, kwargs)
+        path, _, half = self._held
+        return half.answer(path, self._parameters.get("weight"), args, kwargs)
 
 
 def named_outputs(value: Any) -> dict[str, Tensor]:
@@ -113,6 +127,9 @@ def named_outputs(value: Any) -> dict[str, Tensor]:
         named = {"score": value[0]} if len(value) == 1 else {f"output_{i}": entry for i, entry in enumerate(value)}
     else:
         raise Unsupported(f"the module returns {type(value).__name__}; return a tensor, or a dict of tensors")
+    # A loss beside the scores has no batch, and cannot be asked for.
+    batched = {name: entry for name, entry in named.items() if not isinstance(entry, Tensor) or entry.dim() > 0}
+    named = batched or named
     for name, entry in named.items():
         if not isinstance(entry, Tensor):
             raise Unsupported(f"the module's output {name!r} is {type(entry).__name__}, expected a tensor")

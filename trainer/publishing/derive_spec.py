@@ -9,25 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, Feature, FeatureSpec, InputSpec, column_from_jagged, column_from_numpy
 from storage.features.transforms import Transform
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.call_layout import batch_axis, by_rows, call_layout, whole_leaf
-from trainer.publishing.cut_plan import CutCall, CutPlan, DenseInput
+from trainer.publishing.cut_plan import CutCall, CutPlan, DenseInput, Reduction, weights_read
 from trainer.publishing.embedding_layers import layer_absent, layer_chain
-from trainer.publishing.id_features import FixedCall, IdFeatures, IdUse, fixed_call
+from trainer.publishing.id_features import FixedCall, IdFeatures, IdUse, are_ids, fixed_call
 from trainer.publishing.id_steps import Chain, transforms_of
 from trainer.publishing.recording import LayerCall, Recording
 from trainer.publishing.tracing import Loss, Traced
 
 _ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32", torch.bool: "BOOL"}
 _LENGTH_AT_LEAST = 1024
+# The rows of a layer whose ids no feature can give are a weight of the graph, which every delta has, up to this size.
+OWN_BYTES_AT_MOST = 4 << 20
 
 
 def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: int) -> CutPlan:
@@ -67,7 +70,18 @@ class _Planner:
             features=(*made, *self._features.features),
         )
         inputs, tables = (*dense, *integers), tuple(self._features.names.sources())
-        return CutPlan(spec, tuple(calls), self._features.cuts, inputs, tables, self._columns, self._rows)
+        read = weights_read(self._recording, calls)
+        return CutPlan(
+            spec,
+            tuple(calls),
+            self._features.cuts,
+            inputs,
+            tables,
+            self._columns,
+            self._rows,
+            read,
+            frozenset(self._recording.parameters),
+        )
 
     def _dense(self, name: str) -> DenseInput:
         leaf = self._leaves[name]
@@ -112,7 +126,10 @@ class _Planner:
 
     def _planned(self, call: LayerCall) -> FixedCall | None:
         """Plans a call whose ids every row has as many of; None for one over bags of any length, and without ids."""
+        if call.offsets_loss is not None:
+            raise call.computed_ids()
         if call.values is None:
+            self._check_own(call, call.computed_ids() if call.loss is not None else None)
             return None
         if layer_chain(call.layer) is not None:
             raise Unsupported(
@@ -133,6 +150,17 @@ class _Planner:
                 f"{call.where}: its ids {list(traced.shape)} are taken from {names}, but not row by row: the outputs "
                 f"have {self._rows} rows, and the ids of row i have to come from row i of the batch alone"
             )
+        if not are_ids(layout):
+            compared = next(each.leaf for each in layout.columns if each.leaf)
+            self._check_own(
+                call,
+                Unsupported(
+                    f"{call.where}: its ids are the result of a comparison of {compared!r}; give them as integers, as "
+                    "a tensor of the batch"
+                ),
+            )
+            self._use(traced, Loss(f"the layer {call.path!r}", call.place))
+            return None
         weights = None if call.weights is None else call_layout(call.weights, self._tracer, self._rows)
         columns = [each for part in (layout, weights) if part is not None for each in part.columns]
         shapes = {self._leaves[each.leaf].shape for each in columns if each.leaf}
@@ -143,6 +171,22 @@ class _Planner:
         if found.reads_weights and call.weights is not None:
             self._use(call.weights, loss)
         return found
+
+    def _check_own(self, call: LayerCall, error: Unsupported | None) -> None:
+        """Raises the error, or one of its own, where the layer cannot be a weight of the dense graph."""
+        if isinstance(call.layer, Embedding | EmbeddingBag):
+            raise error or Unsupported(
+                f"{call.where}: its ids depend on no value of the batch; rows that every request reads belong into a "
+                "weight: use nn.Embedding or a parameter for them"
+            )
+        size = call.layer.weight.nbytes
+        if error is not None and size > OWN_BYTES_AT_MOST:
+            raise Unsupported(
+                f"{error} (a table of up to {OWN_BYTES_AT_MOST >> 20} MiB would become a weight of the graph; it has "
+                f"{size / 2**20:.0f})"
+            )
+        if call.offsets is not None:
+            raise error or Unsupported(f"{call.where}: its ids are constant and have offsets; use ids (B, n)")
 
     def _use(self, traced: Traced, loss: Loss) -> None:
         for name in self._tracer.leaves_of(traced):
@@ -169,10 +213,9 @@ class _Planner:
         return Traced(call.values.codes.reshape(len(lengths), -1))
 
     def _named(self, call: LayerCall, found: FixedCall | None) -> CutCall:
-        if call.values is None:
-            return CutCall(call.path, "own")
         if found is None:
-            return self._bag_call(call)
+            is_list = call.values is not None and self._is_jagged(call)
+            return self._bag_call(call) if is_list else self._own_call(call)
         for use in found.uses:
             for name in filter(None, (use.leaf, use.weights)):
                 if name in self._bags:
@@ -182,6 +225,14 @@ class _Planner:
                 self._weigh(call, use.weights, use.leaf)
         features = tuple(self._features.add(call, use, self._inputs[use.leaf].width) for use in found.uses)
         return replace(found.cut, features=features)
+
+    def _own_call(self, call: LayerCall) -> CutCall:
+        """Plans a call whose rows are a weight of the graph."""
+        layer = call.layer
+        if isinstance(layer, nn.EmbeddingBag):
+            padding = None if layer.padding_idx is None else int(layer.padding_idx)
+            return CutCall(call.path, "own", reduction=Reduction(_mode(layer), padding, call.is_weighted))
+        return CutCall(call.path, "own")
 
     def _bag_call(self, call: LayerCall) -> CutCall:
         """Plans a call over bags of any length."""
@@ -271,6 +322,10 @@ def _transforms(call: LayerCall, name: str, chain: Chain) -> tuple[Transform, ..
     if found is None:
         raise Unsupported(f"{call.where}: its ids are the result of a comparison of {name!r}; give them as integers")
     return found
+
+
+def _mode(layer: nn.EmbeddingBag) -> Literal["sum", "mean", "max"]:
+    return "sum" if layer.mode == "sum" else "mean" if layer.mode == "mean" else "max"
 
 
 def _closed(call: LayerCall, count: int) -> np.ndarray:

@@ -41,6 +41,10 @@ class StandIn(nn.Module):
         # In a tuple, so that no module in it becomes a submodule and no weight a parameter.
         self._held = (path, layer, asked)
 
+    def has_weight(self, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor is the layer's weight."""
+        return getattr(self._held[1], "weight", None) is tensor
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -135,10 +139,18 @@ def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
     found: dict[str, EmbeddingLayer] = {}
     for full_path, module in container.named_modules():
         path = full_path.removeprefix("module.")
-        if isinstance(module, LAYER_TYPES):
+        if isinstance(module, LAYER_TYPES) and not _has_own_forward(module):
             check_layer(path, module)
             found[path] = module
     return found
+
+
+def _has_own_forward(layer: nn.Module) -> bool:
+    """Returns whether a layer looks up otherwise; then it is a module like others, whose lookups count."""
+    if isinstance(layer, Embedding | EmbeddingBag):
+        return False
+    base = nn.Embedding if isinstance(layer, nn.Embedding) else nn.EmbeddingBag
+    return type(layer).forward is not base.forward
 
 
 def tables_of(module: nn.Module) -> list[EmbeddingTable]:
@@ -151,9 +163,6 @@ def check_layer(path: str, layer: EmbeddingLayer) -> None:
     """Raises Unsupported for options that the server does not reproduce."""
     if isinstance(layer, Embedding | EmbeddingBag):
         return
-    base = nn.Embedding if isinstance(layer, nn.Embedding) else nn.EmbeddingBag
-    if type(layer).forward is not base.forward:
-        raise Unsupported(f"layer {path!r}: {type(layer).__name__} has a forward of its own; use nn.{base.__name__}")
     if layer.max_norm is not None:
         raise Unsupported(f"layer {path!r}: max_norm changes rows while they are read; renormalise once, then drop it")
     if layer.weight.dtype != torch.float32:

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.modules import transformer
 
 from storage.checkpoint.traces import release_trace
 from storage.errors import Unsupported
 from trainer.publishing.dense_half import DenseHalf
+from trainer.publishing.tracing import user_place
 
 _TALKS = "torch.fx.experimental.symbolic_shapes"
 _PLACE = re.compile(
@@ -26,7 +28,7 @@ _PLACE = re.compile(
 def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.ExportedProgram:
     """Exports the dense half with a dynamic batch. Raises Unsupported with torch's reason when that cannot be done."""
     batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
-    with half.cut(), _without_dumps(), torch.no_grad():
+    with half.cut(), _without_dumps(), _traceable() as lengths, torch.no_grad():
         try:
             program = torch.export.export(
                 half, tuple(tensors), dynamic_shapes={"tensors": tuple({0: batch} for _ in tensors)}, strict=False
@@ -34,6 +36,10 @@ def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.Expo
         except Unsupported:
             raise
         except Exception as error:  # torch raises many kinds here; all mean the same to the caller
+            if lengths and "Constraints violated" in str(error):
+                raise Unsupported(
+                    f"len(x) of a tensor of the batch, at {lengths[0]}, makes its size a constant: write x.shape[0]"
+                ) from error
             raise Unsupported(
                 f"torch.export cannot take the module without its embedding layers: {_reason(error)}. Its graph has to "
                 "be the same for every batch size and every value: no `if`, `.item()` or shape that depends on values"
@@ -48,6 +54,30 @@ def _reason(error: Exception) -> str:
     first = (text.splitlines() or [type(error).__name__])[0].rstrip(". ")
     place = _PLACE.search(text)
     return f"{first}, at {place['file']}:{place['line']} ({place[3].strip()})" if place else first
+
+
+@contextlib.contextmanager
+def _traceable() -> Iterator[list[str]]:
+    """Makes torch's own layers traceable; gives the places where len() of a tensor whose size is open is asked for."""
+    own, length = transformer._detect_is_causal_mask, Tensor.__len__
+    found: list[str] = []
+
+    def is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        # The hint may be left out; it compares the values of the mask, which a graph cannot.
+        return is_causal is True
+
+    def noted_length(tensor: Tensor) -> int:
+        if tensor.dim() and isinstance(tensor.shape[0], torch.SymInt):
+            found.append(user_place())
+        return int(length(tensor))  # type: ignore[no-untyped-call]
+
+    transformer._detect_is_causal_mask = is_causal_mask
+    Tensor.__len__ = noted_length  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        transformer._detect_is_causal_mask = own
+        Tensor.__len__ = length  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from storage.errors import Unsupported
 from storage.features import Feature
 from storage.features.transforms import Select, Slice, Transform
 from storage.initializers import AbsentRows
@@ -58,11 +57,16 @@ class FixedCall:
         return self.cut.reduction is not None and self.cut.reduction.is_weighted
 
 
+def are_ids(layout: CallLayout) -> bool:
+    """Returns whether transforms can make the ids of a call."""
+    return all(transforms_of([each.chain]) is not None for each in layout.columns if each.leaf)
+
+
 def fixed_call(call: LayerCall, layout: CallLayout, weights: CallLayout | None, shapes_fit: bool) -> FixedCall:
     """Describes a call by lookups.
 
     weights: the layout of the weights, where they are columns of the batch; shapes_fit: whether their tensor has the
-    shape of that of the ids. Raises Unsupported for ids that are no integers of the batch any more.
+    shape of that of the ids.
     """
     layer = call.layer
     segments = _segments(layout.columns)
@@ -97,12 +101,7 @@ def fixed_call(call: LayerCall, layout: CallLayout, weights: CallLayout | None, 
 
 
 def _use(call: LayerCall, segment: Sequence[IdColumn], pooling: str, length: int) -> IdUse:
-    transforms = transforms_of([each.chain for each in segment])
-    if transforms is None:
-        raise Unsupported(
-            f"{call.where}: its ids are the result of a comparison of {segment[0].leaf!r}; give them as integers, as a "
-            "tensor of the batch"
-        )
+    transforms = transforms_of([each.chain for each in segment]) or ()
     columns = segment[0].place, segment[-1].place + 1
     return IdUse(segment[0].leaf, columns, transforms, pooling, length, absent=layer_absent(call.layer))
 

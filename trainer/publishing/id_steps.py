@@ -1,7 +1,8 @@
 """The arithmetic on ids that becomes transforms of a feature: a step for each operator whose other operand is constant.
 
-A step is a tuple: ("add", n), ("modulo", n), ("floor_divide", n), ("integer",), ("constant", n), ("replace", low, high,
-outside, by) for values from low to high or outside of them, and ("is", low, high, outside) for that comparison alone.
+A step is a tuple: ("add", n), ("multiply", n), ("modulo", n), ("floor_divide", n), ("integer",), ("constant", n),
+("replace", low, high, outside, by) for values from low to high or outside of them, and ("is", low, high, outside) for
+that comparison alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from storage.features.transforms import Add, FloorDivide, Integer, Modulo, Replace, Transform
+from storage.features.transforms import Add, FloorDivide, Integer, Modulo, Multiply, Replace, Transform
 
 Step = tuple[Any, ...]
 Chain = tuple[Step, ...]
@@ -72,6 +73,10 @@ def step_of(known: Codes, name: str, args: Any, kwargs: Any, result: Tensor) -> 
         if name == "add" and known.codes_of(args[0]) is None:
             args = (args[1], args[0])
         return _stepped(known, args[0], args[1], result, lambda value: ("add", sign * value))
+    if name == "mul":
+        if known.codes_of(args[0]) is None:
+            args = (args[1], args[0])
+        return _stepped(known, args[0], args[1], result, lambda value: ("multiply", value))
     if name in ("remainder", "floor_divide") or (name == "div" and kwargs.get("rounding_mode") == "floor"):
         op = "modulo" if name == "remainder" else "floor_divide"
         return _stepped(known, args[0], args[1], result, lambda value: (op, value) if value > 0 else None)
@@ -107,6 +112,8 @@ def transforms_of(chains: Sequence[Chain]) -> tuple[Transform, ...] | None:
             case ("add", amount):
                 amounts = tuple(step[1] for step in steps)
                 found.append(Add(values=(amount,) if len(set(amounts)) == 1 else amounts))
+            case ("multiply", factor):
+                found.append(Multiply(factor=factor))
             case ("modulo", divisor):
                 found.append(Modulo(divisor=divisor))
             case ("floor_divide", divisor):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from storage.checkpoint import DenseGraph, Golden
-from storage.errors import ParityError
+from storage.errors import ParityError, Unsupported
 from storage.features import Column
 from storage.rows import RowCodec
 from trainer.publishing.dense_half import output_arrays
@@ -134,8 +134,15 @@ class ParityChecker:
         return found
 
     def _module_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
-        with self._prepared.half.cut() as half:
-            return output_arrays(self._names, half(*tensors))
+        try:
+            with self._prepared.half.cut() as half:
+                return output_arrays(self._names, half(*tensors))
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise Unsupported(
+                f"the module takes the sample, but not a batch of {len(tensors[0])} rows: {first}; write sizes of the "
+                "batch as x.shape[0]"
+            ) from error
 
     def _graph_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
         assert self._graph is not None

@@ -18,7 +18,6 @@ from trainer.embedding import EmbeddingTable, refresh_means
 from trainer.publishing.cut_plan import CutPlan, plan_with_spec
 from trainer.publishing.dense_half import DenseHalf, graph_outputs, named_outputs
 from trainer.publishing.derive_spec import plan_from_sample
-from trainer.publishing.embedding_layers import TABLE_LAYERS, embedding_layers
 from trainer.publishing.recording import Recording, record
 from trainer.publishing.sample import Sample
 from trainer.publishing.single_row import needs_more_rows
@@ -71,12 +70,10 @@ class PreparedModule:
         refresh_means({mean: tables[mean] for mean in means}, of, all_rows=all_rows)
 
     def plain_layer(self) -> str | None:
-        """Returns the path of an embedding layer whose rows are a table but lie in a weight, where changes are not
-        tracked; None without one.
+        """Returns the table of a layer, or a parameter, whose rows lie in a weight, where changes are not tracked; None
+        without one.
         """
-        layers = embedding_layers(self.half.container)
-        plain = {path for path, layer in layers.items() if not isinstance(layer, TABLE_LAYERS)}
-        return next(iter(sorted(plain - self.plan.own_layers)), None)
+        return next((source.name for source in self.plan.tables if source.trained is None), None)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

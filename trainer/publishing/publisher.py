@@ -162,7 +162,7 @@ class Publisher:
         self._check_number(due, version)
         if due != "version" and (path := prepared.plain_layer()) is not None:
             raise Unsupported(
-                f"layer {path!r}: rows of torch's own embedding layers are not tracked, so there are no deltas of "
+                f"table {path!r}: rows of torch's own embedding layers are not tracked, so there are no deltas of "
                 "them; use trainer.Embedding or trainer.EmbeddingBag, or publish versions"
             )
         tables = prepared.tables

@@ -14,18 +14,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import InvalidInput, Unsupported
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, embedding_layers
+from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, check_layer, embedding_layers
+from trainer.publishing.functional_lookups import FunctionalLookups, MakeLayer
 from trainer.publishing.tracing import Loss, Traced, Tracer, user_place
 
 # What to write instead, by the operator whose result no feature describes.
 _INSTEAD = {
-    "mul": "give the product as a tensor of the batch, or use one table for each column",
     "argmax": "give the id as a tensor of the batch: the lookup comes before everything that is computed",
     "topk": "give the ids as a tensor of the batch: the lookup comes before everything that is computed",
     "bucketize": "give the number of the bucket as a tensor of the batch, or publish with a spec, whose transform "
     "`bucketise` does this",
     "unique": "look the ids up as they are: equal ids cost the server one lookup",
-    "_pack_padded_sequence": "look the padded ids up, and pack the rows, if at all, behind the lookup",
+}
+# Operators whose shapes depend on values, and what to write instead.
+_NOT_IN_GRAPHS = {
+    "_pack_padded_sequence": "packed sequences have shapes that depend on lengths: run the layer over the padded rows, "
+    "and take the state at length - 1, or set what lies behind the length to 0 by a mask",
 }
 _ELSE = (
     "pass the layer a tensor of the batch, a column of one (x[:, k]), or what shifts by constants (+, -, %, //, clamp, "
@@ -39,12 +43,16 @@ class LayerCall:
 
     path: str
     layer: EmbeddingLayer
-    #: What its ids are; None for ids that depend on no value of the batch.
+    #: What its ids are; None where no feature can give them.
     values: Traced | None
+    #: What made ids of which that is not known; None for ids that depend on no value of the batch.
+    loss: Loss | None = None
     #: Where bags begin, as it was in this run; None for ids (B,) and (B, n).
     offsets: Tensor | None = None
-    #: What the offsets are; None where they depend on no value of the batch.
+    #: What the offsets are; None where they depend on no value of the batch, or were computed.
     offsets_of: Traced | None = None
+    #: What made offsets of which that is not known.
+    offsets_loss: Loss | None = None
     #: True where the layer is given weights.
     is_weighted: bool = False
     #: What the weights are; None where they were computed.
@@ -59,6 +67,19 @@ class LayerCall:
         """Names the call in a message."""
         return f"layer {self.path!r}" + (f" ({self.place})" if self.place else "")
 
+    def computed_ids(self) -> Unsupported:
+        """Returns the error that says that ids, or offsets, are computed."""
+        if self.loss is None:
+            return Unsupported(
+                f"{self.where}: its offsets are computed inside forward() by {self.offsets_loss}; give the offsets as "
+                "a tensor of the batch, or ids (B, n) without offsets"
+            )
+        name = self.loss.operator.removeprefix("aten.").partition(".")[0]
+        return Unsupported(
+            f"{self.where}: its ids are computed inside forward() by {self.loss}. The server looks ids up before the "
+            f"module runs: {_INSTEAD.get(name, _ELSE)}"
+        )
+
 
 @dataclass
 class Recording:
@@ -67,6 +88,10 @@ class Recording:
     tracer: Tracer
     outputs: Any = None
     calls: list[LayerCall] = field(default_factory=list)
+    #: Paths of parameters in which the module looks rows up by itself.
+    parameters: set[str] = field(default_factory=set)
+    #: Paths of layers whose weight the module reads itself.
+    weights_read: set[str] = field(default_factory=set)
 
     @property
     def used(self) -> Mapping[str, Loss]:
@@ -76,6 +101,13 @@ class Recording:
 
 class _Watch(StandIn):
     """Reports every call to the watcher, which then calls the layer itself."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if name == "weight":
+            path, _, watcher = self._held
+            watcher.recording.weights_read.add(path)
+        return found
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         path, layer, watcher = self._held
@@ -91,6 +123,9 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inside_layer = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        instead = _NOT_IN_GRAPHS.get(func._schema.name.removeprefix("aten::"))
+        if instead is not None:
+            raise Unsupported(f"{func} at {user_place()}: {instead}")
         result = func(*args, **(kwargs or {}))
         if not self._inside_layer:
             self.recording.tracer.saw(func, args, kwargs, result)
@@ -105,38 +140,46 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._inside_layer = False
         self.recording.calls.append(call)
-        if call.values is not None:
+        if call.values is not None or call.loss is not None:
             made = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
             tracer.taint(made, Loss(f"the layer {path!r}", call.place))
         return result
 
+    def functional_called(
+        self, path: str, weight: Tensor, make: MakeLayer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Records a lookup in a parameter, as a call of a layer; leaves those in a layer's own weight alone."""
+        tracer = self.recording.tracer
+        is_traced = isinstance(args[0], Tensor) and tracer.of(args[0]) is not None
+        if self._inside_layer or not is_traced:
+            return NotImplemented
+        layer = make()
+        check_layer(path, layer)
+        self.recording.parameters.add(path)
+        return self.layer_called(path, layer, args, kwargs)
+
     def _call(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCall:
         tracer, place = self.recording.tracer, user_place()
         values, offsets, weights = _layer_arguments(path, layer, args, kwargs)
-        call = LayerCall(path, layer, tracer.of(values), None if offsets is None else offsets.clone(), place=place)
-        if call.values is None:
-            if not tracer.is_constant(values):
-                loss = tracer.loss_of(values)
-                name = loss.operator.removeprefix("aten.").partition(".")[0]
-                raise Unsupported(
-                    f"{call.where}: its ids are computed inside forward() by {loss}. The server looks ids up before "
-                    f"the module runs: {_INSTEAD.get(name, _ELSE)}"
-                )
-            if isinstance(layer, Embedding | EmbeddingBag):
-                raise Unsupported(
-                    f"{call.where}: its ids depend on no value of the batch; rows that every request reads belong into "
-                    "a weight: use nn.Embedding or a parameter for them"
-                )
-            return call
-        if offsets is not None and tracer.of(offsets) is None and not tracer.is_constant(offsets):
-            raise Unsupported(
-                f"{call.where}: its offsets are computed inside forward() by {tracer.loss_of(offsets)}; give the "
-                "offsets as a tensor of the batch, or ids (B, n) without offsets"
-            )
-        found = None if weights is None else tracer.of(weights)
-        of_offsets = None if offsets is None else tracer.of(offsets)
         levels = tuple(tracer.of(ids) for ids, _ in _levels(layer, kwargs))
-        return LayerCall(path, layer, call.values, call.offsets, of_offsets, weights is not None, found, place, levels)
+        return LayerCall(
+            path,
+            layer,
+            tracer.of(values),
+            _loss(tracer, values),
+            None if offsets is None else offsets.clone(),
+            None if offsets is None else tracer.of(offsets),
+            None if offsets is None else _loss(tracer, offsets),
+            weights is not None,
+            None if weights is None else tracer.of(weights),
+            place,
+            levels,
+        )
+
+
+def _loss(tracer: Tracer, tensor: Tensor) -> Loss | None:
+    known = tracer.of(tensor) is not None or tracer.is_constant(tensor)
+    return None if known else tracer.loss_of(tensor)
 
 
 def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Recording:
@@ -148,7 +191,8 @@ def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Rec
     watcher = _Watcher(leaves)
     watches = {layer: _Watch(path, layer, watcher) for path, layer in layers.items()}
     recording = watcher.recording
-    with replaced(container, watches), torch.no_grad(), watcher:
+    lookups = FunctionalLookups(container, watcher.functional_called)
+    with replaced(container, watches), torch.no_grad(), watcher, lookups:
         try:
             recording.outputs = call()
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -157,10 +201,10 @@ def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Rec
             ) from error
     outputs = [value for value in pytree.tree_leaves(recording.outputs) if isinstance(value, Tensor)]
     recording.tracer.use(outputs, Loss("an output", ""))
-    if all(entry.values is None for entry in recording.calls):
+    if not recording.calls:
         raise Unsupported(
-            "the module called no embedding layer (nn.Embedding, nn.EmbeddingBag or ours) with ids of the batch; "
-            "functional.embedding on a parameter is not seen: use the layer"
+            "the module looked up no row of the batch: it called no embedding layer (nn.Embedding, nn.EmbeddingBag or "
+            "ours), and no functional.embedding on a parameter"
         )
     return recording
 

@@ -82,6 +82,8 @@ class Builder {
     last().transforms.push_back(Add{amounts});
   }
 
+  void multiply(std::int64_t factor) { last().transforms.push_back(Multiply{factor}); }
+
   void replace(std::int64_t low, std::int64_t high, bool outside, std::int64_t by) {
     last().transforms.push_back(Replace{low, high, outside, by});
   }
@@ -391,6 +393,7 @@ NB_MODULE(_features, m) {
       .def("floor_divide", &Builder::floor_divide, "divisor"_a)
       .def("modulo", &Builder::modulo, "divisor"_a)
       .def("add", &Builder::add, "amounts"_a)
+      .def("multiply", &Builder::multiply, "factor"_a)
       .def("replace", &Builder::replace, "low"_a, "high"_a, "outside"_a, "by"_a)
       .def("integer", &Builder::integer)
       .def("vocabulary", &Builder::vocabulary, "values"_a, nb::arg("unknown").none(),

@@ -147,6 +147,16 @@ void Add::apply(Cells& cells, Arena& arena) const {
   cells.set(to);
 }
 
+void Multiply::apply(Cells& cells, Arena& arena) const {
+  cells.pack(arena);
+  const std::int64_t* from = cells.ints();
+  std::int64_t* to = arena.take<std::int64_t>(cells.count());
+  for (std::int64_t i = 0; i < cells.count(); ++i) {
+    to[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(from[i]) * static_cast<std::uint64_t>(factor));
+  }
+  cells.set(to);
+}
+
 void Replace::apply(Cells& cells, Arena& arena) const {
   cells.pack(arena);
   const std::int64_t* from = cells.ints();

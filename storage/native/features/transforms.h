@@ -38,6 +38,12 @@ struct Add {
   void apply(Cells& cells, Arena& arena) const;
 };
 
+// Wraps around as int64 do.
+struct Multiply {
+  std::int64_t factor = 1;
+  void apply(Cells& cells, Arena& arena) const;
+};
+
 // Values from low to high become `by`; if `outside`, those below low and above high do.
 struct Replace {
   std::int64_t low = std::numeric_limits<std::int64_t>::min();
@@ -135,7 +141,7 @@ struct Pad {
   void apply(Cells& cells, Arena& arena) const;
 };
 
-using Transform = std::variant<Hash, FloorDivide, Modulo, Add, Replace, Integer, Vocabulary, Bucketise, Log, Clip,
-                               Affine, Standardise, PartOfWeek, IsNull, Fill, Split, Slice, Truncate, Pad>;
+using Transform = std::variant<Hash, FloorDivide, Modulo, Add, Multiply, Replace, Integer, Vocabulary, Bucketise, Log,
+                               Clip, Affine, Standardise, PartOfWeek, IsNull, Fill, Split, Slice, Truncate, Pad>;
 
 }  // namespace emberline::features

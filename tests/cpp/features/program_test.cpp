@@ -96,7 +96,8 @@ TEST(integers_are_added_to_replaced_and_cut_at_the_point) {
   pairs.width = 2;
   const Program program({pairs, input("y", Wire::kFp64)},
                         {ids_feature(0, {0}, {Add{{1, 100}}}), ids_feature(1, {0}, {Replace{0, 5, false, -9}}),
-                         ids_feature(2, {0}, {Replace{0, high, true, 0}}), ids_feature(3, {1}, {Integer{}})},
+                         ids_feature(2, {0}, {Replace{0, high, true, 0}}), ids_feature(3, {1}, {Integer{}}),
+                         ids_feature(4, {0}, {Multiply{-2}})},
                         {});
   const OwnedColumn ids = ints_column({0, 5, high, 6, -1, low}).with_rows(3);
   const OwnedColumn floats = floats_column({-2.9, 9.3e18, -std::numeric_limits<double>::infinity()});
@@ -105,6 +106,7 @@ TEST(integers_are_added_to_replaced_and_cut_at_the_point) {
   CHECK((bags_of(batch, 1).values == Ids{-9, -9, high, 6, -1, low}));
   CHECK((bags_of(batch, 2).values == Ids{0, 5, high, 6, 0, 0}));
   CHECK((bags_of(batch, 3).values == Ids{-2, low, low}));
+  CHECK((bags_of(batch, 4).values == Ids{0, -10, 2, -12, 2, 0}));
 }
 
 TEST(hours_and_days_are_right_at_both_ends_of_time) {

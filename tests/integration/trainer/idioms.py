@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 IDS, DIM, LENGTH = 50, 4, 6
 # Draws the arguments of a module for this many rows.
@@ -202,6 +203,76 @@ def attention(model: Any, target: Tensor, history: Tensor) -> Tensor:
     return model.head((scores.softmax(-1).unsqueeze(-1) * keys).sum(1))
 
 
+def recurrent(model: Any, history: Tensor) -> Tensor:
+    states, last = model.recurrent(model.items(history))
+    return model.head(states[torch.arange(history.shape[0]), (history != 0).sum(1) - 1]) + model.head(last[-1])
+
+
+def recurrent_with_cell(model: Any, history: Tensor) -> Tensor:
+    states, (last, cell) = model.recurrent(model.items(history))
+    return model.head(states.mean(1) + last[0] + cell[0])
+
+
+def cells(model: Any, history: Tensor) -> Tensor:
+    rows = model.items(history)
+    state = torch.zeros(rows.shape[0], DIM)
+    for step in range(LENGTH):
+        state = model.cell(rows[:, step], state)
+    return model.head(state)
+
+
+def causal(model: Any, history: Tensor) -> Tensor:
+    mask = nn.Transformer.generate_square_subsequent_mask(history.shape[1])
+    return model.head(model.encoder(model.items(history), mask)[:, -1])
+
+
+def causal_and_padded(model: Any, history: Tensor) -> Tensor:
+    mask = torch.triu(torch.ones(LENGTH, LENGTH, dtype=torch.bool), 1)
+    return model.head(model.encoder(model.items(history), mask=mask, src_key_padding_mask=history == 0).mean(1))
+
+
+def encoder() -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(DIM, 2, 8, batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+class Parameter(Model):
+    """Has a table that is a parameter."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self.table = nn.Parameter(torch.randn(IDS, DIM))
+
+
+class Scaled(nn.Embedding):
+    """Multiplies its rows, as some transformers do."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * DIM**0.5
+
+
+def of_parameter(model: Any, history: Tensor) -> Tensor:
+    return model.head(functional.embedding(history, model.table).mean(1) + model.table[history[:, 0]])
+
+
+def of_scores(model: Any, history: Tensor) -> Tensor:
+    rows = model.items(history).mean(1)
+    return model.head(rows + model.concepts((rows @ model.concepts.weight.t()).argmax(1)))
+
+
+def with_loss(model: Any, history: Tensor) -> tuple[Tensor, Tensor]:
+    score = model.head(model.items(history).mean(1))
+    return score, score.square().mean()
+
+
+def squeezed(model: Any, history: Tensor) -> Tensor:
+    return torch.sigmoid(model.head(model.items(history).mean(1, keepdim=True)).squeeze() * 2).unsqueeze(1)
+
+
+def multiplied(model: Any, ids: Tensor) -> Tensor:
+    return model.head(model.items(ids[:, :1].clamp(max=4) * 10 + torch.arange(3)).sum(1))
+
+
 # The idiom -> the module and how its batch is drawn.
 WORKING: dict[str, tuple[Callable[[], nn.Module], Draw]] = {
     "a mask of ids": (lambda: Model(masked_mean), histories),
@@ -241,5 +312,19 @@ WORKING: dict[str, tuple[Callable[[], nn.Module], Draw]] = {
     "padding_idx": (lambda: Model(masked_mean, items=nn.Embedding(IDS, DIM, padding_idx=0)), histories),
     "weights shared with the output": (lambda: Model(tied), histories),
     "an output of integers": (lambda: Model(two_outputs), histories),
+    "a GRU, its last state by length": (
+        lambda: Model(recurrent, recurrent=nn.GRU(DIM, DIM, 2, batch_first=True)),
+        histories,
+    ),
+    "an LSTM": (lambda: Model(recurrent_with_cell, recurrent=nn.LSTM(DIM, DIM, batch_first=True)), histories),
+    "a GRU cell, step by step": (lambda: Model(cells, cell=nn.GRUCell(DIM, DIM)), histories),
+    "a causal transformer": (lambda: Model(causal, encoder=encoder()), histories),
+    "a causal transformer without padding": (lambda: Model(causal_and_padded, encoder=encoder()), histories),
+    "rows of a parameter": (lambda: Parameter(of_parameter), histories),
+    "a layer with a forward of its own": (lambda: Model(masked_mean, items=Scaled(IDS, DIM)), histories),
+    "ids out of scores, of a small table": (lambda: Model(of_scores, concepts=nn.Embedding(5, DIM)), histories),
+    "a loss beside the score": (lambda: Model(with_loss), histories),
+    "squeeze() of a batch of one row": (lambda: Model(squeezed), histories),
+    "ids times a number": (lambda: Model(multiplied), columns),
     "DataParallel": (lambda: nn.DataParallel(Model(masked_mean)), histories),
 }

@@ -460,7 +460,7 @@ def test_plain_torch_layers_have_no_deltas_and_are_named(tmp_path: Path) -> None
     version = publisher.publish()
     kinds: tuple[WantedKind, ...] = ("auto", "delta", "cumulative")
     for kind in kinds:
-        with pytest.raises(Unsupported, match="layer 'plain'"):
+        with pytest.raises(Unsupported, match="table 'plain'"):
             publisher.prepare(kind)
     assert publisher.publish("version").parent == version.parent
 

@@ -27,6 +27,8 @@ def raw_columns(spec: FeatureSpec, batch: tuple[Tensor, ...], rows: int) -> dict
 
 
 def named(outputs: Any) -> dict[str, Tensor]:
+    if isinstance(outputs, tuple):
+        return {f"output_{place}": value for place, value in enumerate(outputs)}
     return outputs if isinstance(outputs, dict) else {"score": outputs}
 
 
@@ -37,7 +39,9 @@ def check_served(module: nn.Module, draw: Any, folder: Path) -> None:
         with Scorer(find_as_of(folder / "models" / "idiom"), folder / "store") as scorer:
             for rows in (1, 2, 7, 40):
                 batch = draw(rows)
-                wanted = named(module(*batch))
+                # A module that squeezes its batch away cannot run on one row.
+                twice = tuple(torch.cat([each, each], each.dim() - 1 if each.shape[0] != rows else 0) for each in batch)
+                wanted = {name: values[:rows] for name, values in named(module(*twice)).items() if values.dim()}
                 got = scorer.score(raw_columns(scorer.spec, batch, rows), rows)
                 for entry, values in zip(scorer.outputs, got, strict=True):
                     expected = wanted[entry.name].reshape(values.shape).numpy()

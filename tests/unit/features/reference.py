@@ -190,6 +190,8 @@ def one(op: dict[str, Any], value: Any) -> Any:
             return value // op["divisor"]
         case "modulo":
             return value % op["divisor"]
+        case "multiply":
+            return (value * op["factor"] + 2**63) % 2**64 - 2**63
         case "replace":
             low, high = op.get("low"), op.get("high")
             is_inside = (low is None or low <= value) and (high is None or value <= high)

@@ -106,6 +106,8 @@ def pipelines(draw: st.DrawFn, entry: dict[str, Any], output: str, *, weighted: 
     if kind == "int64" and draw(st.booleans()):
         count = draw(st.sampled_from([1, width])) if fixed else 1
         ops.append({"op": "add", "values": draw(st.lists(INTS, min_size=count, max_size=count))})
+    if kind == "int64" and draw(st.integers(0, 3)) == 0:
+        ops.append({"op": "multiply", "factor": draw(INTS)})
     if kind == "int64" and draw(st.booleans()):
         first, last = sorted([draw(INTS), draw(INTS)])
         bounds = draw(st.sampled_from([{"low": first}, {"high": last}, {"low": first, "high": last}]))
