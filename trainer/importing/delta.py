@@ -31,6 +31,7 @@ from trainer.progress import Display
 from trainer.publishing.delta_content import Changes, live_weights
 from trainer.publishing.delta_writer import DeltaWriter
 from trainer.publishing.lineage import Pending
+from trainer.publishing.policy import DeltaPolicy
 from trainer.publishing.prepared_module import PreparedModule
 from trainer.publishing.publish_version import GOLDEN_REQUESTS_AT_LEAST
 from trainer.publishing.row_types import RowTypes, row_types_of
@@ -95,7 +96,8 @@ def import_delta(
                 {table.name: (len(table.ids), len(table.removed)) for table in changed},
                 tuple(unused),
             )
-            writer = DeltaWriter(_over(prepared.prepared, before, changed), before.version)
+            patched = _over(prepared.prepared, before, changed)
+            writer = DeltaWriter(patched, before.version, DeltaPolicy().full_weights_every)
             reason = reason_for_version(writer, RowTypes.of(row_types), _TOLERANCE)
             if reason is not None:
                 raise Unsupported(
