@@ -29,7 +29,7 @@ def weight_differences(before: AsOf, after: AsOf) -> tuple[list[WeightDifference
 
     Bytes are compared.
     """
-    old, new = _weights(before), _weights(after)
+    old, new = before.weights(), after.weights()
     found, same = [], 0
     for name in sorted({*old, *new}):
         first, second = old.get(name), new.get(name)
@@ -42,11 +42,6 @@ def weight_differences(before: AsOf, after: AsOf) -> tuple[list[WeightDifference
             norms = float(change.norm()), float(first.double().norm())
             found.append(WeightDifference(name, _shape(first), _shape(second), *norms, float(change.abs().max())))
     return sorted(found, key=_by_share), same
-
-
-def _weights(as_of: AsOf) -> dict[str, torch.Tensor]:
-    """Returns the weights of a snapshot: those of its last delta, which has all of them."""
-    return (as_of.deltas[-1] if as_of.deltas else as_of.version).weights()
 
 
 def _bytes(weight: torch.Tensor) -> torch.Tensor:
