@@ -34,6 +34,7 @@ BENCHMARKS = {
     "train": "training: embeddings beside FBGEMM, a DLRM beside torch and TorchRec, growth, rows on SSD, admission",
     "ranks": "two ranks beside one process, beside two without exchange, beside DDP; their bytes; bf16 and fp16",
     "data": "Parquet to batches of tensors, beside pyarrow; three of 41 columns; a training beside its stages alone",
+    "any_model_delta": "a plain torch module refreshed: its comparison beside reading both, large weights, p99, Triton",
     "mirror": "a repository in an object store: downloads beside plain obstore, requests, publish to served",
     "replica": "a new replica over an object store: hit rate and p99 of its first requests, with hot ids and without",
     "fleet": "three replicas over an object store: publish to all, how closely they switch, older answers, requests",

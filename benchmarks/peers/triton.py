@@ -6,6 +6,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -37,10 +38,10 @@ class TritonSettings:
 class TritonProcess:
     """Serves one model of a repository on free ports; ready when the constructor returns; a context manager.
 
-    folder: for its log. Raises PeerMissingError.
+    folder: for its log. arguments: more of tritonserver. Raises PeerMissingError.
     """
 
-    def __init__(self, folder: Path, repository: Path, model: str) -> None:
+    def __init__(self, folder: Path, repository: Path, model: str, arguments: Sequence[str] = ()) -> None:
         programs = server_folder()
         self.http_port, self.grpc_port = free_ports(2)
         self._model = model
@@ -53,6 +54,7 @@ class TritonProcess:
             "--http-address=127.0.0.1",
             "--grpc-address=127.0.0.1",
             "--allow-metrics=false",
+            *arguments,
         ]
         self._log = folder / "triton.log"
         environment = {"LD_LIBRARY_PATH": library_path(), "PATH": f"{FOLDER / 'bin'}:/usr/bin:/bin"}
@@ -94,16 +96,34 @@ class TritonProcess:
 class TritonServer(TritonProcess):
     """Serves the DLRM.
 
-    folder: for its model repository and log. weights: the file that DlrmWorld wrote. Raises PeerMissingError.
+    folder: for its model repository and log. weights: the file that DlrmWorld wrote. reloads: `reload` may be called.
+    Raises PeerMissingError.
     """
 
-    def __init__(self, folder: Path, weights: Path, settings: TritonSettings, max_batch_size: int = 1024) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        weights: Path,
+        settings: TritonSettings,
+        max_batch_size: int = 1024,
+        *,
+        reloads: bool = False,
+    ) -> None:
         server_folder()
         model = folder / "triton" / "dlrm" / "1"
         model.mkdir(parents=True, exist_ok=True)
         (model / "model.py").write_text(Path(__file__).with_name("triton_model.py").read_text())
-        (model.parent / "config.pbtxt").write_text(_config(weights, settings, max_batch_size))
-        super().__init__(folder, folder / "triton", "dlrm")
+        self._config, self._settings, self._max_batch_size = model.parent / "config.pbtxt", settings, max_batch_size
+        self._config.write_text(_config(weights, settings, max_batch_size))
+        explicit = ["--model-control-mode=explicit", "--load-model=dlrm"] if reloads else []
+        super().__init__(folder, folder / "triton", "dlrm", explicit)
+
+    def reload(self, weights: Path) -> None:
+        """Loads the model anew with other weights, and returns when requests get their scores."""
+        self._config.write_text(_config(weights, self._settings, self._max_batch_size))
+        url = f"http://127.0.0.1:{self.http_port}/v2/repository/models/dlrm/load"
+        with urllib.request.urlopen(urllib.request.Request(url, data=b"{}"), timeout=_START_S):
+            pass
 
 
 def _config(weights: Path, settings: TritonSettings, max_batch_size: int) -> str:

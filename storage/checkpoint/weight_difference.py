@@ -62,9 +62,11 @@ def write_difference(
         return None
     tensors: dict[str, np.ndarray] = {}
     written = 0
-    for name, (old, new) in pairs.items():
-        parts = _parts(new)
-        blocks = list(map_in_order(lambda part: _encoded(old[part], new[part]), parts, load_threads()))  # noqa: B023
+    parts = {name: _parts(new) for name, (_, new) in pairs.items()}
+    every = ((old[part], new[part]) for name, (old, new) in pairs.items() for part in parts[name])
+    encoded = map_in_order(lambda pair: _encoded(*pair), every, load_threads())
+    for name in pairs:
+        blocks = [next(encoded) for _ in parts[name]]
         if all(block.form == SAME for block in blocks):
             continue
         index = np.array([(block.form, len(block.data), block.size) for block in blocks], np.int64)
@@ -95,32 +97,50 @@ def read_difference(data: np.ndarray | bytes, before: Mapping[str, np.ndarray]) 
     names = changed_weights(data)
     file = TensorFile.from_bytes(DIFFERENCE, data)
     found: dict[str, np.ndarray] = {}
+    work: list[_Stored] = []
     for name in names:
         if name not in before:
             raise UnsafeArtifact(f"{DIFFERENCE}: the version has no weight {name!r}")
         old = _words(before[name])
-        index, blocks = file.arrays[_INDEX + name], file.arrays[_BLOCKS + name]
-        parts = _parts(old)
-        where = f"{DIFFERENCE}: the weight {name!r}"
-        if file.dtypes[_INDEX + name] != "I64" or index.shape != (len(parts), 3):
-            raise UnsafeArtifact(f"{where}: the index is {list(index.shape)}, expected {[len(parts), 3]}")
-        if file.dtypes[_BLOCKS + name] != "U8" or blocks.ndim != 1:
-            raise UnsafeArtifact(f"{where}: its blocks are no bytes")
-        if (index < 0).any() or (index > BLOCK_BYTES * 2).any() or int(index[:, 1].sum()) != len(blocks):
-            raise UnsafeArtifact(f"{where}: the blocks of the index do not make its {len(blocks)} bytes")
         new = np.empty_like(old)
-        ends = np.cumsum(index[:, 1])
-
-        def put(number: int) -> None:
-            part, (form, length, size) = parts[number], index[number].tolist()  # noqa: B023
-            stored = blocks[int(ends[number]) - length : int(ends[number])]  # noqa: B023
-            _decode(f"{where}, block {number}", form, stored, size, old[part], new[part])  # noqa: B023
-
-        for _ in map_in_order(put, range(len(parts)), load_threads()):
-            pass
-        if before[name].dtype == np.bool_ and (new > 1).any():
-            raise UnsafeArtifact(f"{where} is BOOL and would hold bytes other than 0 and 1")
+        work += _stored(name, file, old, new)
         found[name] = new.view(before[name].dtype).reshape(before[name].shape)
+    for _ in map_in_order(_decode, work, load_threads()):
+        pass
+    for name, array in found.items():
+        if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
+            raise UnsafeArtifact(f"{DIFFERENCE}: {name!r} is BOOL and would hold bytes other than 0 and 1")
+    return found
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A block of a file, the old values that it stands for, and the place of the new ones."""
+
+    where: str
+    form: int
+    data: np.ndarray
+    size: int
+    old: np.ndarray
+    new: np.ndarray
+
+
+def _stored(name: str, file: TensorFile, old: np.ndarray, new: np.ndarray) -> list[_Stored]:
+    """Returns the blocks of a weight."""
+    index, blocks = file.arrays[_INDEX + name], file.arrays[_BLOCKS + name]
+    parts = _parts(old)
+    where = f"{DIFFERENCE}: the weight {name!r}"
+    if file.dtypes[_INDEX + name] != "I64" or index.shape != (len(parts), 3):
+        raise UnsafeArtifact(f"{where}: the index is {list(index.shape)}, expected {[len(parts), 3]}")
+    if file.dtypes[_BLOCKS + name] != "U8" or blocks.ndim != 1:
+        raise UnsafeArtifact(f"{where}: its blocks are no bytes")
+    if (index < 0).any() or (index > BLOCK_BYTES * 2).any() or int(index[:, 1].sum()) != len(blocks):
+        raise UnsafeArtifact(f"{where}: the blocks of the index do not make its {len(blocks)} bytes")
+    found, start = [], 0
+    for number, (part, (form, length, size)) in enumerate(zip(parts, index.tolist(), strict=True)):
+        data = blocks[start : start + length]
+        found.append(_Stored(f"{where}, block {number}", form, data, size, old[part], new[part]))
+        start += length
     return found
 
 
@@ -149,9 +169,10 @@ def _encoded(old: np.ndarray, new: np.ndarray) -> _Block:
     return min(blocks, key=lambda block: len(block.data))
 
 
-def _decode(where: str, form: int, stored: np.ndarray, size: int, old: np.ndarray, new: np.ndarray) -> None:
-    """Writes old values with a block's difference into `new`, (n,) words."""
-    if form == SAME and size == len(stored) == 0:
+def _decode(block: _Stored) -> None:
+    """Writes old values with a block's difference into the place of the new ones, (n,) words."""
+    where, form, size, old, new = block.where, block.form, block.size, block.old, block.new
+    if form == SAME and size == len(block.data) == 0:
         new[:] = old
         return
     entry = _GAP_BYTES + old.itemsize
@@ -161,7 +182,7 @@ def _decode(where: str, form: int, stored: np.ndarray, size: int, old: np.ndarra
             f"{where} of form {form} and {size} bytes does not fit the {old.nbytes} bytes of its values"
         )
     try:
-        raw = np.frombuffer(pa.Codec("zstd").decompress(pa.py_buffer(stored), size), np.uint8)
+        raw = np.frombuffer(pa.Codec("zstd").decompress(pa.py_buffer(block.data), size), np.uint8)
     except OSError as error:
         raise IntegrityError(f"{where}: {error}") from None
     if form == WHOLE:

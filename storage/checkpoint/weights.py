@@ -12,6 +12,7 @@ from storage.checkpoint.manifest import WEIGHTS
 from storage.checkpoint.tensors import TensorFile
 from storage.checkpoint.weight_difference import DIFFERENCE, read_difference
 from storage.errors import IntegrityError
+from storage.parallel import load_threads, map_in_order
 
 
 def read_weights(data: np.ndarray | bytes, *, finite: str | None = None) -> dict[str, torch.Tensor]:
@@ -37,14 +38,18 @@ def with_difference(
 
     finite: as for `read_weights`, of the weights that change. Raises what it and `read_difference` raise.
     """
-    result = dict(before)
-    for name, array in read_difference(data, {name: bits(value) for name, value in before.items()}).items():
-        rounded = before[name].dtype == torch.bfloat16
-        fault = weight_fault(array, "BF16" if rounded else "", infinity=finite is None or not name.startswith(finite))
+    found = read_difference(data, {name: bits(value) for name, value in before.items()})
+    rounded = {name for name in found if before[name].dtype == torch.bfloat16}
+
+    def check(name: str) -> None:
+        dtype, infinity = "BF16" if name in rounded else "", finite is None or not name.startswith(finite)
+        fault = weight_fault(found[name], dtype, infinity=infinity)
         if fault is not None:
             raise IntegrityError(f"{DIFFERENCE}: the weight {name!r} {fault}")
-        result[name] = _tensor(array, rounded)
-    return result
+
+    for _ in map_in_order(check, found, load_threads()):
+        pass
+    return {**before, **{name: _tensor(array, name in rounded) for name, array in found.items()}}
 
 
 def bits(value: torch.Tensor) -> np.ndarray:

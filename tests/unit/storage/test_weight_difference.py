@@ -20,7 +20,7 @@ Weights = dict[str, np.ndarray]
 
 def _random(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     array: np.ndarray = rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8).view(dtype).reshape(shape)
-    return array % 2 == 0 if dtype == "?" else array
+    return array.view(np.uint8) % 2 == 0 if np.dtype(dtype) == np.bool_ else array
 
 
 def _changed(rng: np.random.Generator, weights: Weights, share: float) -> Weights:
