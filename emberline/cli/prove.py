@@ -124,6 +124,7 @@ def prove_model(
 
     found = find_as_of(folder, as_of)
     new = LocalModel(found)
+    new.check_golden()
     server = OldServer(
         old, model or folder.name, names=Names(inputs or {}, outputs or {}), batch_rows=batch_rows, timeout_s=timeout_s
     )

@@ -118,7 +118,7 @@ def golden_batches(golden: Golden) -> list[Batch]:
     """Returns the golden requests as batches; those with lists are cut by the lengths of the lists, and those with
     nulls left out.
     """
-    rows = next(iter(golden.columns.values())).rows
+    rows = golden.batch
     lengths = np.stack(
         [np.full(rows, -1) if column.offsets is None else np.diff(column.offsets) for column in golden.columns.values()]
     )

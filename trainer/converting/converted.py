@@ -20,6 +20,10 @@ class DeclaredInput:
     shape: tuple[int | None, ...]
 
 
+# How far outputs may differ from the original's, times the largest value of the output if that is above 1: other
+# kernels round otherwise, and half precision as a whole.
+TOLERANCE, HALF_TOLERANCE = 1e-4, 2e-2
+
 #: Computes the original's outputs by name for inputs by name.
 Original = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
@@ -34,6 +38,8 @@ class Converted:
     #: Runs the file in its own system; None where that is not possible, for the reason `uncompared`.
     original: Original | None = None
     uncompared: str = ""
+    #: How far outputs may differ from the original's.
+    tolerance: float = TOLERANCE
 
     def outputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Runs the module on a batch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -53,7 +53,9 @@ class OnnxGraph:
     #: Initializers and the values of Constant nodes; those in files beside the model are memory maps.
     constants: Mapping[str, np.ndarray]
     opset: int
-    path: Path = field(default_factory=Path)
+    path: Path
+    #: Whether some constants or inputs are float16 or bfloat16.
+    has_halves: bool
 
 
 def read_onnx(path: Path) -> OnnxGraph:
@@ -95,7 +97,12 @@ def read_onnx(path: Path) -> OnnxGraph:
         name = node.name or (node.output[0] if node.output else f"node {position}")
         nodes.append(OnnxNode(operator, name, tuple(node.input), tuple(node.output), attributes))
     inputs = tuple(_input(path, entry) for entry in graph.input if entry.name not in constants)
-    return OnnxGraph(tuple(nodes), inputs, tuple(entry.name for entry in graph.output), constants, opset, path)
+    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    has_halves = any(entry.data_type in halves for entry in graph.initializer) or any(
+        entry.dtype == np.float16 for entry in inputs
+    )
+    outputs = tuple(entry.name for entry in graph.output)
+    return OnnxGraph(tuple(nodes), inputs, outputs, constants, opset, path, has_halves)
 
 
 def _plain(path: Path, value: Any) -> Any:

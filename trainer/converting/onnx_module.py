@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from storage.errors import InvalidInput, Unsupported
 from trainer.converting import onnx_shapes  # noqa: F401 - registers operators
-from trainer.converting.converted import Converted, DeclaredInput, Original
+from trainer.converting.converted import HALF_TOLERANCE, TOLERANCE, Converted, DeclaredInput, Original
 from trainer.converting.onnx_file import OnnxGraph, OnnxNode, read_onnx
 from trainer.converting.onnx_operators import OPERATORS, Call, Value
 
@@ -35,12 +35,18 @@ def convert_onnx(path: Path) -> Converted:
     inputs = tuple(
         DeclaredInput(
             entry.name,
-            torch.from_numpy(np.zeros(0, entry.dtype)).dtype,
+            # What is half precision in the file is computed in float32.
+            torch.float32 if entry.dtype.itemsize == 2 and entry.dtype.kind == "f" else _torch_type(entry.dtype),
             tuple(size if isinstance(size, int) else None for size in entry.shape[1:]),
         )
         for entry in graph.inputs
     )
-    return Converted(module, inputs, _original(graph), "onnxruntime is not installed")
+    tolerance = HALF_TOLERANCE if graph.has_halves else TOLERANCE
+    return Converted(module, inputs, _original(graph), "onnxruntime is not installed", tolerance)
+
+
+def _torch_type(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.zeros(0, dtype)).dtype
 
 
 class OnnxModule(nn.Module):
@@ -256,11 +262,14 @@ def _original(graph: OnnxGraph) -> Original | None:
         return None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    dtypes = {entry.name: entry.dtype for entry in graph.inputs}
 
     def run(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
             session = onnxruntime.InferenceSession(str(graph.path), options, providers=["CPUExecutionProvider"])
-            found = session.run(list(graph.outputs), {name: np.asarray(values) for name, values in batch.items()})
+            found = session.run(
+                list(graph.outputs), {name: batch[name].astype(dtype) for name, dtype in dtypes.items()}
+            )
         except Exception as error:  # onnxruntime raises kinds of its own that share no base
             raise InvalidInput(f"{graph.path}: onnxruntime cannot run it on the sample: {error}") from error
         return dict(zip(graph.outputs, map(np.asarray, found), strict=True))

@@ -35,7 +35,7 @@ class Pt2Module(AtenLayers):
         self._graph = file.graph
         self._placeholders = {placeholder: name for placeholder, (name, _) in file.weights.items()}
         for name, value in file.weights.values():
-            self.add_weight(name, value.float() if value.dtype in (torch.float16, torch.bfloat16) else value)
+            self.add_weight(name, value)
         self.inputs = tuple(
             _declared(path, file, node)
             for node in file.graph.find_nodes(op="placeholder")

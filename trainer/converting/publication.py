@@ -18,9 +18,6 @@ from trainer.converting.made_sample import made_sample
 from trainer.publishing import publish
 from trainer.publishing.dense_half import named_outputs
 
-# How far outputs may differ, times the largest value of the output if that is above 1: other kernels round otherwise.
-TOLERANCE = 1e-4
-
 
 def sample_for(converted: Converted, given: Mapping[str, np.ndarray] | None) -> dict[str, Tensor]:
     """Returns the sample as the module takes it: the given one, or one that is made.
@@ -73,7 +70,7 @@ def largest_difference(converted: Converted, sample: Mapping[str, Tensor]) -> fl
         apart = np.abs(own - other) / max(1.0, float(np.abs(other).max(initial=0.0)))
         apart[np.isnan(own) & np.isnan(other)] = 0.0
         worst = float(np.max(apart, initial=0.0))
-        if not worst <= TOLERANCE:
+        if not worst <= converted.tolerance:
             row = int(np.unravel_index(np.nanargmax(apart), apart.shape)[0])
             raise ParityError(
                 f"output {name!r} of row {row} differs from the original's: {own[row].ravel()[:4].tolist()} instead of "

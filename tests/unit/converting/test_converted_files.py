@@ -140,6 +140,35 @@ def test_a_mean_over_a_row_of_ids_is_pooled_by_the_lookup(tmp_path: Path) -> Non
     assert len(tables) == 2, "lookups of one constant share its memory"
 
 
+def test_half_precision_of_onnx_is_computed_in_float32(tmp_path: Path) -> None:
+    half = onnx.TensorProto.FLOAT16
+    rows, weight = (np.random.default_rng(0).random(shape).astype(np.float16) for shape in ((9, 4), (6, 1)))
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Concat", ["rows", "dense"], ["wide"], axis=1),
+        helper.make_node("MatMul", ["wide", "weight"], ["score"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch"]),
+        helper.make_tensor_value_info("dense", half, ["batch", 2]),
+    ]
+    constants = [numpy_helper.from_array(rows, "table"), numpy_helper.from_array(weight, "weight")]
+    outputs = [helper.make_tensor_value_info("score", half, ["batch", 1])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs, constants),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=10,
+    )
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    converted = convert_onnx(tmp_path / "m.onnx")
+    batch = sample_for(converted, None)
+    assert batch["dense"].dtype == torch.float32
+    difference = largest_difference(converted, batch)
+    assert difference is not None
+    assert 1e-5 < difference < 5e-3
+    assert publish_converted(converted, batch, None, name="half")
+
+
 def test_a_sample_is_made_of_ids_that_the_tables_have(tmp_path: Path) -> None:
     made = made_sample(save_onnx(Ranker().eval(), tmp_path / "m.onnx"), rows=500)
     assert int(made["user"].max()) in range(60, 100)

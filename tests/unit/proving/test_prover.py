@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from emberline.proving.local_model import LocalModel
 from emberline.proving.proof_text import document, lines
 from emberline.proving.prover import Proof, Prover
 from storage.checkpoint.as_of import find_as_of
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, Unsupported
+from tests.integration.serving.test_fallback_served import SPEC, Shop, columns
 from trainer import publish
+from trainer.publishing import Publisher
 
 ROWS, TOLERANCE = 96, 1e-5
 USERS, ITEMS, TAGS, DIM = 120, 90, 90, 6
@@ -241,3 +244,16 @@ def test_outputs_of_other_names_have_to_be_paired(model: LocalModel) -> None:
 
     with pytest.raises(InvalidInput, match=r"outputs are \['a', 'b'\].*--output OURS=THEIRS"):
         Prover(model, two, [requests()], TOLERANCE).prove()
+
+
+def test_rows_of_a_chain_of_fallbacks_are_computed(tmp_path: Path) -> None:
+    shop = Shop()
+    folder = Publisher(shop, columns(64), tmp_path, name="shop", spec=SPEC).publish()
+    model = LocalModel(find_as_of(folder.parent))
+    model.check_golden()
+
+
+def test_a_snapshot_that_is_not_computed_here_is_refused(model: LocalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(model.pooling, "tags", "sum")
+    with pytest.raises(Unsupported, match=r"its golden requests get other scores here, .* apart in 'score'"):
+        model.check_golden()
