@@ -286,3 +286,28 @@ def test_a_lost_gpu_is_reported_to_who_looks_after_the_server(live: Live, gpus: 
     (entry,) = live.repository.index()
     assert entry.state == "UNAVAILABLE"
     assert "is lost" in entry.reason
+
+
+def test_a_shadow_scores_on_the_processor_while_a_gpu_answers(live: Live) -> None:
+    first = live.version()
+    live.start()
+    live.repository.pause(NAME)
+    tried = live.delta(first)
+    live.repository.shadow(NAME, to=tried.name, share=1.0, top_k=3)
+    live.until(lambda: live.report()["shadow"]["verdict"] != "loading")
+    model = live.repository.get(NAME)
+
+    def on_gpus() -> tuple[int, int]:
+        devices = model.parts.devices.models.values()
+        batches = sum(sum(each.counters.batches.values()) for each in devices)
+        return batches, sum(each.weight_slots.uploads for each in devices)
+
+    batches, uploads = on_gpus()
+    rows = live.world.rows_of(first, 12)
+    for count in range(1, 6):
+        assert check_answer(ask(live.repository, rows), rows, live.snapshots) is first
+        live.until(lambda count=count: live.report()["shadow"]["requests"] == count)  # type: ignore[misc]
+    assert live.report()["shadow"]["failures"] == 0
+    assert on_gpus() == (batches + 5, uploads)  # the requests alone
+    assert live.repository.promote_shadow(NAME)["served"]["id"] == tried.id
+    assert live.served() is tried
