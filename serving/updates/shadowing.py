@@ -70,6 +70,8 @@ class Shadowing:
             model.history.set_shadow(entry.snapshot if entry is not None and model is candidate else None)
         if state is None or candidate is None or served is None:
             self._stop()
+            if state is None:
+                self._key = ("", 0)  # the same snapshot begins anew the next time
             return
         self._begin(state)
         settings = ShadowSettings(state.share, state.top_k, state.until_unix_ms / 1000)

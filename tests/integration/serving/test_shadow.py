@@ -95,6 +95,11 @@ def test_a_delta_that_changes_nothing_is_equal_and_its_memory_is_the_delta(live:
     live.repository.stop_shadow(NAME)
     live.until(lambda: live.repository.update_counters(NAME).overlay_bytes == 0)
     assert live.report()["shadow"] is None
+    start(live, moved.name)
+    assert shadow(live)["requests"] == 0
+    compare(live, 1)
+    start(live, moved.name, share=0.5)  # another share goes on
+    assert shadow(live)["requests"] == 1
 
 
 def test_shifted_scores_are_named_and_reach_no_client(live: Live) -> None:
