@@ -40,6 +40,8 @@ _TIMED_EVERY = 4
 # A slice takes at most this share of one core, so that few requests meet one.
 _DUTY = 0.25
 _MAX_REST_S = 0.05
+# Seconds between looks for requests, while there are none.
+_IDLE_LOOK_S = 0.005
 # Seconds between looks for spare cycles, while there are none.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.001, 0.004
 
@@ -120,7 +122,7 @@ class Shadow:
         self.settings = settings
         self.comparison = comparison
         self._random = random.Random()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: deque[_Kept] = deque()
         self._bytes = 0
         self._dropped = {"busy": 0, "full": 0, "large": 0}
@@ -138,7 +140,7 @@ class Shadow:
     @property
     def dropped(self) -> Dropped:
         """Returns what was dropped so far."""
-        with self._changed:
+        with self._lock:
             return Dropped(**self._dropped)
 
     @property
@@ -167,11 +169,10 @@ class Shadow:
 
     def close(self) -> None:
         """Takes nothing more; what waits is forgotten. The thread ends after the slice that it works on."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._waiting.clear()
             self._bytes = 0
-            self._changed.notify_all()
 
     def join(self, timeout_s: float) -> bool:
         """Waits until its thread has ended, after `close`; returns False when it has not."""
@@ -193,16 +194,15 @@ class Shadow:
             start = sum(rows[:index])
             took_ns = ended_ns - arrivals[index]
             kept = _Kept(columns, result.outputs, call.batch, start, start + rows[index], took_ns, size)
-            with self._changed:
+            with self._lock:
                 if len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_BYTES:
                     self._dropped["full"] += 1
                 elif not self._is_closed:
                     self._waiting.append(kept)
                     self._bytes += size
-                    self._changed.notify()
 
     def _drop(self, reason: str, count: int = 1) -> None:
-        with self._changed:
+        with self._lock:
             self._dropped[reason] += count
 
     def _common_outputs(self) -> list[tuple[str, int, int]]:
@@ -230,10 +230,11 @@ class Shadow:
             number += 1
 
     def _take(self) -> _Kept | None:
-        with self._changed:
-            self._is_working = False
-            while not self._waiting and not self._is_closed:
-                self._changed.wait()
+        self._is_working = False
+        while not self._waiting and not self._is_closed:
+            # Not woken up: the thread would want the interpreter's lock just when a session goes on after an answer.
+            time.sleep(_IDLE_LOOK_S)
+        with self._lock:
             if self._is_closed:
                 return None
             kept = self._waiting.popleft()
