@@ -26,7 +26,7 @@ NAME = "python -m benchmarks.libraries"
 @click.option("--only", multiple=True, metavar="[LIBRARY/]MODEL", help="Try these, such as deepctr-torch/DeepFM.")
 @click.option("--list", "list_them", is_flag=True, help="Print the models and stop.")
 @click.option("--json", type=LocalPath(dir_okay=False), help="Write the results here.")
-@click.option("--write-page", is_flag=True, help=f"Write the table of {PAGE.name}.")
+@click.option("--write-page", is_flag=True, help=f"Write these rows of {PAGE.name}.")
 @click.option("--keep", type=LocalPath(file_okay=False), help="Leave the model repository and the log here.")
 def command(only: tuple[str, ...], list_them: bool, json: Path | None, write_page: bool, keep: Path | None) -> None:
     """Train the models of torch-rechub, DeepCTR-Torch and RecBole, publish, serve and compare them.
@@ -41,7 +41,8 @@ def command(only: tuple[str, ...], list_them: bool, json: Path | None, write_pag
     """
     enter()
     fixed_threads()
-    models = [model for model in all_models() if wanted(model, only)]
+    known = all_models()
+    models = [model for model in known if wanted(model, only)]
     if list_them:
         click.echo("\n".join(f"{model.library}/{model.name}" for model in models))
         return
@@ -56,7 +57,8 @@ def command(only: tuple[str, ...], list_them: bool, json: Path | None, write_pag
     if json is not None:
         json.write_text(json_module.dumps([asdict(trial) for trial in trials], indent=1) + "\n", encoding="utf-8")
     if write_page:
-        PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), trials), encoding="utf-8")
+        names = [f"{model.library}/{model.name}" for model in known]
+        PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), trials, names), encoding="utf-8")
     if any(trial.state == "different" for trial in trials):
         sys.exit(1)
 

@@ -55,6 +55,11 @@ def test_the_table_has_all_models(libraries: Path) -> None:
     assert list(stated(PAGE.read_text(encoding="utf-8"))) == listed
 
 
+def test_the_guide_shows_what_its_example_has() -> None:
+    shown, _ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert shown in (ROOT / "docs" / "examples" / "libraries" / "film_ranker.py").read_text(encoding="utf-8")
+
+
 def test_the_guide_works_as_it_is_written(libraries: Path, tmp_path: Path) -> None:
     for name in ("docs", "trainer"):
         (tmp_path / name).symlink_to(ROOT / name)

@@ -1,4 +1,4 @@
-"""Trains a DeepFM of torch-rechub with the library's own trainer, and publishes it."""
+"""Trains a DeepFM of torch-rechub with the library's own trainer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from torch_rechub.basic.features import DenseFeature, SparseFeature
 from torch_rechub.models.ranking import DeepFM
 from torch_rechub.trainers import CTRTrainer
 from torch_rechub.utils.data import TorchDataset
-
-import emberline
 
 ROWS = {"user": 5_000, "item": 10_000, "gender": 10, "occupation": 100}
 
@@ -40,33 +38,32 @@ def columns(file: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def train(data: dict[str, torch.Tensor], folder: Path, start: Path | None) -> torch.nn.Module:
-    """Trains for an epoch, beginning with the weights of `start`; the trainer writes folder/model.pth."""
-    model = ranker()
-    if start is not None:
-        model.load_state_dict(torch.load(start, weights_only=True))
-    x = {name: values for name, values in data.items() if name != "label"}
-    loader: Any = torch.utils.data.DataLoader(TorchDataset(x, data["label"]), batch_size=512, shuffle=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    CTRTrainer(model, optimizer_params={"lr": 0.005}, n_epoch=1, model_path=str(folder)).fit(loader)
-    return model
+def rows_of(file: Path) -> dict[str, torch.Tensor]:
+    """Returns the first 1,000 rows of a file as the model takes them."""
+    return {name: values[:1000] for name, values in columns(file).items() if name != "label"}
+
+
+def made() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """Returns the model and a batch of it, for `emberline publish`."""
+    return ranker(), rows_of(Path("build/movielens/train.parquet"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="rated films, as `emberline data movielens` writes them")
-    parser.add_argument("--output", type=Path, required=True, help="folder of model.pth and requests.parquet")
+    parser.add_argument("--output", type=Path, required=True, help="folder of model.pth, which the trainer writes")
     parser.add_argument("--start", type=Path, help="a model.pth to begin with")
-    parser.add_argument("--repository", type=Path, required=True)
-    parser.add_argument("--delta", action="store_true", help="publish what changed since the newest snapshot")
     given = parser.parse_args()
-    data = columns(given.data)
-    model = train(data, given.output, given.start)
-    sample = {name: values[:1000] for name, values in data.items() if name != "label"}
-    pq.write_table(
-        pa.table({name: values.numpy() for name, values in sample.items()}), given.output / "requests.parquet"
-    )
-    print(emberline.publish(model, sample, given.repository, name="film_ranker", delta=given.delta))
+    model, data = ranker(), columns(given.data)
+    if given.start is not None:
+        model.load_state_dict(torch.load(given.start, weights_only=True))
+    label = data.pop("label")
+    loader: Any = torch.utils.data.DataLoader(TorchDataset(data, label), batch_size=512, shuffle=True)
+    given.output.mkdir(parents=True, exist_ok=True)
+    CTRTrainer(model, optimizer_params={"lr": 0.005}, n_epoch=1, model_path=str(given.output)).fit(loader)
+    # The same rows as a file, for the load test.
+    requests = {name: values.numpy() for name, values in rows_of(given.data).items()}
+    pq.write_table(pa.table(requests), given.output / "requests.parquet")
 
 
 if __name__ == "__main__":
