@@ -1,9 +1,9 @@
 """Claim: a chain of fallbacks costs a lookup nothing while every id has a row, and what it costs where ids have none.
 
 A model of 26 features of one id, of which eight have a chain of three levels: two other features and the mean. The same
-store is asked by two plans, with the chains and without them, by turns. What is claimed is a lookup's processor time: at
-most 1.05 of that without chains, where every id hits. Then a tenth and half of the ids of those features have no row;
-the plan without chains reads zeros for them.
+store is asked by two plans, with the chains and without them, by turns. What is claimed is the processor time of a
+lookup, at most 1.05 of that without chains where every id hits. Then a tenth and half of the ids of those features have
+no row; the plan without chains reads zeros for them.
 
     python -m benchmarks.fallback            # batches of 1, 64 and 512 rows: about a minute
     python -m benchmarks.fallback --quick

@@ -37,6 +37,9 @@ NEW_SHARE = 0.2
 DRAWS = 1000
 
 
+CHAIN = ("genre_set", "main_genre", "mean")
+
+
 @dataclass(frozen=True)
 class Variant:
     """When a film gets a row, and what it reads until then."""
@@ -45,22 +48,26 @@ class Variant:
     #: Ratings, in each epoch, until a film has a row.
     ratings: int
     fallback: tuple[str, ...] = ()
+    #: Of the films with a row, those that read their chain in training all the same.
+    share: float = 0.0
 
 
 #: The others are compared with the first two: what the model does without a chain.
 VARIANTS = (
     Variant("own row from the first rating", 1),
     Variant("own row from 5 ratings, zeros before", FEWER_THAN),
-    Variant("own row from 5 ratings, the mean before", FEWER_THAN, ("mean",)),
-    Variant("own row from 5 ratings, chain before", FEWER_THAN, ("genre_set", "main_genre", "mean")),
-    Variant("own row from the first rating, which begins as the chain", 1, ("genre_set", "main_genre", "mean")),
+    Variant("own row from 5 ratings, chain before", FEWER_THAN, CHAIN),
+    Variant("own row from 5 ratings, chain before, share 0.1", FEWER_THAN, CHAIN, 0.1),
+    Variant("own row from 5 ratings, chain before, share 0.3", FEWER_THAN, CHAIN, 0.3),
+    Variant("own row from the first rating, chain before, share 0.1", 1, CHAIN, 0.1),
+    Variant("own row from the first rating, chain before, share 0.3", 1, CHAIN, 0.3),
 )
 
 
 def config_of(variant: Variant, seed: int) -> TrainConfig:
     """Returns the quickstart's configuration with two features of genres that stand for a film."""
     content = load_config(ROOT / "trainer" / "configs" / "movielens.yaml").model_dump(mode="json")
-    content["training"] |= {"seed": seed, "eval_every": 0}
+    content["training"] |= {"seed": seed, "eval_every": 0, "fallback_share": variant.share}
     for name in ("genre_set", "main_genre"):
         content["inputs"].append({"name": name, "dtype": "BYTES"})
         feature = {"name": name, "inputs": [name], "transforms": [{"op": "hash"}], "output": "ids", "table": name}

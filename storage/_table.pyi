@@ -1176,7 +1176,8 @@ class BatchLookup:
     features: (place in tables, pooling 0 sum, 1 mean, 2 none or 3 weighted, length of pooling none) each. An id
     that repeats in a batch is read once. absent: (kind, scale, seed) for a feature whose ids without a row do not
     read as its table says, else None. chains: for a feature whose ids without a row read other rows first, the
-    levels, (number of another feature, whether its ids are parallel) each, and the mean row (D,) or None.
+    levels, (number of another feature, whether its ids are parallel) each, the mean row (D,) or None, and the share
+    of ids with a row that read the chain too.
     hidden: numbers of features that are levels alone: not counted, without output. It keeps what it is given
     until the next call.
     """
@@ -1186,7 +1187,8 @@ class BatchLookup:
         tables: Sequence[TrainingTable],
         features: Sequence[tuple[int, int, int]],
         absent: list[tuple[str, float, int] | None] | None = None,
-        chains: list[tuple[list[tuple[int, bool]], numpy.typing.NDArray[numpy.float32] | None] | None] | None = None,
+        chains: list[tuple[list[tuple[int, bool]], numpy.typing.NDArray[numpy.float32] | None, float] | None]
+        | None = None,
         hidden: list[int] = ...,
     ) -> None: ...
     @property
@@ -1203,11 +1205,13 @@ class BatchLookup:
         sequences: list[numpy.typing.NDArray[numpy.float32]],
         train: bool,
         threads: int,
+        stand_in_seed: int | None = None,
     ) -> None:
         """
         Writes pooled (B, width), features side by side, and sequences (B, L, D) each.
 
-        values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted.
+        values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted. stand_in_seed: draws the ids
+        that read their chain although they have a row.
         """
 
     def ask(

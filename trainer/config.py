@@ -98,6 +98,8 @@ class TrainingConfig(StrictModel):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     #: Whether torch compiles the dense part.
     compile: bool = False
+    #: Of the ids with a row of features with a `fallback`, the share that reads it in training all the same.
+    fallback_share: float = Field(default=0.0, ge=0.0, lt=1.0)
     #: Memory of a GPU for the rows that training sees most, with their optimizer values; None keeps none there. Without
     #: effect on a processor.
     hbm_bytes: Annotated[ByteSize, Field(ge=1)] | None = None
@@ -214,6 +216,8 @@ class TrainConfig(StrictModel):
             raise ValueError(f"the table {idle[0]!r} is used by no feature; remove it")
         lower(spec, self.tables)
         check_tasks(self.label, self.tasks, self.model.type)
+        if self.training.fallback_share and not any(feature.fallback for feature in self.features):
+            raise ValueError("training.fallback_share: no feature has a `fallback`; leave it out, or give one a chain")
         if self.data.negative_sampling < 1.0 and [task.loss for task in self.targets.tasks] != ["binary_cross_entropy"]:
             raise ValueError(
                 "data.negative_sampling: corrects the probability of one binary task; expected a model with one, of "

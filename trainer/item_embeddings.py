@@ -17,6 +17,7 @@ from torch import Tensor
 
 from storage.errors import ConfigError, InvalidInput
 from storage.features import FeatureSpec
+from storage.features.fallback import MEAN
 from storage.paths import local_path
 from trainer.config import TrainConfig
 from trainer.data import BatchMaker, Data, DataRows, RowStream, Wanted, located
@@ -90,6 +91,14 @@ class _ItemInputs:
         features = tuple(
             each for each in config.spec.features if (each.group if each.output == "dense" else each.name) in names
         )
+        for each in features:
+            for level in each.fallback:
+                if level not in {MEAN, *names}:
+                    raise ConfigError(
+                        f"features.{each.name}.fallback: {level!r} is no feature of the item (model.item), of "
+                        "which alone the embedding of an item is made",
+                        field=f"features.{each.name}.fallback",
+                    )
         read = {name for each in features for name in (*each.inputs, each.weights)}
         #: The inputs and features of the item.
         self.spec = FeatureSpec(

@@ -54,6 +54,8 @@ def settings_of(config: TrainConfig) -> Settings:
     content["data"] = config.data.model_dump(mode="json", exclude_defaults=True, exclude=_FREE_OF_DATA)
     if content["training"]["early_stopping"] is None:
         del content["training"]["early_stopping"]  # as in runs of releases that had none
+    if not content["training"]["fallback_share"]:
+        del content["training"]["fallback_share"]
     found = dict(_leaves(content))
     if config.label is not None:
         found |= _leaves({"label": config.label.model_dump(mode="json")})

@@ -208,6 +208,10 @@ def _version(console: Console, path: Path, hottest: int, *, verify: bool) -> Non
     for wire in version.spec.wire_inputs():
         inputs.add_row(wire.name, wire.dtype, str([-1, *wire.dims]), "optional" if wire.optional else "")
     console.print(inputs)
+    for feature in version.spec.ids_features:
+        if feature.fallback:
+            chain = ", then ".join(feature.fallback)
+            console.print(f"ids of {feature.name} without a row read that of {chain}", markup=False)
     graph = _table("dense graph", "name", "kind", "source", "shape")
     for given in manifest.graph.inputs:
         graph.add_row(given.name, given.kind, given.source, str(list(given.shape)))

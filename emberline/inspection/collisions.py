@@ -84,7 +84,9 @@ def measured_collisions(
     read = {name for feature in features for name in feature.inputs}
     needed = read | {feature.weights for feature in features}
     inputs = tuple(entry for entry in spec.inputs if entry.name in needed)
-    part = FeatureSpec(inputs=inputs, features=tuple(features))
+    # Each by itself: the levels of chains may not be among them.
+    alone = tuple(feature.model_copy(update={"fallback": ()}) for feature in features)
+    part = FeatureSpec(inputs=inputs, features=alone)
     wanted = tuple(entry for entry in inputs if entry.name in read)
     rows = DataRows.open(list(data), Wanted(wanted), layout).range(0, limit).read()
     columns = {entry.name: column_from_arrow(rows.column(entry.source), entry) for entry in wanted}

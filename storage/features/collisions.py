@@ -76,7 +76,7 @@ def _upto_hash(feature: Feature, keep_buckets: bool) -> Feature:
     if not keep_buckets:
         ops[last] = ops[last].model_copy(update={"buckets": None})
     return feature.model_copy(
-        update={"transforms": tuple(ops[: last + 1]), "pooling": "sum", "length": 0, "weights": ""}
+        update={"transforms": tuple(ops[: last + 1]), "pooling": "sum", "length": 0, "weights": "", "fallback": ()}
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from storage.errors import ConfigError
 from storage.initializers import AbsentRows
 from trainer.embedding.table import EmbeddingTable, Ids
 
@@ -29,11 +30,17 @@ class Chain:
     """The rows that an id without one reads instead: the first level that has a row, then the mean.
 
     They get the gradients of what they stand for; the mean gets none. A row that training creates begins as what its id
-    would read. mean: a table of one row, see `refresh_means`.
+    would read. mean: a table of one row, see `refresh_means`. share: of the ids with a row, those that read the
+    chain in training all the same, drawn anew each step, so that its rows learn to stand for others.
     """
 
     levels: tuple[ChainLevel, ...] = ()
     mean: EmbeddingTable | None = None
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share < 1.0:
+            raise ConfigError(f"share is {self.share}, expected 0 or more and below 1", field="share")
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,11 @@ class Lookups:
             pooled, *sequences = _DeviceLookup.apply(*given)  # type: ignore[no-untyped-call]
         return pooled, sequences
 
-    def run(self, ids: Sequence[LayerIds], train: bool, by: Transfers | None = None) -> tuple[_Run, list[Tensor]]:
+    def run(
+        self, ids: Sequence[LayerIds], train: bool, by: Transfers | None = None, drawn: int | None = None
+    ) -> tuple[_Run, list[Tensor]]:
         """Looks up without autograd, into host memory from which `by` copies; returns what `keep_gradients` needs, and
-        the results as `__call__` does.
+        the results as `__call__` does. drawn: what `draw` returned for the lookup.
         """
         batch = len(_checked(ids)[0].offsets) - 1
         made = torch.empty if by is None else by.host_tensor
@@ -107,7 +109,7 @@ class Lookups:
         threads = torch.get_num_threads()
         if self._exchange is None:
             try:
-                native.run(values, offsets, weights, batch, arrays[0], arrays[1:], train, threads)
+                native.run(values, offsets, weights, batch, arrays[0], arrays[1:], train, threads, drawn)
             except ValueError as error:
                 if not self._chained:
                     raise
@@ -123,7 +125,13 @@ class Lookups:
         native.pool(rows, has_row, arrays[0], arrays[1:], threads)
         return _Run(native, route), results
 
-    def _chains(self) -> list[tuple[list[tuple[int, bool]], Rows | None] | None] | None:
+    def draw(self, train: bool) -> int | None:
+        """Returns what draws the ids that read their chain in this step although they have a row; None: none does."""
+        if not train or not any(layer.chain is not None and layer.chain.share for layer in self._layers):
+            return None
+        return sum(table.steps for table in self._tables)
+
+    def _chains(self) -> list[tuple[list[tuple[int, bool]], Rows | None, float] | None] | None:
         """Returns the chains of the layers as the native code takes them, with the means as they are now."""
         if not self._chained:
             return None
@@ -194,15 +202,16 @@ class _Lookup(torch.autograd.Function):
         ctx: Any, anchor: Tensor, lookups: Lookups, ids: Sequence[LayerIds], train: bool, by: Transfers | None
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        run, results = lookups.run(ids, train, by)
-        ctx.lookups, ctx.run, ctx.ids, ctx.by = lookups, run, ids, by
+        drawn = lookups.draw(train)
+        run, results = lookups.run(ids, train, by, drawn)
+        ctx.lookups, ctx.run, ctx.ids, ctx.by, ctx.drawn = lookups, run, ids, by, drawn
         return tuple(results if by is None else by.to_device(results))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
         run, ctx.run = ctx.run, None
         if run is None:  # backward ran before, and the tables may still hold what it left in the lookup
-            run, _ = ctx.lookups.run(ctx.ids, False)
+            run, _ = ctx.lookups.run(ctx.ids, False, drawn=ctx.drawn)
         if ctx.by is None:
             ctx.lookups.keep_gradients(run, gradients)
         else:
@@ -221,9 +230,9 @@ def _checked(ids: Sequence[LayerIds]) -> Sequence[LayerIds]:
     return ids
 
 
-def _native_chain(chain: Chain, levels: Sequence[int]) -> tuple[list[tuple[int, bool]], Rows | None]:
-    parallel = [level.parallel for level in chain.levels]
-    return list(zip(levels, parallel, strict=True)), None if chain.mean is None else row_of_mean(chain.mean)
+def _native_chain(chain: Chain, levels: Sequence[int]) -> tuple[list[tuple[int, bool]], Rows | None, float]:
+    places = list(zip(levels, [level.parallel for level in chain.levels], strict=True))
+    return places, None if chain.mean is None else row_of_mean(chain.mean), chain.share
 
 
 def _native(absent: AbsentRows) -> tuple[str, float, int]:

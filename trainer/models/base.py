@@ -111,7 +111,7 @@ class FeatureEmbeddings(nn.Module):
     """The lookups of all ids features of a spec, in one call, and its dense groups side by side.
 
     combined: features whose rows are made of those of several features of the spec; a model sees them as one. tasks:
-    what is predicted from them; without any, it is one binary label.
+    what is predicted from them; without any, it is one binary label. fallback_share: that of every chain.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class FeatureEmbeddings(nn.Module):
         tables: Mapping[str, EmbeddingTable],
         combined: Sequence[CombinedFeature] = (),
         tasks: Sequence[TaskConfig] = (TaskConfig(label="label"),),
+        fallback_share: float = 0.0,
     ) -> None:
         super().__init__()
         self.tasks = tuple(tasks)
@@ -132,7 +133,7 @@ class FeatureEmbeddings(nn.Module):
             if fallback := spec.lookup(feature.name).fallback:
                 found = [ChainLevel(tables[level.table], level.parallel) for level in fallback if level.feature]
                 mean = next((tables[level.table] for level in fallback if not level.feature), None)
-                chain = Chain(tuple(found), mean)
+                chain = Chain(tuple(found), mean, fallback_share)
                 levels[feature.name] = [level.feature for level in fallback if level.feature]
             if feature.pooling == "none":
                 layers[feature.name] = Embedding(table, feature.length, absent=feature.absent_rows, chain=chain)

@@ -76,7 +76,8 @@ def build_model(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> Ra
 
 
 def _built(config: TrainConfig, tables: Mapping[str, EmbeddingTable]) -> RankingModel:
-    features = FeatureEmbeddings(config.spec, tables, config.combined, config.targets.tasks)
+    share = config.training.fallback_share
+    features = FeatureEmbeddings(config.spec, tables, config.combined, config.targets.tasks, share)
     if isinstance(config.model, OwnModelConfig):
         return own_model(config.model, features)
     made: Any = MODELS[config.model.type]

@@ -22,6 +22,14 @@ std::vector<std::size_t> by_size(std::size_t n, const std::vector<std::size_t>& 
   return order;
 }
 
+// The finalizer of SplitMix64.
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
 }  // namespace
 
 BatchLookup::BatchLookup(std::vector<TrainingTable*> tables, std::vector<FeatureLookup> features)
@@ -188,7 +196,7 @@ void BatchLookup::run(std::vector<FeatureIds> ids, std::size_t batch, const std:
     if (features_[f].falls_back()) begin_from_chain(f);
   }
   for (std::uint32_t f = 0; f < features_.size(); ++f) {
-    if (features_[f].falls_back()) follow_chain(f);
+    if (features_[f].falls_back()) follow_chain(f, options.stand_in_seed);
   }
   on_threads(options.threads, order.size(), [&](std::size_t i) {
     const Part& part = parts_[order[i]];
@@ -278,15 +286,18 @@ void BatchLookup::begin_from_chain(std::uint32_t feature) {
 }
 
 // Finds what each id without a row reads.
-void BatchLookup::follow_chain(std::uint32_t feature) {
+void BatchLookup::follow_chain(std::uint32_t feature, const std::optional<std::uint64_t>& stand_in_seed) {
   const FeatureLookup& how = features_[feature];
   const FoundRows& found = parts_[how.table].gradients.found;
   Chain& chain = chains_[feature];
   chain.rows.clear();
   chain.levels.clear();
-  bool all = true;
+  const bool draws = stand_in_seed && how.stand_in > 0.0f;
+  bool all = !draws;
   for (std::size_t i = 0; all && i < found.ids.size(); ++i) all = found.has_row(i);
   if (all) return;
+  const auto most = static_cast<std::uint64_t>(static_cast<double>(how.stand_in) * 0x1p53);
+  std::uint64_t drawn = draws ? mixed(*stand_in_seed + feature) : 0;
   const std::vector<const float*>& rows = own_[feature] ? own_[feature]->rows : found.rows;
   const std::uint32_t* place = places(feature);
   const auto last = static_cast<std::uint8_t>(how.fallback.size() + 1);
@@ -295,8 +306,9 @@ void BatchLookup::follow_chain(std::uint32_t feature) {
     for (std::size_t i = 0; i < n; ++i, ++place) {
       const float* row = rows[*place];
       std::uint8_t read = 0;
-      if (!found.has_row(*place)) {
-        read = how.mean != nullptr ? last : static_cast<std::uint8_t>(last + 1);
+      const bool has_row = found.has_row(*place);
+      if (!has_row || (draws && mixed(drawn++) >> 11 < most)) {
+        if (how.mean != nullptr || !has_row) read = how.mean != nullptr ? last : static_cast<std::uint8_t>(last + 1);
         if (how.mean != nullptr) row = how.mean;
         for (std::size_t level = 0; level < how.fallback.size(); ++level) {
           const std::uint32_t* at = level_place(feature, how.fallback[level], bag, i);
@@ -432,13 +444,18 @@ void BatchLookup::contribute(Part& part, const std::vector<FeatureValues<const f
   TableGradients& gradients = part.gradients;
   const bool has_all = std::all_of(part.features.begin(), part.features.end(),
                                    [&](std::uint32_t feature) { return grads[feature].data != nullptr; });
-  if (!has_all || !part.borrowed.empty()) {  // some ids have fewer gradients, or more
+  const bool stands_in = std::any_of(part.features.begin(), part.features.end(),
+                                     [&](std::uint32_t feature) { return !chains_[feature].levels.empty(); });
+  if (!has_all || stands_in || !part.borrowed.empty()) {  // some ids have fewer gradients, or more
     std::fill(gradients.found.counts.begin(), gradients.found.counts.end(), 0);
     const std::uint32_t* place = part.places.data();
     for (const std::uint32_t feature : part.features) {
       std::size_t n = 0;
       for (std::size_t bag = 0; bag < batch_; ++bag) n += used(feature, bag);
-      for (std::size_t i = 0; i < n && grads[feature].data != nullptr; ++i) ++gradients.found.counts[place[i]];
+      const std::uint8_t* levels = chains_[feature].levels.empty() ? nullptr : chains_[feature].levels.data();
+      for (std::size_t i = 0; i < n && grads[feature].data != nullptr; ++i) {
+        if (levels == nullptr || levels[i] == 0) ++gradients.found.counts[place[i]];
+      }
       place += n;
     }
     for (const Borrowed& each : part.borrowed) {
@@ -453,12 +470,16 @@ void BatchLookup::contribute(Part& part, const std::vector<FeatureValues<const f
   const std::uint32_t* place = part.places.data();
   for (const std::uint32_t feature : part.features) {
     const bool has = grads[feature].data != nullptr;
+    const std::vector<std::uint8_t>& levels = chains_[feature].levels;
+    std::size_t at = 0;
     for (std::size_t bag = 0; bag < batch_; ++bag) {
       const std::size_t n = used(feature, bag);
       for (std::size_t i = 0; has && i < n; ++i) {
+        if (!levels.empty() && levels[at + i] != 0) continue;  // another row was read
         gradients.contributions[next[place[i]]++] = contribution(feature, grads[feature], bag, i, n);
       }
       place += n;
+      at += n;
     }
   }
   // The row that an id read in place of its own gets the id's gradient.

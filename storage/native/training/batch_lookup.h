@@ -36,6 +36,8 @@ struct FeatureLookup {
   // What an id without a row reads first: the row of the first level that has one, then `mean` (D) unless it is null.
   std::vector<FallbackLevel> fallback = {};
   const float* mean = nullptr;
+  // The share of the ids with a row that read their chain in training all the same, where it has a row.
+  float stand_in = 0.0f;
   // It is found and not counted, it has no output and gets no gradient: a level of other features alone.
   bool hidden = false;
 
@@ -61,6 +63,8 @@ struct LookupOptions {
   // Counts the ids and creates the rows that are due.
   bool train = false;
   std::size_t threads = 1;
+  // Draws the ids that read their chain although they have a row; without it, none does.
+  std::optional<std::uint64_t> stand_in_seed = {};
 };
 
 class BatchLookup {
@@ -143,7 +147,7 @@ class BatchLookup {
   const std::uint32_t* level_place(std::uint32_t feature, const FallbackLevel& level, std::size_t bag,
                                    std::size_t in_bag);
   void begin_from_chain(std::uint32_t feature);
-  void follow_chain(std::uint32_t feature);
+  void follow_chain(std::uint32_t feature, const std::optional<std::uint64_t>& stand_in_seed);
   static void set_own_rows(const FoundRows& found, OwnRows& own);
   void collect(Part& part);
   void pool(const Part& part, const std::vector<FeatureValues<float>>& out, std::size_t first, std::size_t last) const;

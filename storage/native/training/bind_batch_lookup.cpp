@@ -157,7 +157,9 @@ void bind_batch_lookup(nb::module_& module) {
       "features: (place in tables, pooling 0 sum, 1 mean, 2 none or 3 weighted, length of pooling none) each. An id\n"
       "that repeats in a batch is read once. absent: (kind, scale, seed) for a feature whose ids without a row do not\n"
       "read as its table says, else None. chains: for a feature whose ids without a row read other rows first, the\n"
-      "levels, (number of another feature, whether its ids are parallel) each, and the mean row (D,) or None.\n"
+      "levels, (number of another feature, whether its ids are parallel) each, the mean row (D,) or None, and the "
+      "share\n"
+      "of ids with a row that read the chain too.\n"
       "hidden: numbers of features that are levels alone: not counted, without output. It keeps what it is given\n"
       "until the next call.")
       .def(nb::init<std::vector<TrainingTable*>, const KeptLookup::PyFeatures&, const PyAbsents&,
@@ -167,18 +169,19 @@ void bind_batch_lookup(nb::module_& module) {
            nb::sig("def __init__(self, tables: collections.abc.Sequence[TrainingTable], features: "
                    "collections.abc.Sequence[tuple[int, int, int]], absent: list[tuple[str, float, int] | None] | "
                    "None = None, chains: list[tuple[list[tuple[int, bool]], numpy.typing.NDArray[numpy.float32] | "
-                   "None] | None] | None = None, hidden: list[int] = ...) -> None"))
+                   "None, float] | None] | None = None, hidden: list[int] = ...) -> None"))
       .def_prop_ro("width", &KeptLookup::width, "Values of all pooled features together.")
       .def(
           "run", &KeptLookup::run, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "pooled"_a.none(), "sequences"_a,
-          "train"_a, "threads"_a,
+          "train"_a, "threads"_a, "stand_in_seed"_a = nb::none(),
           nb::sig("def run(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "
                   "list[numpy.typing.NDArray[numpy.int64]], weights: list[numpy.typing.NDArray[numpy.float32] | None], "
                   "batch: int, pooled: numpy.typing.NDArray[numpy.float32] | None, sequences: "
-                  "list[numpy.typing.NDArray[numpy.float32]], train: bool, threads: int) -> "
-                  "None"),
+                  "list[numpy.typing.NDArray[numpy.float32]], train: bool, threads: int, stand_in_seed: int | None = "
+                  "None) -> None"),
           "Writes pooled (B, width), features side by side, and sequences (B, L, D) each.\n\n"
-          "values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted.")
+          "values (N,), offsets (B + 1,), weights (N,) of a feature of pooling weighted. stand_in_seed: draws the ids\n"
+          "that read their chain although they have a row.")
       .def(
           "ask", &KeptLookup::ask, "values"_a, "offsets"_a, "weights"_a, "batch"_a, "ranks"_a, "threads"_a,
           nb::sig("def ask(self, values: list[numpy.typing.NDArray[numpy.int64]], offsets: "

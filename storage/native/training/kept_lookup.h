@@ -23,8 +23,9 @@ class KeptLookup {
  public:
   using PyFeatures = std::vector<std::tuple<std::uint32_t, int, std::uint32_t>>;
 
-  // Levels (feature, parallel) of a feature, and the mean row of its table or None.
-  using PyChain = std::pair<std::vector<std::pair<std::uint32_t, bool>>, nb::object>;
+  // Levels (feature, parallel) of a feature, the mean row of its table or None, and the share of ids with a row that
+  // read the chain too.
+  using PyChain = std::tuple<std::vector<std::pair<std::uint32_t, bool>>, nb::object, float>;
   using PyChains = std::optional<std::vector<std::optional<PyChain>>>;
 
   // features: (table, pooling, length) each. chains: one a feature, or none. hidden: numbers of features.
@@ -43,10 +44,11 @@ class KeptLookup {
   std::size_t width() const { return width_; }
 
   void run(const nb::list& values, const nb::list& offsets, const nb::list& weights, std::size_t batch,
-           nb::handle pooled, const nb::list& sequences, bool train, std::size_t threads) {
+           nb::handle pooled, const nb::list& sequences, bool train, std::size_t threads,
+           std::optional<std::uint64_t> stand_in_seed) {
     std::vector<FeatureIds> ids = taken(values, offsets, weights, batch);
     const std::vector<FeatureValues<float>> out = places<float>(pooled, sequences, batch);
-    const LookupOptions options{train, std::max<std::size_t>(1, threads)};
+    const LookupOptions options{train, std::max<std::size_t>(1, threads), stand_in_seed};
     const nb::gil_scoped_release release;
     lookup_.run(std::move(ids), batch, out, options);
   }
@@ -128,7 +130,8 @@ class KeptLookup {
     if (chains->size() != made.size()) fail("chains: expected one a feature, got " + std::to_string(chains->size()));
     for (std::size_t f = 0; f < made.size(); ++f) {
       if (!(*chains)[f]) continue;
-      const auto& [levels, mean] = *(*chains)[f];
+      const auto& [levels, mean, stand_in] = *(*chains)[f];
+      made[f].stand_in = stand_in;
       for (const auto& [level, parallel] : levels) made[f].fallback.push_back({level, parallel});
       if (mean.is_none()) continue;
       means.push_back(Floats::of_rank(1, mean, {"chains", f}));

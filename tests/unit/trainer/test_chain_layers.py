@@ -196,3 +196,39 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     several = EmbeddingTable("items", DIM, optimizer="sgd", ranks=Ranks(0, 2))
     with pytest.raises(ConfigError, match="several ranks"):
         EmbeddingBag(several, chain=tables.lists)
+
+
+def test_a_share_of_known_ids_trains_the_chain_in_their_place() -> None:
+    tables = Tables()
+    chain = Chain((ChainLevel(tables.authors),), share=0.25)
+    layers = {"item": EmbeddingBag(tables.items, chain=chain), "author": EmbeddingBag(tables.authors)}
+    collection = EmbeddingCollection(layers, {"item": ["author"]})
+    optimizer = SparseSGD([tables.items, tables.authors], lr=LR)
+    count, item, author = 800, 3, 2
+    inputs = {"item.values": torch.full((count,), item), "author.values": torch.full((count,), author)}
+    # Every other row knows no author with a row: its item always reads its own.
+    inputs["author.values"][::2] = 1
+    inputs |= {f"{name}.offsets": torch.arange(count + 1) for name in layers}
+
+    def step() -> np.ndarray:
+        before = tables.rows()
+        found = collection(inputs)["item"]
+        own = (found.detach().numpy() == before["items"][item]).all(axis=1)
+        np.testing.assert_array_equal(
+            found.detach()[torch.from_numpy(~own)], [before["authors"][author]] * (~own).sum()
+        )
+        found.sum().backward()
+        optimizer.step()
+        after = tables.rows()
+        for table, row, uses in (("items", item, own.sum()), ("authors", author, (~own).sum())):
+            np.testing.assert_allclose(after[table][row], before[table][row] - LR * uses, rtol=1e-5)
+        return own
+
+    first, second = step(), step()
+    assert first[::2].all()
+    assert 0.2 < 1 - first[1::2].mean() < 0.3
+    assert (first != second).any()
+    collection.eval()
+    assert (collection(inputs)["item"].detach().numpy() == tables.rows()["items"][item]).all()
+    with pytest.raises(ConfigError, match=r"share is 1\.5, expected 0 or more and below 1"):
+        Chain(share=1.5)
