@@ -116,7 +116,7 @@ def served_scores(work: Path, config: TrainConfig, data: Path) -> np.ndarray:
 
 
 @dataclass
-class Fold:
+class SeedRows:
     """The rows that one seed scores, and their scores by variant."""
 
     labels: np.ndarray
@@ -137,31 +137,31 @@ class Fold:
         return np.concatenate([parts[k] for k in rng.integers(0, len(films), len(films))])
 
 
-def interval(folds: list[Fold], name: str, other: str) -> tuple[float, float, float]:
+def interval(seeds: list[SeedRows], name: str, other: str) -> tuple[float, float, float]:
     """Returns the mean difference of AUC to another variant, and the 95% interval of a bootstrap over films."""
     rng = np.random.default_rng(0)
     draws = []
     for _ in range(DRAWS):
         differences = []
-        for fold in folds:
-            rows = fold.drawn(rng)
-            differences.append(fold.auc(name, rows) - fold.auc(other, rows))
+        for seed_rows in seeds:
+            rows = seed_rows.drawn(rng)
+            differences.append(seed_rows.auc(name, rows) - seed_rows.auc(other, rows))
         draws.append(np.mean(differences))
-    mean = float(np.mean([fold.auc(name) - fold.auc(other) for fold in folds]))
+    mean = float(np.mean([seed_rows.auc(name) - seed_rows.auc(other) for seed_rows in seeds]))
     low, high = np.quantile(draws, [0.025, 0.975]).tolist()
     return mean, low, high
 
 
-def table_of(folds: list[Fold], names: list[str], against: Mapping[str, str]) -> list[str]:
+def table_of(seeds: list[SeedRows], names: list[str], against: Mapping[str, str]) -> list[str]:
     """Returns the Markdown table. against: what a variant is compared with, by the heading of its column."""
     heads = " | ".join(f"minus {title} (95%)" for title in against)
     lines = [f"| film | AUC | never rated | 1 to 4 ratings | {heads} |", "|---" * (4 + len(against)) + "|"]
     for name in names:
-        never = np.mean([fold.auc(name, fold.kept == 0) for fold in folds])
-        few = np.mean([fold.auc(name, fold.kept > 0) for fold in folds])
-        cells = [f"{np.mean([fold.auc(name) for fold in folds]):.4f}", f"{never:.4f}", f"{few:.4f}"]
+        never = np.mean([seed_rows.auc(name, seed_rows.kept == 0) for seed_rows in seeds])
+        few = np.mean([seed_rows.auc(name, seed_rows.kept > 0) for seed_rows in seeds])
+        cells = [f"{np.mean([seed_rows.auc(name) for seed_rows in seeds]):.4f}", f"{never:.4f}", f"{few:.4f}"]
         for other in against.values():
-            mean, low, high = interval(folds, name, other)
+            mean, low, high = interval(seeds, name, other)
             cells.append("" if name == other else f"{mean:+.4f} ({low:+.4f} to {high:+.4f})")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
@@ -175,7 +175,7 @@ def main() -> None:
     options = parser.parse_args()
     plain = [each for each in VARIANTS if not each.fallback]
     chosen = [each for each in VARIANTS if each in plain or options.only in each.name]
-    folds: list[Fold] = []
+    seeds: list[SeedRows] = []
     with tempfile.TemporaryDirectory() as folder:
         whole = with_genres(movielens_table(find_wheel(Path.home() / ".cache" / "emberline")))
         for seed in range(1, options.seeds + 1):
@@ -184,22 +184,24 @@ def main() -> None:
             rows, new, kept = split(whole, seed)
             pq.write_table(rows, data / "train.parquet")
             pq.write_table(new, data / "new.parquet")
-            fold = Fold(new["label"].to_numpy().astype(np.float32), new["item"].to_numpy(), kept, {})
+            seed_rows = SeedRows(new["label"].to_numpy().astype(np.float32), new["item"].to_numpy(), kept, {})
             for number, variant in enumerate(chosen):
-                fold.scores[variant.name] = served_scores(data / str(number), config_of(variant, seed), data)
-            folds.append(fold)
+                seed_rows.scores[variant.name] = served_scores(data / str(number), config_of(variant, seed), data)
+            seeds.append(seed_rows)
             if options.json:
-                found: dict[str, Any] = {each.name: [fold.auc(each.name) for fold in folds] for each in chosen}
+                found: dict[str, Any] = {
+                    each.name: [seed_rows.auc(each.name) for seed_rows in seeds] for each in chosen
+                }
                 options.json.write_text(json.dumps(found, indent=2))
     print(machine_line())
-    rows_scored = sum(len(fold.labels) for fold in folds)
+    rows_scored = sum(len(seed_rows.labels) for seed_rows in seeds)
     print(
         f"{options.seeds} seeds, {rows_scored:,} ratings of films with fewer than {FEWER_THAN} in training; as served"
     )
     against = {"own row": plain[0].name, "zeros": plain[1].name}
-    print("\n".join(table_of(folds, [each.name for each in chosen], against)))
+    print("\n".join(table_of(seeds, [each.name for each in chosen], against)))
     for each in chosen:
-        print(f"{each.name}: {', '.join(f'{fold.auc(each.name):.5f}' for fold in folds)}")
+        print(f"{each.name}: {', '.join(f'{seed_rows.auc(each.name):.5f}' for seed_rows in seeds)}")
 
 
 if __name__ == "__main__":
