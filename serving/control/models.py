@@ -127,7 +127,8 @@ async def answer_request(
     """
     if isinstance(model, IdentityModel):
         return await model.answer(request.tensors)
-    columns, batch = to_columns(model.signature, request.tensors)
+    names = [model.signature.output_at(output.index).name for output in request.outputs]
+    columns, batch = to_columns(model.signature, request.tensors, names)
     return await model.infer(
         columns,
         batch,

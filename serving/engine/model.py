@@ -13,6 +13,7 @@ import numpy as np
 
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
+from serving.engine.partial_inputs import needs_of_outputs, stand_ins
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import ModelParts
 from serving.engine.requests import InferenceResult, LoopSink, QueuedRequest
@@ -65,6 +66,7 @@ class LoadedModel(Endpoint):
         manifest = published.manifest
         options = config.options
         self._chained = chained_features(published.spec)
+        needs = needs_of_outputs(published.spec, snapshot.graph)
         signature = ModelSignature.of(
             config.name,
             published.spec,
@@ -72,6 +74,8 @@ class LoadedModel(Endpoint):
             config.max_batch_size or manifest.max_batch_size,
             config.labels,
             [OutputSignature(each.output, "UINT8", each.dims) for each in self._chained],
+            needs,
+            stand_ins(published, needs),
         )
         lookup_timeout_ms = options.lookup_timeout_ms
         self._lookup_timeout_s = None if lookup_timeout_ms is None else lookup_timeout_ms / 1000

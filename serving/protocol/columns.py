@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from serving.protocol.signature import LENGTHS, VALID, ModelSignature
 from serving.protocol.tensors import WireTensor
 from storage.errors import InvalidInput
-from storage.features import BytesValues, Column, InputSpec
+from storage.features import BytesValues, Column, InputSpec, column_from_rows
+from storage.features.python_rows import column_rows
 
 
-def to_columns(signature: ModelSignature, tensors: Mapping[str, WireTensor]) -> tuple[dict[str, Column], int]:
+def to_columns(
+    signature: ModelSignature, tensors: Mapping[str, WireTensor], outputs: Sequence[str] = ()
+) -> tuple[dict[str, Column], int]:
     """Returns the columns of a request and its batch.
+
+    outputs: those that the request names; inputs that none of them needs may be missing, and a row stands in for them.
 
     The batch is that of the item side; user-side inputs may have one row instead. Raises InvalidInput naming the input
     that is missing, has another shape, or another batch than the rest, and when the batch is over the model's limit.
@@ -21,10 +26,13 @@ def to_columns(signature: ModelSignature, tensors: Mapping[str, WireTensor]) -> 
     columns: dict[str, Column] = {}
     batch, first = -1, ""
     users: list[InputSpec] = []
+    left_out: list[InputSpec] = []
     for raw in signature.raw:
         tensor = tensors.get(raw.name)
         if tensor is None:
-            _refuse_missing(signature, raw, tensors)
+            _refuse_missing(signature, raw, tensors, outputs)
+            if raw.missing == "error":
+                left_out.append(raw)
             continue
         rows = tensor.shape[0] if tensor.shape else 0
         # If one dimension is 0, any size of the other fits the received bytes: both are bounded before they are used.
@@ -48,17 +56,31 @@ def to_columns(signature: ModelSignature, tensors: Mapping[str, WireTensor]) -> 
     if not columns:
         raise InvalidInput("the request holds no input", field="inputs")
     signature.check_batch(batch)
+    for raw in left_out:
+        columns[raw.name] = _repeated(raw, signature.stand_ins[raw.name], 1 if raw.side == "user" else batch)
     return columns, batch
 
 
-def _refuse_missing(signature: ModelSignature, raw: InputSpec, tensors: Mapping[str, WireTensor]) -> None:
+def _repeated(raw: InputSpec, row: Column, count: int) -> Column:
+    if count == 1:
+        return row
+    entry = raw.model_copy(update={"dtype": row.dtype})
+    return column_from_rows(entry, column_rows(row) * count)
+
+
+def _refuse_missing(
+    signature: ModelSignature, raw: InputSpec, tensors: Mapping[str, WireTensor], outputs: Sequence[str]
+) -> None:
     for companion in (raw.name + LENGTHS, raw.name + VALID):
         if companion in tensors:
             raise InvalidInput(f"input {companion!r} came without its input {raw.name!r}", field=raw.name)
-    if raw.missing == "error":
-        raise InvalidInput(
-            f"input {raw.name!r} ({raw.dtype}) is missing from the request to model {signature.model!r}", field=raw.name
-        )
+    if raw.missing == "error" and not signature.are_without(raw.name, outputs):
+        text = f"input {raw.name!r} ({raw.dtype}) is missing from the request to model {signature.model!r}"
+        without = [name for name, needs in signature.needs.items() if raw.name not in needs]
+        if without:
+            needing = [name for name in outputs or signature.output_names if name not in without]
+            text += f"; the outputs {needing} need it, a request for {without} alone does not"
+        raise InvalidInput(text, field=raw.name)
 
 
 def _batch_error(name: str, rows: int, first: str, batch: int) -> InvalidInput:

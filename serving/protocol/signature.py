@@ -14,7 +14,7 @@ from storage.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     from storage.checkpoint import GraphOutput
-    from storage.features import FeatureSpec, InputSpec
+    from storage.features import Column, FeatureSpec, InputSpec
 
 LENGTHS = ".lengths"
 VALID = ".valid"
@@ -72,17 +72,22 @@ class ModelSignature:
         *,
         tensors: Sequence[TensorSignature] = (),
         asked: Sequence[OutputSignature] = (),
+        needs: Mapping[str, frozenset[str]] = MappingProxyType({}),
+        stand_ins: Mapping[str, Column] = MappingProxyType({}),
     ) -> None:
         """Builds a signature from raw inputs, or from tensors for a model that makes no features.
 
         asked: outputs that are only for requests that name them; their places come behind the others. tensors: the
-        inputs of such a model, which are used unchanged. max_batch_size: 0 for such a model whose tensors have no
-        batch.
+        inputs of such a model, which are used unchanged. needs: the inputs that each output is computed from, where
+        some need not all; stand_ins: a row for inputs that are left out. max_batch_size: 0 for such a model whose
+        tensors have no batch.
         """
         self.model = model
         self.raw = tuple(raw)
         self.outputs = tuple(outputs)
         self.asked = tuple(asked)
+        self.needs = needs
+        self.stand_ins = stand_ins
         self.output_names = tuple(entry.name for entry in outputs)
         self.output_row_bytes = tuple(WIRE_TYPES[entry.dtype].item_bytes * prod(entry.dims) for entry in outputs)
         self.max_batch_size = max_batch_size
@@ -101,12 +106,14 @@ class ModelSignature:
         max_batch_size: int,
         labels: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         asked: Sequence[OutputSignature] = (),
+        needs: Mapping[str, frozenset[str]] = MappingProxyType({}),
+        stand_ins: Mapping[str, Column] = MappingProxyType({}),
     ) -> ModelSignature:
         """Builds the signature of a published version. labels: class labels by output, where there are any."""
         results = [OutputSignature(o.name, o.dtype, tuple(o.shape[1:]), labels.get(o.name, ())) for o in outputs]
         names = {result.name for result in results}
         given = [entry for entry in asked if entry.name not in names]
-        return cls(model, spec.inputs, results, max_batch_size, asked=given)
+        return cls(model, spec.inputs, results, max_batch_size, asked=given, needs=needs, stand_ins=stand_ins)
 
     def input(self, name: str) -> TensorSignature:
         """Returns the input of that name. Raises InvalidInput that suggests the nearest name."""
@@ -130,6 +137,11 @@ class ModelSignature:
                 f"its outputs are {_listed(names)}",
                 field=name,
             ) from None
+
+    def are_without(self, name: str, outputs: Sequence[str]) -> bool:
+        """Returns whether outputs that a request names can all be computed without an input."""
+        is_known = name in self.stand_ins and bool(outputs)
+        return is_known and all(output in self.needs and name not in self.needs[output] for output in outputs)
 
     def output_at(self, place: int) -> OutputSignature:
         """Returns the output at a place that `output` returned."""

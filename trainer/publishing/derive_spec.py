@@ -7,7 +7,7 @@ so its inputs take none. B rows of the batch, W columns of a tensor, n ids of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, Feature, FeatureSpec, InputSpec, column_from_jagged, column_from_numpy
+from storage.features.strict_model import did_you_mean
 from storage.features.transforms import Transform
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.call_layout import batch_axis, by_rows, call_layout, whole_leaf
@@ -33,12 +34,26 @@ _LENGTH_AT_LEAST = 1024
 OWN_BYTES_AT_MOST = 4 << 20
 
 
-def plan_from_sample(recording: Recording, leaves: Mapping[str, Tensor], rows: int) -> CutPlan:
-    """Plans the cut of a module that takes the sample's tensors. rows: B.
+def plan_from_sample(
+    recording: Recording, leaves: Mapping[str, Tensor], rows: int, user_inputs: Sequence[str] = ()
+) -> CutPlan:
+    """Plans the cut of a module that takes the sample's tensors. rows: B. user_inputs: those of the user's side.
 
-    Raises Unsupported, naming the layer and the tensor, for a use that no feature can describe.
+    Raises Unsupported, naming the layer and the tensor, for a use that no feature can describe; InvalidInput for a user
+    input that there is not.
     """
-    return _Planner(recording, leaves, rows).plan()
+    plan = _Planner(recording, leaves, rows).plan()
+    known = [entry.name for entry in plan.spec.inputs]
+    for name in user_inputs:
+        if name not in known:
+            raise InvalidInput(
+                f"user_inputs: the module reads no input {name!r}{did_you_mean(name, known)}; its inputs are {known}",
+                field="user_inputs",
+            )
+    inputs = tuple(
+        entry.model_copy(update={"side": "user"}) if entry.name in user_inputs else entry for entry in plan.spec.inputs
+    )
+    return replace(plan, spec=FeatureSpec(inputs=inputs, features=plan.spec.features)) if user_inputs else plan
 
 
 class _Planner:

@@ -5,13 +5,13 @@ B rows of the sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from storage.checkpoint import GraphOutput
-from storage.errors import InvalidInput, Unsupported
+from storage.errors import ConfigError, InvalidInput, Unsupported
 from storage.features import Column, FeatureEngine, FeatureSpec
 from trainer.data import to_inputs
 from trainer.embedding import EmbeddingTable, refresh_means
@@ -37,7 +37,9 @@ class PreparedModule:
     engine: FeatureEngine
 
     @classmethod
-    def of(cls, module: nn.Module, sample_batch: object, spec: FeatureSpec | None) -> PreparedModule:
+    def of(
+        cls, module: nn.Module, sample_batch: object, spec: FeatureSpec | None, user_inputs: Sequence[str] = ()
+    ) -> PreparedModule:
         """Runs the module once on the sample, as `publish` takes it; the caller has put it in eval().
 
         Raises Unsupported, InvalidInput or ConfigError for a module or sample that cannot be cut.
@@ -45,7 +47,7 @@ class PreparedModule:
         container = nn.Module()
         container.add_module("module", module)
         container.training = False
-        sample, plan, recording = _planned(container, sample_batch, spec)
+        sample, plan, recording = _planned(container, sample_batch, spec, user_inputs)
         wanted = named_outputs(recording.outputs)
         described = graph_outputs(wanted)
         repeats = needs_more_rows(module, sample, wanted)
@@ -83,13 +85,17 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return inner
 
 
-def _planned(container: nn.Module, sample_batch: object, spec: FeatureSpec | None) -> tuple[Sample, CutPlan, Recording]:
+def _planned(
+    container: nn.Module, sample_batch: object, spec: FeatureSpec | None, user_inputs: Sequence[str]
+) -> tuple[Sample, CutPlan, Recording]:
     module = container.get_submodule("module")
     if spec is None:
         sample = Sample.of(module, sample_batch)
         recording = record(container, sample.leaves, lambda: sample.call(module, sample.leaves))
         rows = _batch_rows(recording)
-        return sample, plan_from_sample(recording, sample.leaves, rows), recording
+        return sample, plan_from_sample(recording, sample.leaves, rows, user_inputs), recording
+    if user_inputs:
+        raise ConfigError("with a spec, `side: user` of its inputs says which are the user's", field="user_inputs")
     columns = _columns_of(sample_batch, spec)
     rows = max(column.rows for column in columns.values())
     sample = Sample.of(module, to_inputs(FeatureEngine(spec).run(columns, rows)))

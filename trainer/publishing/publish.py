@@ -7,7 +7,7 @@ own outputs, on the sample, on every golden request, and at batch 1, or nothing 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ def publish(
     metadata: Mapping[str, Any] | None = None,
     row_types: str | Mapping[str, str] | None = None,
     policy: DeltaPolicy | None = None,
+    user_inputs: Sequence[str] = (),
     progress: bool = False,
 ) -> Path:
     """Publishes a module with embedding layers as repository/name/VERSION and returns that folder.
@@ -60,7 +61,8 @@ def publish(
     of them. version: None takes the next number. golden_requests: rows drawn from the sample, 256 or more. tolerance:
     how far a served output may be from the module's own, times the largest output if that is above 1; what rounding
     alone changes is always accepted. row_types: how rows are stored: fp32, fp16, bf16 or int8, for all tables or by
-    table ("default" for the rest).
+    table ("default" for the rest). user_inputs: the inputs that belong to the user, which a request for many items may
+    send with one row; with a spec, its inputs say it (side).
 
     delta: publish what changed since the newest snapshot in the repository, as a delta, and return its folder. Where
     the graph, the features, the tables or their row types changed, or over half of the rows, a version is published
@@ -86,6 +88,7 @@ def publish(
         metadata=metadata,
         row_types=row_types,
         policy=policy,
+        user_inputs=user_inputs,
         progress=progress,
     ).folder
 
@@ -106,6 +109,7 @@ def publish_module(
     metadata: Mapping[str, Any] | None = None,
     row_types: str | Mapping[str, str] | None = None,
     policy: DeltaPolicy | None = None,
+    user_inputs: Sequence[str] = (),
     progress: bool = False,
 ) -> Outcome:
     """Publishes as `publish` does, and returns what became of it."""
@@ -124,10 +128,12 @@ def publish_module(
     def published() -> Outcome:
         with evaluation_mode(module), Display(visible=progress) as display, torch.no_grad():
             display.begin(f"publishing {name}: sample", STEPS + 1)
-            prepared = PreparedModule.of(module, sample_batch, spec)
+            prepared = PreparedModule.of(module, sample_batch, spec, user_inputs)
             if prepared.plan.spec.mean_tables:
                 prepared.refresh_means(all_rows=True)
-                prepared = PreparedModule.of(module, sample_batch, spec)  # with the outputs that it gives now
+                prepared = PreparedModule.of(
+                    module, sample_batch, spec, user_inputs
+                )  # with the outputs that it gives now
             display.advance()
             if delta:
                 asked.check_names(source.name for source in prepared.plan.tables)

@@ -280,3 +280,10 @@ def test_a_failing_export_says_where_and_prints_no_graph(
     assert "\n" not in message
     assert capfd.readouterr() == ("", "")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_user_input_that_there_is_not_is_refused_with_the_inputs(tmp_path: Path) -> None:
+    module = Single(nn.Embedding(9, 4), column)
+    with pytest.raises(InvalidInput, match=r"no input 'id'.*did you mean 'ids'.*its inputs are \['ids'\]") as refusal:
+        publish(module, IDS, tmp_path, name="m", user_inputs=["id"])
+    assert refusal.value.field == "user_inputs"
