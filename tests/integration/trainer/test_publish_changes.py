@@ -11,13 +11,15 @@ import torch
 
 import emberline
 from storage import list_deltas, open_delta
-from storage.checkpoint import PublishedDelta, row_streams
+from storage.checkpoint import PublishedDelta, delta_writer, row_streams
 from storage.checkpoint.as_of import find_as_of
 from storage.errors import ConfigError, NotFound, ParityError, Unsupported
 from storage.objects import ObjectStore
 from storage.objects.published import PublishedModel
+from tests.support.object_store import DyingStore
 from tests.support.plain_ranker import SAMPLE, Ranker, check_published
 from trainer.publishing import DeltaPolicy, changes_publisher, differences
+from trainer.publishing import target as targets
 from trainer.publishing.target import Target
 
 
@@ -277,3 +279,49 @@ def test_large_weights_are_published_as_what_changed_in_them(tmp_path: Path) -> 
         check_published(model, tmp_path / "m")
     assert found == [1, 2, 0, 1, 1], "each third has all, and the cumulative one is a difference to the version"
     assert open_delta(tmp_path / "m" / "1" / "deltas" / "000005").dense_against == find_as_of(tmp_path / "m", "1.0").id
+
+
+def test_a_publisher_that_is_stopped_leaves_nothing_half_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Ranker()
+    version = publish(model, tmp_path)
+    model.change([1])
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_writer, "move_into_place", stop)
+        with pytest.raises(KeyboardInterrupt):
+            publish(model, tmp_path)
+    assert list((version / "deltas").iterdir()) == []
+    assert publish(model, tmp_path).name == "000001"
+
+
+def test_a_publisher_that_ends_between_any_two_uploads_hides_nothing(
+    store_url: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever publishes next goes on from what the store names, here after each of the writes of an upload."""
+    monkeypatch.setattr(targets, "ObjectStore", DyingStore)
+    monkeypatch.setattr(DyingStore, "left", 10**6)
+    model = Ranker()
+    publish(model, store_url)
+    for writes in range(20):
+        model.change([writes % 7])
+        DyingStore.left = writes
+        try:
+            publish(model, store_url)
+        except KeyboardInterrupt:
+            DyingStore.left = 10**6
+            folder = publish(model, store_url)
+            found = Target.of(store_url, "m").snapshot()
+            assert found is not None
+            assert found.id == open_delta(folder).snapshot
+        else:
+            break
+    assert writes > 5
+    snapshot = Target.of(store_url, "m").snapshot()
+    assert snapshot is not None
+    rows = {i: row.tobytes() for block in snapshot.rows("users") for i, row in zip(block.ids, block.rows, strict=True)}
+    assert rows == {i: row.tobytes() for i, row in enumerate(model.users.weight.detach().numpy())}
