@@ -34,6 +34,7 @@ from storage.checkpoint.manifest import Manifest
 from storage.checkpoint.signed import digest_of
 from storage.checkpoint.strict_json import canonical_json
 from storage.checkpoint.tensors import TensorFile
+from storage.checkpoint.weight_difference import DIFFERENCE, read_difference, write_difference
 from storage.errors import EmberlineError, InvalidInput
 from storage.features import FeatureEngine, FeatureSpec
 from tests.fuzz import valid
@@ -293,6 +294,29 @@ def _make_tensors(rng: Random) -> bytes:
     return len(text).to_bytes(8, "little") + text + rng.randbytes(40)
 
 
+_WEIGHTS: dict[str, np.ndarray] = {
+    "state.a": np.random.default_rng(0).standard_normal((30, 20), np.float32),
+    "state.b": np.arange(999, dtype=np.uint16),
+    "constant.c": np.zeros(16, np.bool_),
+}
+
+
+def _difference(data: bytes) -> None:
+    for name, array in read_difference(data, _WEIGHTS).items():
+        assert (array.dtype, array.shape) == (_WEIGHTS[name].dtype, _WEIGHTS[name].shape)
+
+
+def _make_difference(rng: Random) -> bytes:
+    after = {name: array.copy() for name, array in _WEIGHTS.items()}
+    after["constant.c"][rng.randrange(16)] = True
+    for array in (after["state.a"].reshape(-1), after["state.b"]):
+        array[rng.randrange(len(array)) :: rng.choice((1, 7, 100))] += 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / DIFFERENCE
+        written = write_difference(path, _WEIGHTS, after)
+        return _make_tensors(rng) if written is None else path.read_bytes()
+
+
 def _mutate_tensors(rng: Random, data: bytes) -> bytes:
     length = int.from_bytes(data[:8], "little")
     if rng.random() < 0.4 or length > len(data):
@@ -395,6 +419,7 @@ def entries() -> list[Entry]:
         Entry("manifest", _manifest, _make_manifest, _mutate_manifest),
         Entry("delta", _delta_manifest, _make_delta_manifest, _mutate_manifest),
         Entry("tensors", _tensors, _make_tensors, _mutate_tensors),
+        Entry("difference", _difference, _make_difference, _mutate_tensors),
         Entry("features", _features, lambda _: json.dumps(SPEC).encode(), _mutate_text),
         Entry("config", _config, lambda _: _CONFIG, lambda rng, data: mutate_bytes(rng, data, _CONFIG_WORDS)),
         Entry("options", _options, lambda _: _OPTION_LINES, lambda rng, data: mutate_bytes(rng, data, _OPTION_WORDS)),
