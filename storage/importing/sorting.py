@@ -7,6 +7,7 @@ they are. n rows, D values of a row.
 
 from __future__ import annotations
 
+import queue
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,14 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from storage.checkpoint.finite import first_bad_row
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, ReadError
 from storage.importing.source import Block, FileTable
 from storage.parallel import map_in_order
 
 _SAMPLE = 1 << 18
 _MOST_PARTS = 4096
-# A part that is read, its sorted copy, and two shards that are being written lie in memory.
+# In memory lie _PARTS_AT_ONCE parts that are read, sorted or passed on, each with its sorted copy, and shards that are
+# written.
 _SHARE = 8
+_PARTS_AT_ONCE = 3
 # Blocks whose rows are divided among parts at once.
 _SPILLERS = 2
 # A piece of a part's file: number of rows, number of the source file, and which columns it has.
@@ -79,7 +82,10 @@ class RowSort:
         self.removed_ids: list[np.ndarray] = []
 
     def blocks(self) -> Iterator[SortedRows]:
-        """Yields all rows. Raises InvalidInput for a row that no table can hold, or two different rows of an id."""
+        """Yields all rows; the arrays of a block are used again when the next one is asked for.
+
+        Raises InvalidInput for a row that no table can hold, or two different rows of an id.
+        """
         self.repeated = self.removed = 0
         self.removed_ids = []
         found = self._look()
@@ -104,9 +110,15 @@ class RowSort:
         try:
             for rows in map_in_order(spill.write, self._table.blocks(), _SPILLERS):
                 self._progress(rows)
-            # The next part is read and sorted while the one before is written.
-            for part in map_in_order(self._part_of(spill), range(len(bounds) + 1), 2):
+            # Two parts are read and sorted while the one before is written. All use the same memory again, since memory
+            # that is new costs more to touch than to copy.
+            free: queue.Queue[_Memory] = queue.Queue()
+            for _ in range(_PARTS_AT_ONCE):
+                free.put(_Memory.of(spill.largest, self._table.dim))
+            read = self._part_of(spill, free)
+            for memory, part in map_in_order(read, range(len(bounds) + 1), _PARTS_AT_ONCE - 1):
                 yield from self._counted(part)
+                free.put(memory)
         finally:
             spill.remove()
 
@@ -141,15 +153,16 @@ class RowSort:
     def _row_bytes(self) -> int:
         return 4 * self._table.dim + 32
 
-    def _part_of(self, spill: _Spill) -> Callable[[int], list[SortedRows]]:
-        def read(number: int) -> list[SortedRows]:
-            blocks = list(spill.read(number))
-            return list(self._whole(blocks))
+    def _part_of(self, spill: _Spill, free: queue.Queue[_Memory]) -> Callable[[int], tuple[_Memory, list[SortedRows]]]:
+        def read(number: int) -> tuple[_Memory, list[SortedRows]]:
+            memory = free.get()
+            blocks = list(spill.read(number, memory.rows))
+            return memory, list(self._whole(blocks, memory))
 
         return read
 
-    def _whole(self, blocks: Sequence[Block]) -> Iterator[SortedRows]:
-        """Sorts blocks that lie in memory."""
+    def _whole(self, blocks: Sequence[Block], memory: _Memory | None = None) -> Iterator[SortedRows]:
+        """Sorts blocks that lie in memory; with `memory` one behind the other in its rows."""
         if not sum(len(block.ids) for block in blocks):
             return
         ids = np.concatenate([block.ids for block in blocks])
@@ -158,7 +171,7 @@ class RowSort:
         steps = _joined(blocks, "steps", np.int64)
         order = np.argsort(ids, kind="stable") if steps is None else np.lexsort((steps, ids))
         ids = ids[order]
-        rows = _gathered(blocks, starts, order, self._table.dim)
+        rows = _gathered(blocks, starts, order, self._table.dim) if memory is None else memory.sorted(order)
         counts, removed = _joined(blocks, "counts", np.uint32), _joined(blocks, "removed", np.bool_)
         same = ids[1:] == ids[:-1]
         if same.any():
@@ -209,6 +222,26 @@ class RowSort:
             )
 
 
+@dataclass(frozen=True)
+class _Memory:
+    """Memory for the rows of a part, (rows, D) float32 each."""
+
+    rows: np.ndarray
+    copy: np.ndarray
+
+    @classmethod
+    def of(cls, rows: int, dim: int) -> _Memory:
+        """Returns memory for so many rows."""
+        return cls(np.empty((rows, dim), np.float32), np.empty((rows, dim), np.float32))
+
+    def sorted(self, order: np.ndarray) -> np.ndarray:
+        """Returns the first rows in another order, in `copy`."""
+        out: np.ndarray = self.copy[: len(order)]
+        # The places are those of argsort; without a mode numpy would go through a buffer of its own.
+        np.take(self.rows, order, axis=0, out=out, mode="clip")
+        return out
+
+
 class _Spill:
     """Files of rows, one for each range of ids. bounds: (parts - 1,) ascending, the first ids of all but the first."""
 
@@ -220,6 +253,12 @@ class _Spill:
         self._appending = [threading.Lock() for _ in range(64)]
         self._files: dict[str, int] = {}
         self._names: list[str] = []
+        self._rows = [0] * len(self._paths)
+
+    @property
+    def largest(self) -> int:
+        """The rows of the largest part."""
+        return max(self._rows)
 
     def write(self, block: Block) -> int:
         """Appends the rows of a block to their parts, and returns how many there are. Several threads may call it."""
@@ -247,12 +286,14 @@ class _Spill:
             file.write(head)
             for values in arrays:
                 _write_all(file, values)
+            self._rows[part] += len(which)
 
-    def read(self, part: int) -> Iterator[Block]:
-        """Yields what was written to a part, and removes its file."""
+    def read(self, part: int, into: np.ndarray) -> Iterator[Block]:
+        """Yields what was written to a part, its rows one behind the other in `into`, and removes its file."""
         path = self._paths[part]
         if not path.exists():
             return
+        filled = 0
         with path.open("rb") as file:
             while head := file.read(_PIECE.size):
                 count, source, flags = _PIECE.unpack(head)
@@ -263,7 +304,10 @@ class _Spill:
                 ids = np.fromfile(file, np.int64, count)
                 counts, steps = column(_COUNTS, np.uint32), column(_STEPS, np.int64)
                 removed = column(_REMOVED, np.bool_)
-                rows = np.fromfile(file, np.float32, count * self._table.dim).reshape(count, self._table.dim)
+                rows = into[filled : filled + count]
+                filled += count
+                if file.readinto(rows.reshape(-1).view(np.uint8).data) != rows.nbytes:
+                    raise ReadError(f"{path}: it is shorter than it was written; is the disk full?")
                 yield Block(ids, rows, self._names[source], counts, steps, removed)
         path.unlink()
 

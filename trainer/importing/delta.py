@@ -181,7 +181,7 @@ def _changes(name: str, table: SortedTable | None, before: AsOf, partial: bool) 
     ids, rows, freq, gone = [NO_IDS], [np.empty((0, spec.dim), np.float32)], [np.empty(0, np.uint8)], [NO_IDS]
     count, seen = 0, 0
     if table is not None:
-        for each in compare(before.rows(name), table.stream().rows):
+        for each in compare(before.rows(name), table.stream(kept=True).rows):
             fresh = each.fresh
             ids.append(fresh.ids)
             rows.append(fresh.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,12 @@ class SortedTable:
         self._rows = 0
         self._largest, self._errors = 0.0, 0.0
 
-    def stream(self) -> TableStream:
-        """Returns the rows as they are published."""
-        return TableStream(RowStream(self.spec, self._read))
+    def stream(self, *, kept: bool = False) -> TableStream:
+        """Returns the rows as they are published.
+
+        kept: a block stays as it is when the next one is read; else it holds until then.
+        """
+        return TableStream(RowStream(self.spec, partial(self._read, kept)))
 
     def read(self) -> ImportedTable:
         """Reads all rows, and returns what they are."""
@@ -104,14 +108,14 @@ class SortedTable:
         """Returns the ids that the last reading left out, since their newest row says that they were removed."""
         return np.concatenate([np.empty(0, np.int64), *self._sort.removed_ids])
 
-    def _read(self) -> Iterator[Shard]:
+    def _read(self, kept: bool) -> Iterator[Shard]:
         self._rows, self._largest, self._errors = 0, 0.0, 0.0
         self._hottest = _Hottest()
         for block in self._sort.blocks():
             ids, rows, counts = block.ids, block.rows, block.counts
             if self._hidden is not None and (keep := ids != self._hidden).any() and not keep.all():
                 ids, rows, counts = ids[keep], rows[keep], None if counts is None else counts[keep]
-            encoded = self._codec.encode(rows)
+            encoded = self._codec.encode(rows.copy() if kept else rows)
             if self.spec.row_type != "fp32":
                 error = Rounding.of(self._codec, rows, encoded)
                 self._largest = max(self._largest, error.largest)

@@ -57,6 +57,20 @@ def test_what_differs_in_whole_files_is_a_delta(tmp_path: Path, row_type: str) -
     assert (again.folder, again.changes) == (None, {"user": (0, 0)})
 
 
+def test_a_table_beyond_the_memory_is_compared_exactly(tmp_path: Path) -> None:
+    models, count = tmp_path / "models", 20_000
+    ids = np.arange(count, dtype=np.int64) * 3
+    rows = np.random.default_rng(1).normal(size=(count, 32)).astype(np.float32)
+    import_tables(table(tmp_path, ids, rows), models, name="shop", memory_bytes=1 << 18)
+    rows[::40] += 1
+    report = import_delta(table(tmp_path, ids[5:], rows[5:]), models, name="shop", memory_bytes=1 << 18)
+    assert report.changes == {"user": (count // 40 - 1, 5)}
+    snapshot = find_as_of(models / "shop")
+    found = [(shard.ids.copy(), shard.rows.copy()) for shard in snapshot.rows("user")]
+    np.testing.assert_array_equal(np.concatenate([ids for ids, _ in found]), ids[5:])
+    np.testing.assert_array_equal(np.concatenate([rows for _, rows in found]), rows[5:])
+
+
 def test_partial_files_change_what_they_hold_and_leave_the_rest(tmp_path: Path) -> None:
     models = tmp_path / "models"
     both = table(tmp_path, IDS, ROWS) + table(tmp_path, IDS, -ROWS, "item")

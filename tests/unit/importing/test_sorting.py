@@ -36,10 +36,11 @@ def rows_of(ids: np.ndarray, seed: int = 0) -> np.ndarray:
 
 def sorted_rows(sort: RowSort) -> tuple[np.ndarray, np.ndarray]:
     """Returns all that comes out."""
-    blocks = list(sort.blocks())
-    if not blocks:
-        return np.empty(0, np.int64), np.empty((0, DIM), np.float32)
-    return np.concatenate([block.ids for block in blocks]), np.concatenate([block.rows for block in blocks])
+    ids, rows = [np.empty(0, np.int64)], [np.empty((0, DIM), np.float32)]
+    for block in sort.blocks():
+        ids.append(block.ids.copy())
+        rows.append(block.rows.copy())
+    return np.concatenate(ids), np.concatenate(rows)
 
 
 @settings(max_examples=examples(40), deadline=None)

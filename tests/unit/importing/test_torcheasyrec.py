@@ -67,11 +67,8 @@ def read(folder: Path, *paths: Path, **options: Any) -> dict[str, tuple[np.ndarr
     """Returns ids and rows by table, sorted."""
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for table in tables(*paths, **options):
-        blocks = list(RowSort(table, 1 << 24, folder).blocks())
-        found[table.name] = (
-            np.concatenate([part.ids for part in blocks]),
-            np.concatenate([part.rows for part in blocks]),
-        )
+        blocks = [(part.ids.copy(), part.rows.copy()) for part in RowSort(table, 1 << 24, folder).blocks()]
+        found[table.name] = np.concatenate([ids for ids, _ in blocks]), np.concatenate([rows for _, rows in blocks])
     return found
 
 
