@@ -9,6 +9,9 @@ import numpy as np
 
 from storage.errors import InvalidInput
 
+# A value that is not finite on one side alone is so far from the other one; a sum of differences stays a number.
+_MOST = 1e6
+
 Outputs = Mapping[str, np.ndarray]
 
 
@@ -59,7 +62,7 @@ def compare(old: Outputs, new: Outputs, tolerance: float) -> Comparison:
             )
         apart = np.abs(left - right) / np.maximum(1.0, np.abs(right))
         apart[np.isnan(left) & np.isnan(right)] = 0.0
-        apart = np.nan_to_num(apart, nan=np.inf).max(axis=1, initial=0.0)
+        apart = np.minimum(np.nan_to_num(apart, nan=_MOST), _MOST).max(axis=1, initial=0.0)
         by_output[name] = float(apart.max(initial=0.0)), int((apart > tolerance).sum())
         worst = apart if worst is None else np.maximum(worst, apart)
     assert worst is not None

@@ -206,6 +206,18 @@ def column(entry: InputSpec, values: np.ndarray) -> Column:
     return column_from_numpy(entry.dtype, values.reshape(len(values), -1), name=entry.name)
 
 
+def taken(features: FeatureBatch, rows: np.ndarray) -> FeatureBatch:
+    """Returns some rows of a batch of features."""
+    bags: dict[str, Jagged] = {}
+    for name, each in features.ids.items():
+        lengths = each.lengths()[rows]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        places = np.repeat(each.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        weights = None if each.weights is None else each.weights[places]
+        bags[name] = Jagged(each.values[places], offsets, weights)
+    return FeatureBatch(len(rows), {name: values[rows] for name, values in features.dense.items()}, bags)
+
+
 def pooled(rows: np.ndarray, bags: Jagged, pooling: str) -> np.ndarray:
     """Pools rows (n, D) to (B, D) as sum, mean, weighted, sqrtn (a sum over the root of the count) or max."""
     lengths = bags.lengths()

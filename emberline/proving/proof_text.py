@@ -10,6 +10,8 @@ from emberline.proving.batches import Batch, kserve_type
 from emberline.proving.prover import Proof
 
 _SHOWN = 5
+# A feature stands out if the next one changes the difference by less than this share of it.
+_ALIKE = 0.25
 
 
 def lines(proof: Proof) -> Iterator[str]:
@@ -37,10 +39,16 @@ def lines(proof: Proof) -> Iterator[str]:
             f"  feature {found.feature} {how} a difference: in {found.differ} of {found.asked} requests in which "
             f"nothing else varies, up to {found.spread:.3g}"
         )
-    if not proof.attributions:
-        yield "  it follows no single feature: the dense part, or its weights, may be of another snapshot"
+    if _follows_none(proof):
+        yield "  it follows no single feature: the network, or its weights, may be of another training"
     if proof.example is not None:
         yield f"  the smallest request that shows it: {json.dumps(body(proof.example))}"
+
+
+def _follows_none(proof: Proof) -> bool:
+    """Returns whether no feature alone is at fault: none, or several about alike where no request is equal."""
+    spreads = [each.spread for each in proof.attributions if not each.is_certain]
+    return not proof.attributions or (len(spreads) > 1 and spreads[1] > _ALIKE * spreads[0])
 
 
 def body(batch: Batch) -> dict[str, Any]:

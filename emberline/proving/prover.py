@@ -18,7 +18,7 @@ from emberline.proving.changes import Change, Hypothesis
 from emberline.proving.comparison import Comparison, compare
 from emberline.proving.experiments import Attribution, attribute, places, row, shrunk
 from emberline.proving.fitting import fitted_default, rows_without
-from emberline.proving.local_model import LocalModel
+from emberline.proving.local_model import LocalModel, taken
 from emberline.proving.row_suspects import suspects
 from storage.features import FeatureBatch, Jagged, concat_batches
 
@@ -27,6 +27,8 @@ OldScore = Callable[[Batch], Mapping[str, np.ndarray]]
 # A hypothesis is taken if it leaves less than this of the differences, or makes one in ten rows equal.
 _LEFT, _EQUAL = 0.7, 0.1
 _ROUNDS, _PAIRED = 6, 12
+# Rows by which hypotheses are ranked, and how many are then compared on all rows.
+_FEW, _CHECKED = 32, 24
 # Differences up to here may be lower precision of the old server's arithmetic.
 _SMALL = 5e-2
 # Rows of a table that are tried to find any shift.
@@ -90,10 +92,11 @@ class Prover:
             if not found:
                 break
             for hypothesis in found:
-                self._change = self._change.and_(hypothesis.change)
-                self._aside[list(hypothesis.rows)] = True
+                self._take(hypothesis)
                 before, here = here, self._compared(Change())
                 explained.append(Explained(hypothesis, before.count, here.count))
+        if here.count:
+            explained, here = self._certain(explained, here)
         rows = self._features.batch
         if here.count == 0:
             return Proof(rows, first, tuple(explained), here)
@@ -103,31 +106,59 @@ class Prover:
         followed = attribute(batch, seen, known, self._ask)
         return Proof(rows, first, tuple(explained), here, tuple(followed), shrunk(self._row(example), known, self._ask))
 
+    def _certain(self, explained: list[Explained], here: Comparison) -> tuple[list[Explained], Comparison]:
+        """Drops hypotheses that made differences smaller and few rows equal: no proof where some rows are left."""
+        least = _EQUAL * len(here.apart)
+        kept = [each for each in explained if each.before - each.after >= least]
+        if len(kept) == len(explained):
+            return explained, here
+        self._change, self._aside[:] = Change(), False
+        counted: list[Explained] = []
+        here = self._compared(Change())
+        for each in kept:
+            before = here.count
+            self._take(each.hypothesis)
+            here = self._compared(Change())
+            counted.append(Explained(each.hypothesis, before, here.count))
+        return counted, here
+
+    def _take(self, hypothesis: Hypothesis) -> None:
+        self._change = self._change.and_(hypothesis.change)
+        self._aside[list(hypothesis.rows)] = True
+
     def _next(self, here: Comparison) -> list[Hypothesis]:
         """Returns the hypotheses that explain most of what is left, none when nothing does."""
         rounding = self._rounding(here)
         if rounding is not None:
             return [rounding]
-        ranked = sorted(
-            (
-                (self._compared(each.change), place, each)
-                for place, each in enumerate(candidates(self._model, self._features))
-            ),
-            key=lambda entry: (entry[0].total, entry[1]),
-        )
+        ranked = self._ranked(here)
         if ranked and ranked[0][0].count == 0:
-            return [ranked[0][2]]
+            return [ranked[0][1]]
         for search in (self._default, self._any_shift, self._suspect_rows):
             found = search(here)
             if found is not None:
                 return [found]
-        best = [each for compared, _, each in ranked[:_PAIRED] if compared.total < here.total]
+        best = [each for compared, each in ranked[:_PAIRED] if compared.total < here.total]
         for pair in combinations(best, 2):
             if self._compared(pair[0].change.and_(pair[1].change)).count == 0:
                 return list(pair)
         if ranked and self._is_better(ranked[0][0], here):
-            return [ranked[0][2]]
+            return [ranked[0][1]]
         return []
+
+    def _ranked(self, here: Comparison) -> list[tuple[Comparison, Hypothesis]]:
+        """Returns the hypotheses that leave least, with the comparison under each: all on a few rows, some on all."""
+        different, equal = np.flatnonzero(here.differs), np.flatnonzero(~here.differs)
+        rows = np.sort(np.concatenate([different[:_FEW], equal[: _FEW // 2]]))
+        few = taken(self._features, rows)
+        answers = {name: values[rows] for name, values in self._answers.items()}
+
+        def left(hypothesis: Hypothesis) -> float:
+            new = self._model.score(few, self._change.and_(hypothesis.change))
+            return compare(answers, new, self._tolerance).total
+
+        best = sorted(candidates(self._model, self._features), key=left)[:_CHECKED]
+        return sorted(((self._compared(each.change), each) for each in best), key=lambda entry: entry[0].total)
 
     def _is_better(self, compared: Comparison, here: Comparison) -> bool:
         made_equal = (here.count - compared.count) / len(here.apart)

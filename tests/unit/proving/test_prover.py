@@ -234,7 +234,11 @@ def test_other_weights_of_the_network_follow_no_feature_and_are_not_explained(mo
         old.head[2].get_parameter("bias").add_(0.3)
     proof = proved(model, old)
     assert proof.unexplained == ROWS
+    assert proof.explained == ()
     assert not proof.is_equal
+    told = "\n".join(lines(proof))
+    assert "explained: the old server" not in told
+    assert "it follows no single feature: the network, or its weights, may be of another training" in told
 
 
 def test_outputs_of_other_names_have_to_be_paired(model: LocalModel) -> None:
