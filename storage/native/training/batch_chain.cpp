@@ -90,6 +90,8 @@ void BatchLookup::follow_chain(std::uint32_t feature, const std::optional<std::u
   bool all = !draws;
   for (std::size_t i = 0; all && i < found.ids.size(); ++i) all = found.has_row(i);
   if (all) return;
+  const bool ends_in_zeros =
+      own_[feature] ? own_[feature]->absent.is_zero() : tables_[how.table]->options().absent.is_zero();
   const auto most = static_cast<std::uint64_t>(static_cast<double>(how.stand_in) * 0x1p53);
   std::uint64_t drawn = draws ? mixed(*stand_in_seed + feature) : 0;
   const std::vector<const float*>& rows = own_[feature] ? own_[feature]->rows : found.rows;
@@ -102,8 +104,13 @@ void BatchLookup::follow_chain(std::uint32_t feature, const std::optional<std::u
       std::uint8_t read = 0;
       const bool has_row = found.has_row(*place);
       if (!has_row || (draws && mixed(drawn++) >> 11 < most)) {
-        if (how.mean != nullptr || !has_row) read = how.mean != nullptr ? last : static_cast<std::uint8_t>(last + 1);
-        if (how.mean != nullptr) row = how.mean;
+        if (how.mean != nullptr) {
+          row = how.mean;
+          read = last;
+        } else if (!has_row || ends_in_zeros) {  // absent rows of other kinds were made for absent ids alone
+          row = has_row ? nullptr : row;
+          read = static_cast<std::uint8_t>(last + 1);
+        }
         for (std::size_t level = 0; level < how.fallback.size(); ++level) {
           const std::uint32_t* at = level_place(feature, how.fallback[level], bag, i);
           Part& part = parts_[features_[how.fallback[level].feature].table];

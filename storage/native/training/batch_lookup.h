@@ -41,7 +41,7 @@ struct FeatureLookup {
   // It is found and not counted, it has no output and gets no gradient: a level of other features alone.
   bool hidden = false;
 
-  bool falls_back() const { return !fallback.empty() || mean != nullptr; }
+  bool falls_back() const { return !fallback.empty() || mean != nullptr || stand_in > 0.0f; }
 };
 
 // The ids of a feature. They must stay where they are until the gradients have come.
