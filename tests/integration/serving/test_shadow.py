@@ -339,3 +339,21 @@ def test_a_shadow_of_rows_that_are_to_be_forgotten_ends(live: Live) -> None:
     ended = "ids were forgotten since the version of 1.1 was published"
     live.until(lambda: live.report()["shadow"] == {"ended": ended})
     live.until(lambda: (live.report()["stores"], live.report()["kept"]) == (["2"], [clean.id]))
+
+
+def test_what_the_live_guard_refused_can_be_looked_at_and_served_all_the_same(live: Live) -> None:
+    first = live.version(slope=2.0)
+    live.world.configure(live_guard="true", **OPTIONS)
+    live.start()
+    for seed in range(12):
+        ask(live.repository, request(live, seed))
+    flipped = live.delta(first, changed={"item": []}, slope=-2.0)
+    live.until(live.refused)
+    assert "live guard" in live.refused()[0]
+    start(live, flipped.name)
+    assert set(compare(live, 20)) == {first}
+    assert shadow(live)["verdict"] == "shifted"
+    assert live.repository.promote_shadow(NAME)["quarantined"] == []
+    assert live.served() is flipped
+    live.repository.load(NAME)
+    assert live.served() is flipped
