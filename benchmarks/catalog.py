@@ -31,6 +31,7 @@ BENCHMARKS = {
     "tiered": "a table ten times its DRAM budget: hit rates beside the best static choice, speed, memory of a row",
     "plan_accuracy": "what a plan says of four budgets, beside what traffic that it has not seen gives there",
     "fallback": "chains of fallback rows: a lookup with them beside one without, every id hit, a tenth and half absent",
+    "snapshot_reads": "two snapshots compared, and files searched for rows, beside SHA-256 of the same bytes",
     "update": "readers beside a writer of a million rows a second; torn rows are looked for",
     "train": "training: embeddings beside FBGEMM, a DLRM beside torch and TorchRec, growth, rows on SSD, admission",
     "ranks": "two ranks beside one process, beside two without exchange, beside DDP; their bytes; bf16 and fp16",

@@ -65,13 +65,24 @@ AskedChanges = tuple[np.ndarray, np.ndarray]
 def table_difference(
     name: str, before: AsOf, after: AsOf, asked: np.ndarray, top: int, on_rows: Callable[[int], None] = lambda _: None
 ) -> tuple[TableDifference, AskedChanges]:
-    """Compares a table of two snapshots, either of which may lack it.
+    """Compares a table of two snapshots, either of which may lack it. See `compared_tables`."""
+    return compared_tables(name, _stream(before, name), _stream(after, name), asked, top, on_rows)
+
+
+def compared_tables(
+    name: str,
+    first: RowStream | None,
+    second: RowStream | None,
+    asked: np.ndarray,
+    top: int,
+    on_rows: Callable[[int], None] = lambda _: None,
+) -> tuple[TableDifference, AskedChanges]:
+    """Compares two streams of the rows of a table, one of which may be None.
 
     asked: ids (n,) int64 ascending whose changes are returned too. top: rows to list. on_rows: called with how many
     more rows were compared. Tables of another row type are compared by their values; of another dim, by their ids.
     """
     sums = _Sums(asked, top)
-    first, second = _stream(before, name), _stream(after, name)
     if second is not None:
         second = RowStream(second.spec, partial(sums.counting, second))
     texts = [_text(stream) for stream in (first, second)]

@@ -151,7 +151,9 @@ def _of_bytes(path: Path, wanted: Wanted, needles: Needles, on_bytes: Callable[[
     match = _OF_TABLE.search(path.as_posix())
     # Another table may have the same ids, which are those of something else there.
     other = match is not None and match[1] not in wanted.tables
-    for what, count in sorted(needles.search(path, on_bytes).items()):
+    # Rows and ids of these files lie at multiples of so many bytes; strings of requests lie anywhere.
+    step = 4 if path.suffix == ".pages" else 2 if match is not None else 1
+    for what, count in sorted(needles.search(path, on_bytes, step=step).items()):
         if what == "id":
             if not other:
                 yield Place(path, "bytes of ids", count)
