@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, Unsupported
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,17 @@ class Sample:
         Lists, tuples and mappings may nest. Raises InvalidInput when it holds no tensor.
         """
         args, kwargs, names = _arguments(module, batch)
-        flat, structure = pytree.tree_flatten_with_path((args, kwargs))
+        flat, structure = pytree.tree_flatten_with_path((args, kwargs), is_leaf=_is_of_torchrec)
         leaves: dict[str, Tensor] = {}
         positions: list[str | None] = []
         for path, value in flat:
+            if _is_of_torchrec(value):
+                name = _name(path, names)
+                raise Unsupported(
+                    f"sample_batch: {name!r} is a {type(value).__name__} of TorchRec; give the values and the offsets "
+                    "of each key as tensors, to nn.EmbeddingBag layers with the weights of its EmbeddingBagCollection "
+                    "(include_last_offset=True)"
+                )
             if not isinstance(value, Tensor):
                 positions.append(None)
                 continue
@@ -59,6 +66,11 @@ class Sample:
         ]
         args, kwargs = pytree.tree_unflatten(flat, self._structure)
         return module(*args, **kwargs)
+
+
+def _is_of_torchrec(value: object) -> bool:
+    """Returns whether a value is a KeyedJaggedTensor or one of its like, which is no tensor and holds several."""
+    return type(value).__module__.partition(".")[0] == "torchrec"
 
 
 def _arguments(module: nn.Module, batch: object) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:

@@ -76,6 +76,21 @@ def given(**changes: Any) -> dict[str, Any]:
     ("changes", "message"),
     [
         (ops("user", {"op": "hsh"}), "unknown op 'hsh'; did you mean 'hash'"),
+        (
+            ops("user", output="integers"),
+            "a null has none: say `nulls: error` of the input 'user'",
+        ),
+        (ops("tags", {"op": "hash"}, output="integers"), "but `integers` have a fixed number of them"),
+        (ops("price", output="integers"), "gives floats, but `integers` are integers"),
+        (
+            given(nulls="error") | ops("user", {"op": "vocabulary", "values": [1]}, output="integers"),
+            "an unknown value has none: give `unknown` an id",
+        ),
+        (feature(output="integers"), "'f' gives integers: table, pooling, length, weights, absent and fallback"),
+        (ops("user", {"op": "add", "values": [1, 2]}), "adds to 2 columns, but a row has 1 to 1 values"),
+        (ops("user", {"op": "integer"}), "takes floats, but gets integers"),
+        (ops("user", {"op": "replace", "by": 0}), "replace needs low, high or both"),
+        (ops("user", {"op": "replace", "low": 2, "high": 1, "by": 0}), "low 2 is above high 1"),
         (ops("user", {"seed": 1}), "needs an `op`"),
         (ops("user", {"op": "hash", "sed": 1}), "unknown key 'sed'; did you mean 'seed'"),
         (ops("user", {"op": "hash", "buckets": 0}), "greater than or equal to 1"),

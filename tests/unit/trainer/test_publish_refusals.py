@@ -287,3 +287,9 @@ def test_a_user_input_that_there_is_not_is_refused_with_the_inputs(tmp_path: Pat
     with pytest.raises(InvalidInput, match=r"no input 'id'.*did you mean 'ids'.*its inputs are \['ids'\]") as refusal:
         publish(module, IDS, tmp_path, name="m", user_inputs=["id"])
     assert refusal.value.field == "user_inputs"
+
+
+def test_a_jagged_tensor_of_torchrec_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    jagged = type("KeyedJaggedTensor", (), {"__module__": "torchrec.sparse.jagged_tensor"})()
+    with pytest.raises(Unsupported, match=r"'ids' is a KeyedJaggedTensor of TorchRec.*nn.EmbeddingBag"):
+        publish(Single(nn.Embedding(9, 4), column), (jagged,), tmp_path, name="m")
