@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from emberline.cli.command import Command
+from emberline.cli.command import Command, LocalPath
 from emberline.cli.importing import check_destination, import_options
 from emberline.cli.network_option import check_network, network_of, network_options
 from emberline.cli.row_types import asked_row_types, print_rounding
@@ -40,6 +40,15 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+class TablePath(LocalPath):
+    """A path of this machine, with the name of a table before it or without: TABLE=PATH."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the whole text as a path, after a look at what follows the name. Fails as click does."""
+        super().convert(str(value).partition("=")[2] or value, param, ctx)
+        return Path(str(value))
+
+
 def command_of(kind: str) -> click.Command:
     """Returns the command of a kind of files."""
     from storage.importing import KINDS
@@ -56,9 +65,7 @@ def command_of(kind: str) -> click.Command:
         flag, settings = _OPTIONS[name]
         decorated = click.option(flag, name, **settings)(decorated)
     decorated = import_options(decorated)
-    decorated = click.argument(
-        "paths", metavar="[TABLE=]PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
-    )(decorated)
+    decorated = click.argument("paths", metavar="[TABLE=]PATH...", nargs=-1, required=True, type=TablePath())(decorated)
     return click.command(cls=Command, name=kind, help=entry.help, epilog=entry.epilog)(decorated)
 
 
