@@ -75,10 +75,10 @@ def _lookup(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor
 
         rest = {"per_sample_weights": given.get("per_sample_weights")}
         return given["weight"], bag, ((given["input"], given.get("offsets")), rest)
-    if func is Tensor.__getitem__ and _are_ids(args[1]):
+    if func is Tensor.__getitem__ and args[0].dim() == 2 and _are_ids(args[1]):
         return args[0], _layer, ((args[1],), {})
     if func in (Tensor.index_select, torch.index_select) and len(args) == 3 and args[1] == 0 and not kwargs:
-        return args[0], _layer, ((args[2],), {})
+        return (args[0], _layer, ((args[2],), {})) if args[0].dim() == 2 else None
     return None
 
 
@@ -87,11 +87,7 @@ def _are_ids(index: Any) -> bool:
 
 
 def _layer(weight: Tensor, path: str) -> EmbeddingLayer:
-    """Returns a layer over the same memory. Raises Unsupported for rows that are no vectors."""
-    if weight.dim() != 2:
-        raise Unsupported(
-            f"{path!r}: its rows are {list(weight.shape[1:])}; reshape it to (rows, dim) before the lookup"
-        )
+    """Returns a layer over the same memory, (rows, dim)."""
     return nn.Embedding(weight.shape[0], weight.shape[1], _weight=weight.detach())
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from storage.errors import InvalidInput, Unsupported
@@ -24,6 +26,7 @@ class Sample:
     _positions: tuple[str | None, ...]
     _constants: tuple[Any, ...]
     _structure: Any
+    _data: _Data = field(default_factory=lambda: _Data(), compare=False)
 
     @classmethod
     def of(cls, module: nn.Module, batch: object) -> Sample:
@@ -65,7 +68,31 @@ class Sample:
             for name, constant in zip(self._positions, self._constants, strict=True)
         ]
         args, kwargs = pytree.tree_unflatten(flat, self._structure)
-        return module(*args, **kwargs)
+        with self._data.watched():
+            return module(*args, **kwargs)
+
+
+class _Data(TorchFunctionMode):
+    """Makes `tensor.data` an operator, which can be followed and exported, as tensor.detach() is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._called = self._read = False
+
+    def watched(self) -> AbstractContextManager[Any]:
+        """Returns a context for a call: itself in the first one, and later where the first one read it.
+
+        A mode is another frame in the errors of torch.export, which names the last one that is not torch's.
+        """
+        needed = self._read or not self._called
+        self._called = True
+        return self if needed else nullcontext()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == torch._C.TensorBase.data.__get__:  # type: ignore[attr-defined]
+            self._read = True
+            return args[0].detach()
+        return func(*args, **(kwargs or {}))
 
 
 def _is_of_torchrec(value: object) -> bool:
