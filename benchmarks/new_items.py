@@ -37,7 +37,7 @@ from trainer.datasets.recbole_wheel import find_wheel
 ROOT = Path(__file__).parent.parent
 DIM, FEWER_THAN = 9, 5
 NEW_SHARE = 0.2
-DRAWS = 1000
+DRAWS = 300
 
 
 CHAIN = ("genre_set", "main_genre", "mean")
@@ -75,7 +75,7 @@ def config_of(variant: Variant, seed: int, model: str) -> TrainConfig:
         content["features"].append(feature)
         content["tables"].append({"name": name, "dim": DIM, "init": {"type": "uniform", "scale": 0.01}})
     if model == "by_id":
-        content["model"] = {"type": "benchmarks.films_by_id:FilmsById", "unseen": _CONTENT}
+        content["model"] = {"type": "benchmarks.films_by_id:FilmsById", "unseen": list(_CONTENT)}
     (item,) = (table for table in content["tables"] if table["name"] == "item")
     # All epochs count.
     item["admit_after"] = (variant.ratings - 1) * content["training"]["epochs"] + 1
