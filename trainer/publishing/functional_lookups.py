@@ -35,7 +35,8 @@ class FunctionalLookups(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = _lookup(func, args, kwargs)
-        if found is not None:
+        # A vector indexed by ids, such as a bias for each item, is a weight like others.
+        if found is not None and found[0].dim() == 2:
             weight, make, given = found
             path = _path(self._container, weight)
             if path is not None:

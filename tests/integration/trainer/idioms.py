@@ -241,7 +241,7 @@ class Parameter(Model):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self.table = nn.Parameter(torch.randn(IDS, DIM))
+        self.table, self.biases = nn.Parameter(torch.randn(IDS, DIM)), nn.Parameter(torch.randn(IDS))
 
 
 class Scaled(nn.Embedding):
@@ -252,7 +252,8 @@ class Scaled(nn.Embedding):
 
 
 def of_parameter(model: Any, history: Tensor) -> Tensor:
-    return model.head(functional.embedding(history, model.table).mean(1) + model.table[history[:, 0]])
+    rows = functional.embedding(history, model.table).mean(1) + model.table[history[:, 0]]
+    return model.head(rows) + model.biases[history[:, 0]].unsqueeze(1)
 
 
 def of_scores(model: Any, history: Tensor) -> Tensor:
