@@ -65,7 +65,8 @@ void LookupPart::reset(const LookupSchema& schema, std::uint64_t mask) {
 }
 
 void LookupPart::begin(const std::vector<LookupInput>& inputs, const std::vector<std::uint8_t>& singles) {
-  inputs_ = &inputs;
+  values_.clear();
+  for (const LookupInput& input : inputs) values_.push_back(input.values);
   for (const Share& share : shares_) {
     if (schema_->features[share.feature].pooling == Pooling::kNone) {
       begin_unpooled(share, inputs[share.feature]);
@@ -385,7 +386,7 @@ std::size_t LookupPart::collect(const Late& late, const MissingRows& misses, con
       if (fallback->has_row[at] != 0) return reinterpret_cast<const char*>(fallback->rows.data() + at * dim);
     }
     if (absent.is_zero()) return nullptr;
-    const std::int64_t id = (*inputs_)[late.feature].values[late.place + i];
+    const std::int64_t id = values_[late.feature][late.place + i];
     return reinterpret_cast<const char*>(absent.row(id, absent_.data() + i * dim));
   };
   std::size_t supplied = 0;

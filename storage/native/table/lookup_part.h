@@ -144,8 +144,8 @@ class LookupPart {
   std::size_t collect(const Late& late, const MissingRows& misses, const FallbackRows* fallback);
 
   const LookupSchema* schema_ = nullptr;
-  const std::vector<LookupInput>* inputs_ = nullptr;
   std::uint64_t mask_ = 0;
+  std::vector<const std::int64_t*> values_;  // by feature: its ids, which outlive `finish`
   std::vector<Share> shares_;
   std::vector<MissingRows> misses_;
   std::vector<std::vector<std::uint32_t>> places_;
