@@ -2,8 +2,9 @@
 
 Layout as of August 2026. In `sparse_dynamic_embedding-RR-of-WW.npz` a table F has the arrays F.keys, F.values and
 F.scores, and F.default_value where ids without a row have one; in `sparse_embeddings-RR-of-WW.npz` F holds rows that
-are numbered. Deltas have the columns global_step, table_fqn, key_id, embedding and source. Rows of uint8 are quantised
-(QUint8RowwiseF16): D values, then scale and offset as float16.
+are numbered. `sparse_embeddings-RR-of-WW.json` describes the tables of both. Deltas have the columns global_step,
+table_fqn, key_id, embedding and source. Rows of uint8 are quantised (QUint8RowwiseF16): D values, then scale and offset
+as float16.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.checkpoint.strict_json import parse_json
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Array
 from storage.importing.kinds.base import Kind
@@ -30,6 +32,7 @@ from storage.importing.source import Block, FileTable, as_ids, as_rows, default_
 _ARCHIVE = re.compile(r"(?P<kind>sparse_embeddings|sparse_dynamic_embedding)-(?P<rank>[0-9]+)-of-(?P<size>[0-9]+)\.npz")
 _COLUMNS = {"global_step": "global_step", "table": "table_fqn", "id": "key_id", "row": "embedding", "source": "source"}
 _SCALE_BYTES = 4
+_MAX_JSON_BYTES = 16 << 20
 # Before every delta.
 _EXPORTED = -1
 
@@ -102,11 +105,27 @@ def _check_ranks(archives: Sequence[Path]) -> None:
         assert match is not None
         found[archive.parent, match["kind"]].add((int(match["rank"]), int(match["size"])))
     for (folder, kind), ranks in found.items():
-        # A rank without dynamic tables writes no archive of them.
         size = max(size for _, size in ranks)
         missing = sorted(set(range(size)) - {rank for rank, _ in ranks})
         if len({size for _, size in ranks}) > 1 or (missing and kind == "sparse_embeddings"):
             raise InvalidInput(f"{folder}: of {kind}-RR-of-{size:02d}.npz the ranks {missing} are missing")
+    for folder in {archive.parent for archive in archives}:
+        _check_keyed(folder)
+
+
+def _check_keyed(folder: Path) -> None:
+    """Raises InvalidInput where a rank describes tables with keys, and its archive of them is not there.
+
+    A rank without such tables writes no archive of them, so their numbers alone do not say whether one is missing.
+    """
+    for described in sorted(folder.glob("sparse_embeddings-*-of-*.json")):
+        archive = folder / described.name.replace("sparse_embeddings", "sparse_dynamic_embedding")
+        archive = archive.with_suffix(".npz")
+        content = parse_json(described.read_bytes(), what=str(described), max_bytes=_MAX_JSON_BYTES)
+        entries = content.items() if isinstance(content, dict) else ()
+        keyed = [name for name, entry in entries if isinstance(entry, dict) and entry.get("is_dynamic")]
+        if keyed and not archive.exists():
+            raise InvalidInput(f"{archive}: it is missing; {described.name} describes tables in it: {', '.join(keyed)}")
 
 
 def _look_into_archive(archive: Path, found: dict[str, _Found]) -> None:
