@@ -128,11 +128,19 @@ class LazyGroup(Group):
     """Loads a subcommand's module when it is asked for; prints the list of them without importing any.
 
     modules: a name to its module (or module:name where it holds several) and its line of help, in the order of use.
+    headings: the name of a command to the heading above it.
     """
 
-    def __init__(self, *args: Any, modules: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        modules: Mapping[str, tuple[str, str]],
+        headings: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._modules = modules
+        self._headings = headings or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names in the order of use, not of the alphabet."""
@@ -148,9 +156,14 @@ class LazyGroup(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Prints the list with one line each, without importing any of them."""
-        if self._modules:
-            with formatter.section("Commands"):
-                formatter.write_dl([(name, line) for name, (_, line) in self._modules.items()])
+        sections: dict[str, list[tuple[str, str]]] = {}
+        heading, width = "Commands", max(map(len, self._modules), default=0)
+        for name, (_, line) in self._modules.items():
+            heading = self._headings.get(name, heading)
+            sections.setdefault(heading, []).append((name.ljust(width), line))
+        for heading, lines in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(lines)
 
 
 def _check_options(command: click.Command, ctx: click.Context, args: list[str]) -> None:

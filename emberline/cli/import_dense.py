@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.importing import check_destination, import_options
+from emberline.cli.prove_option import check_prove, prove_options, prove_published
 from emberline.cli.row_types import asked_row_types, print_rounding
 
 if TYPE_CHECKING:
@@ -21,13 +21,7 @@ _SAMPLE_HELP = "Inputs of the model: .npz, .safetensors or .parquet, a column ea
 _OUTPUT = click.option(
     "--output", "outputs", metavar="NAME", multiple=True, help="Name of an output, once for each, in their order."
 )
-_PROVE = click.option(
-    "--prove",
-    "old",
-    metavar="HOST:PORT",
-    help="Ask the server that is replaced the sample, too, and explain what differs, as `emberline prove` does.",
-)
-_OLD_NAME = click.option("--prove-model", "old_name", metavar="NAME", help="Name of the model there; default: --name.")
+_PROVE, _OLD_NAME = prove_options()
 
 
 def _sample(required: bool) -> Callable[[Any], Any]:
@@ -133,8 +127,7 @@ def _import(
     old: str | None,
     old_name: str | None,
 ) -> None:
-    if check and old is not None:
-        raise click.UsageError("--prove compares with what is published, and --check publishes nothing; give one")
+    check_prove(old, check)
     from emberline.proving.batches import read_batch
     from trainer.converting.publication import largest_difference, publish_converted, sample_for
     from trainer.publishing.target import shown
@@ -167,12 +160,7 @@ def _import(
     print_rounding(folder)
     click.echo(f"published {shown(repository, folder)}")
     if old is not None:
-        from emberline.cli.prove import prove_model
-
-        asked = [{key: values.numpy() for key, values in batch.items()}]
-        proof = prove_model(old, folder.parent, model=old_name, as_of=folder.name, batches=asked)
-        if not proof.is_equal:
-            sys.exit(1)
+        prove_published(old, folder, old_name, [{key: values.numpy() for key, values in batch.items()}])
 
 
 def print_tables(folder: Path) -> None:

@@ -11,6 +11,7 @@ import click
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.importing import check_destination, import_options
 from emberline.cli.network_option import check_network, network_of, network_options
+from emberline.cli.prove_option import check_prove, prove_options, prove_published
 from emberline.cli.row_types import asked_row_types, print_rounding
 from emberline.cli.sizes import SOME_BYTES
 from emberline.cli.target import bars
@@ -120,6 +121,7 @@ def _common_options() -> list[Callable[..., Any]]:
             is_flag=True,
             help="With --delta: the files hold changed rows alone; ids that are not in them keep their rows.",
         ),
+        *prove_options(),
         click.option(
             "--memory",
             type=SOME_BYTES,
@@ -131,6 +133,7 @@ def _common_options() -> list[Callable[..., Any]]:
 
 def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
     check_destination(given["repository"], given["name"], given["check"])
+    check_prove(given["old"], given["check"], given["delta"])
     if (given["module"] or given["network"]) and given["poolings"]:
         raise ConfigError("--pooling is for tables without --module and --network, whose layers say how they pool")
     check_network(given["network"], given["rows_of"], given["module"], given["mapping"])
@@ -212,6 +215,8 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
 
         print_rounding(folder)
         click.echo(f"published {place(given['repository'], folder)}")
+        if given["old"] is not None:
+            prove_published(given["old"], folder, given["old_name"])
     elif not given["check"]:
         click.echo("nothing changed, and nothing is published")
 

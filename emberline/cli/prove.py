@@ -71,7 +71,7 @@ def command(
     timeout: float,
     report: Path | None,
 ) -> None:
-    """Ask the server OLD and the model NEW the same, and find what explains every difference.
+    """Send the same requests to the server OLD and the model NEW, and explain every difference.
 
     OLD is HOST:PORT or http://HOST:PORT for KServe v2 over HTTP, grpc://HOST:PORT for gRPC: Triton, KServe, TorchServe,
     or a server of ours. NEW is the model's folder in a repository, or its URL; no server of it has to run. Shifted ids,

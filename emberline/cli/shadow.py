@@ -41,9 +41,9 @@ class Duration(click.ParamType[float]):
 Examples:
   emberline shadow movielens 1.18 --share 0.1               a delta or snapshot
   emberline shadow movielens 2 --share 0.1 --for 30m        a version, which follows its own deltas
-  emberline shadow movielens                                 how it does
-  emberline shadow movielens --promote                       serve it to everybody
-  emberline shadow movielens --stop                          let it go""",
+  emberline shadow movielens                                 show what was compared, with a verdict
+  emberline shadow movielens --promote                       serve it to all requests
+  emberline shadow movielens --stop                          stop it""",
 )
 @MODEL
 @click.argument("to", default="")

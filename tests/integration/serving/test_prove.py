@@ -146,6 +146,29 @@ def test_an_import_is_compared_with_the_server_that_it_replaces(
     assert "the old server has the tables user and item swapped" in capsys.readouterr().out
 
 
+def test_tables_around_a_module_are_compared_by_their_golden_requests(
+    served: ServerProcess, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "made.py").write_text(
+        "from safetensors.torch import load_file\n"
+        "from tests.integration.serving.test_prove import Ranker, sample\n\n\n"
+        "def made():\n"
+        f"    module, weights = Ranker().eval(), load_file({str(repository / 'weights.safetensors')!r})\n"
+        "    module.head.load_state_dict({'weight': weights['head.weight'], 'bias': weights['head.bias']})\n"
+        "    return module, sample()\n"
+    )
+    command = ["import", "state-dict", str(repository / "weights.safetensors"), "--only", "user", "--only", "item"]
+    command += ["--module", f"{tmp_path / 'made.py'}:made", "--repository", str(tmp_path / "models"), "--quiet"]
+    main([*command, "--name", "ranker", "--prove", served.url])
+    assert "equal: " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="1"):
+        main([*command, "--name", "ranker", "--prove", served.url, "--prove-model", "old"])
+    assert "every difference is explained" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "--name", "ranker", "--prove", served.url, "--delta"])
+    assert "--prove compares with a version; after a --delta, run `emberline prove`" in capsys.readouterr().err
+
+
 def test_who_does_not_answer_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prove("127.0.0.1:1", str(repository / "models" / "ranker")) == 1
     assert "no answer from http://127.0.0.1:1/v2/models/ranker" in capsys.readouterr().err
