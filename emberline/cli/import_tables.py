@@ -64,7 +64,7 @@ def command_of(kind: str) -> click.Command:
         decorated = option(decorated)
     for name in reversed(entry.options):
         flag, settings = _OPTIONS[name]
-        decorated = click.option(flag, name, **settings)(decorated)
+        decorated = click.option(flag, name, show_default=bool(settings["default"]), **settings)(decorated)
     decorated = import_options(decorated)
     decorated = click.argument("paths", metavar="[TABLE=]PATH...", nargs=-1, required=True, type=TablePath())(decorated)
     return click.command(cls=Command, name=kind, help=entry.help, epilog=entry.epilog)(decorated)

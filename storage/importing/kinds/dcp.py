@@ -137,7 +137,7 @@ KIND = Kind(
     metadata that would import anything else is refused. Without --only the tables of TorchRec's collections are
     imported, else all tensors that are called like embeddings.
     """,
-    """\\b
+    """\b
 Examples:
   emberline import dcp checkpoint/ --check
   emberline import dcp checkpoint/ --module ranker.py:ranker --map user=user_table --repository build/models \\\\

@@ -118,7 +118,7 @@ KIND = Kind(
     A PATH is a folder that DynamicEmbDump wrote; tables are found at any depth, and all ranks must be there. Values are
     float32 unless --dtype says otherwise. Scores become frequencies if the tables evicted by use (kLfu).
     """,
-    """\\b
+    """\b
 Examples:
   emberline import dynamicemb dump/ --check
   emberline import dynamicemb dump/ --dtype bfloat16 --only item --repository build/models --name shop""",

@@ -145,7 +145,7 @@ KIND = Kind(
     names, dims and default values of a ps.json are taken over. The dense part is ONNX, TensorRT or TensorFlow there:
     `emberline import onnx` reads the first, and --module takes any other as torch code.
     """,
-    """\\b
+    """\b
 Examples:
   emberline import hps ps.json --check
   emberline import hps ps.json --model wdl --repository build/models --name wdl

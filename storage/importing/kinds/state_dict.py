@@ -39,7 +39,7 @@ KIND = Kind(
     Nothing but tensors is read: a file that would import anything else is refused. Without --only the tables of
     TorchRec's collections are imported, else all tensors that are called like embeddings.
     """,
-    """\\b
+    """\b
 Examples:
   emberline import state-dict model.pt --check
   emberline import state-dict model.pt --only user_emb --only item_emb --repository build/models --name shop

@@ -193,7 +193,7 @@ KIND = Kind(
     are left out. Every byte that is read is compared with its checksum. Without --only all embedding variables are
     imported, and variables that are called like embeddings.
     """,
-    """\\b
+    """\b
 Examples:
   emberline import tf-checkpoint train/model.ckpt-100 --check
   emberline import tf-checkpoint train/model.ckpt-100 --only user_embedding --repository build/models --name shop""",

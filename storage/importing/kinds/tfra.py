@@ -88,7 +88,7 @@ KIND = Kind(
     A PATH is a folder that the FileSystemSaver wrote; tables are found at any depth, and all shards must be there.
     Values are float32 unless --dtype says otherwise. Tables of optimizers are left out.
     """,
-    """\\b
+    """\b
 Examples:
   emberline import tfra export/TFADE --check
   emberline import tfra export/TFADE --dtype float16 --repository build/models --name shop""",

@@ -254,7 +254,7 @@ KIND = Kind(
     or folder of delta Parquet. Of rows of one id, that of the latest global_step is taken. Rows of INT8 are read.
     Tables of dynamicemb in a checkpoint are the kind dynamicemb, those of its model the kind dcp.
     """,
-    """\\b
+    """\b
 Examples:
   emberline import torcheasyrec export/sparse --check
   emberline import torcheasyrec export/sparse deltas/ --repository build/models --name shop""",

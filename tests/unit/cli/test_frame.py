@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+import click
 import pytest
 
+from emberline.cli import frame
 from emberline.guard import HiddenPackageError, check_packages
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +55,20 @@ def test_rows_for_a_request_are_read_without_torch() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_help_keeps_the_lines_of_its_examples() -> None:
+    whole = click.Context(frame.command)
+    found = [(name, frame.command.get_command(whole, name)) for name in frame.COMMANDS]
+    for name, command in found:
+        assert command is not None
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            found += [(f"{name} {each}", command.get_command(context, each)) for each in command.list_commands(context)]
+            continue
+        shown = command.get_help(click.Context(command, info_name=name, terminal_width=200))
+        assert "\\b" not in shown, name
+        assert "Example" not in shown or re.search(rf"^ +emberline {name}\b", shown, re.MULTILINE), name
 
 
 @pytest.mark.slow
