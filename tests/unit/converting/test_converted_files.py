@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from storage import open_version
-from storage.errors import InvalidInput, UnsafeArtifact, Unsupported
+from storage.errors import EmberlineError, InvalidInput, UnsafeArtifact, Unsupported
 from trainer.converting import Converted
 from trainer.converting.made_sample import made_sample
 from trainer.converting.onnx_file import read_onnx
@@ -256,6 +257,28 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
     for convert in (convert_onnx, convert_pt2, lambda path: convert_torchscript(path, sample())):
         with pytest.raises(InvalidInput, match="not a"):
             convert(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m.pt2", "m.pt"])
+@pytest.mark.parametrize("kept", [0.3, 0.9])
+def test_a_file_that_is_cut_off_is_refused_by_name(tmp_path: Path, name: str, kept: float) -> None:
+    path = tmp_path / name
+    {"m.onnx": save_onnx, "m.pt2": save_pt2, "m.pt": save_scripted}[name](Ranker().eval(), path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+    convert = {"m.onnx": convert_onnx, "m.pt2": convert_pt2, "m.pt": lambda cut: convert_torchscript(cut, sample())}
+    with pytest.raises(EmberlineError, match=re.escape(name)):
+        convert[name](path)
+
+
+def test_a_table_with_nan_is_not_published(tmp_path: Path) -> None:
+    module = Ranker().eval()
+    with torch.no_grad():
+        next(layer for layer in module.modules() if isinstance(layer, nn.Embedding)).weight[3, 0] = torch.nan
+    converted = save_onnx(module, tmp_path / "m.onnx")
+    with pytest.raises(EmberlineError, match=r"NaN|finite"):
+        publish_converted(converted, sample_for(converted, None), tmp_path / "models", name="ranker")
+    assert not [path for path in (tmp_path / "models").rglob("*") if path.is_file()]
 
 
 def test_no_pickle_in_a_pt2_file_is_read(tmp_path: Path) -> None:
