@@ -53,6 +53,8 @@ def table_of_parts(
     dim, absent: what the files say elsewhere.
     """
     wanted = options.dim(name) or dim or parts[0].rows.width
+    if wanted < 1:
+        raise InvalidInput(f"table {name!r}: the rows in {parts[0].file} are [n], expected [n, dim]", field="dim")
     for part in parts:
         if part.rows.width != wanted:
             raise InvalidInput(

@@ -93,4 +93,13 @@ def _chosen(tensors: Iterable[str], what: str, options: ImportOptions) -> dict[s
     for tensor, name in short.items():
         if list(short.values()).count(name) > 1:
             short[tensor] = table_name(tensor.removesuffix(".weight"))
-    return {name: tensor for tensor, name in short.items()}
+    tables: dict[str, str] = {}
+    for tensor, name in short.items():
+        if name in tables:
+            raise InvalidInput(
+                f"{what}: the tensors {tables[name]!r} and {tensor!r} would both be called {name!r}; import one of "
+                "them with --only TENSOR, or rename one",
+                field="only",
+            )
+        tables[name] = tensor
+    return tables

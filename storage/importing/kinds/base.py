@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,18 +30,23 @@ class Kind:
     options: tuple[str, ...] = ()
 
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
 def named_paths(paths: Sequence[Path], options: ImportOptions) -> dict[str, list[Path]]:
     """Returns the paths by table: all of --table, or each of its own, called like the file or folder.
 
     A path TABLE=PATH names its table. Raises InvalidInput for two of one name.
     """
     if options.table:
-        return {options.table: list(paths)}
+        return {_checked(options.table): list(paths)}
     found: dict[str, list[Path]] = {}
     for path in paths:
         name, equals, rest = str(path).partition("=")
         if equals and "/" not in name and not path.exists():
-            table, path = name, Path(rest)
+            table, path = _checked(name), Path(rest)
+            if not rest:
+                raise InvalidInput(f"{name}=: a path is missing behind it; write TABLE=PATH", field="table")
         else:
             table = table_name(path.name.split(".")[0])
         if table in found:
@@ -51,3 +57,12 @@ def named_paths(paths: Sequence[Path], options: ImportOptions) -> dict[str, list
             )
         found[table] = [path]
     return found
+
+
+def _checked(name: str) -> str:
+    """Returns a name that the user gave to a table. Raises InvalidInput for one that a table cannot have."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"a table cannot be called {name!r}: 1 to 64 letters, digits, '_', '.' or '-'", field="table"
+        )
+    return name

@@ -82,7 +82,7 @@ class NpyArray:
             raise InvalidInput(f"{self._name}: is no .npy array: {error}") from None
         if dtype.hasobject:
             raise InvalidInput(f"{self._name}: holds Python objects, which are not read")
-        if not 1 <= len(shape) <= 2 or dtype.kind not in "iuf" or (len(shape) == 2 and shape[1] == 0):
+        if not 1 <= len(shape) <= 2 or dtype.kind not in "iuf" or shape[0] < 0 or (len(shape) == 2 and shape[1] < 1):
             raise InvalidInput(f"{self._name}: is {dtype} {list(shape)}, expected numbers [n] or [n, dim]")
         if fortran and math.prod(shape) != max(shape):
             raise InvalidInput(f"{self._name}: is in the order of Fortran; save np.ascontiguousarray(array)")

@@ -169,3 +169,22 @@ def test_what_cannot_be_imported_is_refused_by_file_and_reason(tmp_path: Path, c
         options = {"id": "uid", "row": "embedding"}
     with pytest.raises(EmberlineError, match=re.compile(said, re.DOTALL)):
         [content(table) for table in read(kind, given, **options)]
+
+
+@pytest.mark.parametrize("name", ["имя", "", "a b", "-a"])
+def test_a_name_that_no_table_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    np.savez(tmp_path / "user.npz", ids=IDS, rows=ROWS)
+    with pytest.raises(InvalidInput, match=r"a table cannot be called"):
+        KINDS["numpy"].open([Path(f"{name}={tmp_path}/user.npz")], ImportOptions())
+
+
+def test_rows_of_one_number_and_shapes_below_zero_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "user.npz", ids=IDS, rows=ROWS[:, 0])
+    with pytest.raises(InvalidInput, match=r"rows in .*user.npz are \[n\], expected \[n, dim\]"):
+        read("numpy", tmp_path / "user.npz")
+    header = str({"descr": "<i8", "fortran_order": False, "shape": (-5,)}).encode().ljust(117) + b"\n"
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "ids.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    np.save(tmp_path / "shards" / "rows.npy", ROWS[:0])
+    with pytest.raises(InvalidInput, match=r"int64 \[-5\], expected numbers"):
+        read("numpy", tmp_path / "shards")

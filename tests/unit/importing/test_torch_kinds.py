@@ -178,3 +178,12 @@ def test_a_damaged_state_dict_is_refused_and_never_anything_else(
         [content(table) for table in read("state-dict", path)]
     except EmberlineError as error:
         assert "model.pt" in str(error)  # noqa: PT017  it may also be readable
+
+
+def test_tensors_whose_names_become_one_are_refused_and_not_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"a.b_emb.weight": ROWS, "a_b.emb.weight": ROWS + 1}, path)
+    with pytest.raises(InvalidInput, match=r"'a\.b_emb\.weight' and 'a_b\.emb\.weight' would both be called 'a_b_emb'"):
+        read("state-dict", path)
+    (table,) = read("state-dict", path, only=("a_b.emb.weight",))
+    np.testing.assert_array_equal(content(table)[1], (ROWS + 1).numpy())
