@@ -80,6 +80,11 @@ class _Planner:
         integers = [self._integers(name) for name in used if not self._leaves[name].is_floating_point()]
         made = [Feature(name=each.group, inputs=(each.leaf,), output="dense", group=each.group) for each in dense]
         made += [Feature(name=each.group, inputs=(each.leaf,), output="integers") for each in integers]
+        if not self._inputs:
+            raise Unsupported(
+                "no tensor of the batch reaches the outputs on a way that can be followed; ids have to stay tensors of "
+                "torch: not numpy(), tolist() or item()"
+            )
         spec = FeatureSpec(
             inputs=tuple(self._inputs[name] for name in self._leaves if name in self._inputs),
             features=(*made, *self._features.features),

@@ -2,7 +2,8 @@
 
 A step is a tuple: ("add", n), ("multiply", n), ("modulo", n), ("floor_divide", n), ("integer",), ("constant", n),
 ("replace", low, high, outside, by) for values from low to high or outside of them, and ("is", low, high, outside) for
-that comparison alone.
+that comparison alone. ("narrow",) stands where a value becomes an int32, which wraps around. Features compute with 64
+bits. An id that has wrapped around is in no table, but what else is computed from it may be, and is not followed.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ def transforms_of(chains: Sequence[Chain]) -> tuple[Transform, ...] | None:
                 found.append(FloorDivide(divisor=divisor))
             case ("integer",):
                 found.append(Integer())
+            case ("narrow",):
+                pass
             case ("replace", low, high, outside, by):
                 bounds = {"low": None if low == _LOW else low, "high": None if high == _HIGH else high}
                 found.append(Replace(**bounds, outside=outside, by=by))
@@ -146,11 +149,23 @@ def _stepped(
     codes, constant = known.codes_of(value), _constant(known, operand, result.shape)
     if codes is None or constant is None or value.is_floating_point():
         return None
-    return _joined(known, codes, constant, result, lambda chain, amount: _after(chain, step(amount)))
+    narrow = result.dtype not in (torch.int64, torch.bool)
+    return _joined(known, codes, constant, result, lambda chain, amount: _after(chain, step(amount), narrow))
 
 
-def _after(chain: Chain, step: Step | None) -> Chain | None:
-    return None if step is None else (*chain, step)
+def _after(chain: Chain, step: Step | None, narrow: bool) -> Chain | None:
+    """Returns a chain with one more step; None where it depends on how an integer wrapped around.
+
+    narrow: whether the result has fewer than 64 bits.
+    """
+    if step is None or _has_wrapped(chain):
+        return None
+    wraps = narrow and step[0] in ("add", "multiply")
+    return (*chain, step, ("narrow",)) if wraps else (*chain, step)
+
+
+def _has_wrapped(chain: Chain) -> bool:
+    return ("narrow",) in chain
 
 
 def _joined(
@@ -191,6 +206,8 @@ def _clamped(known: Codes, name: str, args: Any, kwargs: Any) -> Tensor | None:
         if bound is None:
             continue
         if codes is None or isinstance(bound, bool) or not isinstance(bound, int):
+            return None
+        if any(_has_wrapped(known.steps[number]) for number in torch.unique(codes // known.count).tolist()):
             return None
         codes = known.steps.extended(codes, ("replace", *ends, True, bound), known.count)
     return codes

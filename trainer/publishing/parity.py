@@ -51,13 +51,23 @@ class ParityChecker:
     def check_sample(self, tensors: list[Tensor]) -> None:
         """Compares the module's own outputs with those of its cut self, fed by the lookup half."""
         got = self._module_outputs(tensors)
-        shaped = {name: value.reshape(got[name].shape).numpy() for name, value in self._prepared.wanted.items()}
+        shaped = {}
+        for name, value in self._prepared.wanted.items():
+            if value.numel() != got[name].size:
+                raise Unsupported(
+                    f"output {name!r} is {list(value.shape)} for the sample, and {list(got[name].shape)} for the batch "
+                    f"of {len(tensors[0])} rows that requests would be: an output needs its batch first, and as many "
+                    "values for each row, whatever the batch; if another dimension of the sample is as long as its "
+                    "batch, give a sample of another number of rows"
+                )
+            shaped[name] = value.reshape(got[name].shape).numpy()
         self._compare(shaped, got, "the two halves do not give the module's own outputs")
 
     def check_graph(self, graph: DenseGraph, tensors: list[Tensor]) -> None:
         """Checks the exported half against the module, on the sample and at batch 1 and 2.
 
-        A row's outputs must not depend on the other rows.
+        A row's outputs must not depend on the other rows: neither on those behind it, which are missing when the first
+        rows are alone, nor on those before it.
         """
         self._graph = graph
         whole = self._module_outputs(tensors)
@@ -69,6 +79,7 @@ class ParityChecker:
             # Rounding differs with the batch's size, so a little more is accepted here.
             within = {name: values[:rows] for name, values in whole.items()}
             self._compare(within, alone, f"the first rows alone (batch {rows})", factor=10.0)
+        self._compare(whole, self._reversed_outputs(tensors), "the rows in reverse order", factor=10.0)
 
     def is_graph_of_module(self) -> bool:
         """Returns whether the dense half gives what the module gives for the sample, with the rows as they are now.
@@ -101,6 +112,7 @@ class ParityChecker:
             if not np.all(np.isfinite(values)):
                 raise ParityError(f"output {name!r}: the module gives values that are not finite for golden requests")
         self._compare(outputs, self._graph_outputs(tensors), "the exported graph, on the golden requests")
+        self._compare(outputs, self._reversed_outputs(tensors), "the golden requests in reverse order", factor=10.0)
         roundings = self._roundings(tensors, outputs)
         # Whole numbers have to be equal, however large they are.
         scales = {
@@ -143,6 +155,11 @@ class ParityChecker:
                 f"the module takes the sample, but not a batch of {len(tensors[0])} rows: {first}; write sizes of the "
                 "batch as x.shape[0]"
             ) from error
+
+    def _reversed_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
+        """Returns the module's outputs, in the order of the rows, when the rows come in reverse order."""
+        outputs = self._module_outputs([tensor.flip(0) for tensor in tensors])
+        return {name: values[::-1] for name, values in outputs.items()}
 
     def _graph_outputs(self, tensors: list[Tensor]) -> dict[str, np.ndarray]:
         assert self._graph is not None

@@ -19,6 +19,7 @@ from trainer.publishing.cut_plan import CutPlan, plan_with_spec
 from trainer.publishing.dense_half import DenseHalf, graph_outputs, named_outputs
 from trainer.publishing.derive_spec import plan_from_sample
 from trainer.publishing.recording import Recording, record
+from trainer.publishing.row_order import check_row_order
 from trainer.publishing.sample import Sample
 from trainer.publishing.single_row import needs_more_rows
 from trainer.publishing.weight_rows import WeightRows
@@ -50,6 +51,7 @@ class PreparedModule:
         sample, plan, recording = _planned(container, sample_batch, spec, user_inputs)
         wanted = named_outputs(recording.outputs)
         described = graph_outputs(wanted)
+        check_row_order(module, sample, wanted)
         repeats = needs_more_rows(module, sample, wanted)
         half = DenseHalf(container, sample, plan, list(wanted), repeats_a_row=repeats)
         return cls(plan, half, tuple(described), wanted, FeatureEngine(plan.spec))

@@ -80,6 +80,8 @@ class Tracer:
         self._traced: dict[int, tuple[Tensor, Traced]] = {}
         # Tensors that depend on the batch, with the operator that made them where they cannot be followed.
         self._tainted = WeakTensorKeyDictionary()
+        # Memory that numbers of the batch were written into, with the operator that did; kept, so that it stays one's.
+        self._written: dict[int, tuple[Tensor, Loss]] = {}
         for name, leaf in self.leaves.items():
             self._set(leaf, torch.arange(leaf.numel()).reshape(leaf.shape) + self.starts[name], name)
 
@@ -95,10 +97,12 @@ class Tracer:
 
     def is_constant(self, tensor: Tensor) -> bool:
         """Returns whether a tensor's values depend on no value of the batch."""
-        return tensor not in self._tainted
+        return tensor not in self._tainted and _storage(tensor) not in self._written
 
     def loss_of(self, tensor: Tensor) -> Loss:
         """Returns the operator that made a tensor that cannot be followed."""
+        if (written := self._written.get(_storage(tensor))) is not None:
+            return written[1]
         if tensor not in self._tainted:
             return Loss("an operator", "")
         found = self._tainted[tensor]
@@ -117,16 +121,21 @@ class Tracer:
         if name in _SHAPES or all(map(self.is_constant, given)):
             return
         known = [value for value in given if self.of(value) is not None]
-        codes = self._codes(name, func, args, kwargs or {}, results) if known else None
         written = [value for value in results if any(value is each for each in given)]
+        # What is written into a part of a tensor cannot be followed to the whole.
+        followed = known and all(map(_is_whole, written))
+        codes = self._codes(name, func, args, kwargs or {}, results) if followed else None
+        loss = Loss(str(func), user_place())
+        if codes is None:
+            self.use(known, loss)
         for value in written:
             self._forget(value)
+            # Tensors of the same memory hold what was written, and only this one may be known.
+            self._written[_storage(value)] = (value, loss)
         if codes is not None:
             for value, own in zip(results, codes, strict=True):
                 self._set(value, own)
             return
-        loss = Loss(str(func), user_place())
-        self.use(known, loss)
         self.taint(results, loss)
 
     def use(self, values: Sequence[Tensor], loss: Loss) -> None:
@@ -175,6 +184,8 @@ class Tracer:
         traced = self.of(source)
         if traced is None:
             return None
+        if source.dtype == torch.int64 and result.dtype == torch.int32:
+            return [self.steps.extended(traced.codes, ("narrow",), self.count)]
         if source.dtype == result.dtype or (source.dtype in INTEGERS and result.dtype in _IDS):
             return [traced.codes]
         if source.is_floating_point() and result.dtype in _IDS:
@@ -217,9 +228,9 @@ class Tracer:
 
     def _forget(self, written: Tensor) -> None:
         """Forgets a tensor that was written to, and all that share its memory."""
-        storage = written.untyped_storage()._cdata
+        storage = _storage(written)
         for key, (tensor, _) in list(self._traced.items()):
-            if tensor.untyped_storage()._cdata == storage:
+            if _storage(tensor) == storage:
                 del self._traced[key]
 
 
@@ -232,6 +243,14 @@ def user_place() -> str:
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def _tensors(values: Any) -> list[Tensor]:
