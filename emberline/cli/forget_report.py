@@ -108,7 +108,8 @@ def _show_places(places: Sequence[Place], title: str) -> None:
     if not places:
         return
     table = Table(box=SIMPLE_HEAD)
-    for name in (title, "what", "table"):
+    table.add_column(title, overflow="fold")  # a path that is cut would be of no use
+    for name in ("what", "table"):
         table.add_column(name)
     table.add_column("count", justify="right")
     for place in places[:_SHOWN]:

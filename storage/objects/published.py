@@ -212,7 +212,7 @@ class PublishedModel:
             return head.without(gone, time.time_ns() // 1_000_000)
 
         try:
-            self._delete(self.update(change))
+            self._delete(self.update(change), GRACE_S)
         except ObjectStoreError as error:
             logger.warning("%s: older versions and deltas stay for now: %s", self.url, error)
 
@@ -232,7 +232,7 @@ class PublishedModel:
             gone = [str(each.version) for each in mine if str(each.version) not in stays]
             return head.without(gone, time.time_ns() // 1_000_000)
 
-        self._delete(self.update(change), grace_s=0.0)
+        self._delete(self.update(change), 0.0)
         self.objects.delete([join(self.name, HOT_IDS_OBJECT)])
         return stays
 
@@ -300,7 +300,7 @@ class PublishedModel:
     def _other(self, path: str) -> CheckpointError:
         return CheckpointError(f"{self.objects.url}/{path} holds another snapshot; what is published never changes")
 
-    def _delete(self, head: Head, grace_s: float = GRACE_S) -> None:
+    def _delete(self, head: Head, grace_s: float) -> None:
         before = time.time_ns() // 1_000_000 - int(grace_s * 1000)
         left = [each.path for each in head.leaving if each.since_unix_ms <= before]
         if not left:

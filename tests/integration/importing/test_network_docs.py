@@ -118,8 +118,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )  # fmt: skip
     write_hps(tmp_path)
     for name, place in (("model.pt", "ranker_ts"), ("ranker.onnx", "ranker_onnx")):
-        (tmp_path / "triton" / place / "1").mkdir(parents=True)
-        shutil.copy(tmp_path / name, tmp_path / "triton" / place / "1" / name.replace("ranker", "model"))
+        (tmp_path / "triton_models" / place / "1").mkdir(parents=True)
+        shutil.copy(tmp_path / name, tmp_path / "triton_models" / place / "1" / name.replace("ranker", "model"))
     arrays = {name: values.numpy() for name, values in given.items()}
     np.savez("requests.npz", **arrays)  # type: ignore[arg-type]
     np.savez("numbered.npz", **{f"INPUT__{place}": arrays[name] for place, name in enumerate(NAMES)})  # type: ignore[arg-type]

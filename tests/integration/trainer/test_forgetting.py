@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -199,7 +200,7 @@ def test_the_command_says_where_ids_are_and_that_they_are_gone(place: Path) -> N
     done = CliRunner().invoke(command, [*arguments, "--table", "users", "--dry-run"])
     assert done.exit_code == 0
     assert "ids to forget: 1 of users" in done.output
-    assert "users.safetensors" in done.output
+    assert "users.safetensors" in re.sub(r"\s", "", done.output)  # long paths go on in the next line
     done = CliRunner().invoke(command, [*arguments, "--input", "user"])
     assert done.exit_code == 0, done.output
     assert "erased rows: 1 of users" in done.output
