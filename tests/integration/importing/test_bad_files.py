@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.numpy import save_file
 
-from storage.checkpoint.tensors import write_tensors
 from storage.errors import EmberlineError
 from storage.importing import KINDS, ImportOptions
 from tests.support.importing.written import SAVED, lists
@@ -53,7 +53,7 @@ def _parquet(folder: Path, part: int, ids: np.ndarray, rows: np.ndarray) -> None
 
 
 def _safetensors(folder: Path, part: int, ids: np.ndarray, rows: np.ndarray) -> None:
-    write_tensors(folder / f"{part}.safetensors", {"ids": ids, "rows": rows})
+    save_file({"ids": ids, "rows": rows}, folder / f"{part}.safetensors")
 
 
 def _numpy(folder: Path, part: int, ids: np.ndarray, rows: np.ndarray) -> None:
