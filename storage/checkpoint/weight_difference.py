@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_tensors
 from storage.errors import IntegrityError, UnsafeArtifact
@@ -144,6 +144,13 @@ def _stored(name: str, file: TensorFile, old: np.ndarray, new: np.ndarray) -> li
     return found
 
 
+def _zstandard(**options: Any) -> Any:
+    # pyarrow starts a thread when it is imported, and the process that forks servers must not have one.
+    import pyarrow
+
+    return pyarrow.Codec("zstd", **options)
+
+
 def _words(array: np.ndarray) -> np.ndarray:
     """Returns an array's values as unsigned integers of their size, (n,)."""
     return np.ascontiguousarray(array).reshape(-1).view(np.dtype(f"<u{array.dtype.itemsize}"))
@@ -159,7 +166,7 @@ def _encoded(old: np.ndarray, new: np.ndarray) -> _Block:
     places = np.flatnonzero(xor)
     if not len(places):
         return _Block(SAME, b"", 0)
-    codec = pa.Codec("zstd", compression_level=_LEVEL)
+    codec = _zstandard(compression_level=_LEVEL)
     if len(places) <= _SPARSE_SHARE * len(xor):
         gaps = np.diff(places, prepend=-1).astype("<u4") - np.uint32(1)
         raw = b"".join([_planes(gaps), _planes(xor[places])])
@@ -182,7 +189,7 @@ def _decode(block: _Stored) -> None:
             f"{where} of form {form} and {size} bytes does not fit the {old.nbytes} bytes of its values"
         )
     try:
-        raw = np.frombuffer(pa.Codec("zstd").decompress(pa.py_buffer(block.data), size), np.uint8)
+        raw = np.frombuffer(_zstandard().decompress(block.data, size), np.uint8)
     except OSError as error:
         raise IntegrityError(f"{where}: {error}") from None
     if form == WHOLE:
