@@ -89,13 +89,18 @@ def wanted_values(spec: FeatureSpec, name: str, texts: Sequence[str]) -> Wanted:
         if reason := _why_shared(feature):
             shared[feature.name] = reason
         else:
-            tables.setdefault(feature.table, []).append(_ids(entry, feature, values))
+            ids, common = _ids(entry, feature, values)
+            tables.setdefault(feature.table, []).append(ids)
+            if common:
+                shared[feature.name] = (
+                    f"gives {common:,} of the values the id of nulls or unknown values; its row stays"
+                )
     if not tables:
         why = "".join(f"; {feature} {reason}" for feature, reason in shared.items())
         raise InvalidInput(f"input {name!r}: no feature gives its values ids of their own{why}", field="input")
-    ids = {table: np.unique(np.concatenate(parts)) for table, parts in tables.items()}
+    wanted = {table: np.unique(np.concatenate(parts)) for table, parts in tables.items()}
     held = {value.encode() if isinstance(value, str) else value for value in values}
-    return Wanted(ids, {name: frozenset(held)}, shared)
+    return Wanted(wanted, {name: frozenset(held)}, shared)
 
 
 _IDS_AT_ONCE = 1 << 20
@@ -112,8 +117,8 @@ def _why_shared(feature: Feature) -> str:
     return ""
 
 
-def _ids(entry: InputSpec, feature: Feature, values: Sequence[Any]) -> np.ndarray:
-    """Returns the ids of raw values, without those that other values have too: of nulls, pads and unknown values."""
+def _ids(entry: InputSpec, feature: Feature, values: Sequence[Any]) -> tuple[np.ndarray, int]:
+    """Returns the ids of raw values, and how many are left out, as nulls and unknown values have them too."""
     # The feature by itself takes no other input; selecting a place of a row means nothing where all are equal.
     steps: tuple[Transform, ...] = tuple(step for step in feature.transforms if not isinstance(step, Pad))
     plain = {"pooling": "sum", "weights": "", "length": 0, "fallback": ()}
@@ -125,7 +130,8 @@ def _ids(entry: InputSpec, feature: Feature, values: Sequence[Any]) -> np.ndarra
     common = [step.unknown for step in steps if isinstance(step, Vocabulary) and step.unknown != "absent"]
     if entry.nulls == "allow":
         common += engine.run({entry.name: column_from_rows(entry, [None])}, 1).ids[feature.name].values.tolist()
-    return np.setdiff1d(made, np.array(common, np.int64))
+    own = np.setdiff1d(made, np.array(common, np.int64))
+    return own, len(np.unique(made)) - len(own)
 
 
 def _value(entry: InputSpec, text: str, line: int) -> Any:

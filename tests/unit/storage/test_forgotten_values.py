@@ -1,0 +1,28 @@
+"""Raw values whose ids nulls or unknown values have too are named, because their rows stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from storage.features import FeatureSpec
+from storage.forgetting import wanted_values
+
+
+@pytest.mark.parametrize(
+    ("entry", "transforms", "texts", "own"),
+    [
+        ({"dtype": "INT64", "default": 0}, [], ["0", "5"], [5]),
+        ({"dtype": "INT64"}, [{"op": "fill", "value": -1}], ["-1"], []),
+        ({"dtype": "BYTES"}, [{"op": "vocabulary", "values": ["a", "b"], "unknown": 0}], ["a", "b"], [1]),
+    ],
+)
+def test_ids_that_nulls_have_too_are_named(
+    entry: dict[str, Any], transforms: list[dict[str, Any]], texts: list[str], own: list[int]
+) -> None:
+    feature = {"name": "user", "inputs": ["user"], "transforms": transforms, "output": "ids", "table": "users"}
+    spec = FeatureSpec.parse({"inputs": [{"name": "user", **entry}], "features": [feature]})
+    wanted = wanted_values(spec, "user", texts)
+    assert wanted.tables["users"].tolist() == own
+    assert "gives 1 of the values the id of nulls or unknown values" in wanted.shared["user"]
