@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.data import DataRows, Wanted, format_by_name
+from storage.data.files import TEXT_FORMATS
 from storage.errors import InvalidInput
 from storage.features.strict_model import did_you_mean
+
+# From here on, floats of 64 bits round whole numbers.
+_EXACT = 2.0**53
 
 
 def read_values(path: Path, column: str | None = None) -> list[str]:
@@ -22,7 +26,7 @@ def read_values(path: Path, column: str | None = None) -> list[str]:
                 "such as ids.csv or ids.parquet",
                 field="column",
             )
-        texts = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        texts = [line.strip() for line in _lines(path)]
     else:
         texts = _column(path, column)
     values = list(dict.fromkeys(text for text in texts if text))
@@ -54,11 +58,27 @@ def _column(path: Path, column: str | None) -> list[str]:
     column = column or names[0]
     if column not in names:
         raise InvalidInput(f"--column {column}: {path} has no such column{did_you_mean(column, names)}", field="column")
-    values = DataRows.open(path, Wanted((), keep=(column,))).read().column(column).to_pylist()
-    return ["" if value is None else _text(value) for value in values]
+    # In a file of text, the value 007 is not 7: only whoever looks it up knows whether it is a number.
+    is_text = format_by_name(path.name) in TEXT_FORMATS
+    wanted = Wanted((), texts={column: "column"}) if is_text else Wanted((), keep=(column,))
+    values = DataRows.open(path, wanted).read().column(column).to_pylist()
+    return ["" if value is None else _text(path, value) for value in values]
 
 
-def _text(value: object) -> str:
-    if isinstance(value, float) and value.is_integer():
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8 text: byte {error.start} cannot be read", field="ids") from None
+
+
+def _text(path: Path, value: object) -> str:
+    if isinstance(value, float):
+        if not value.is_integer() or abs(value) >= _EXACT:
+            raise InvalidInput(
+                f"{path}: {value!r} is no whole number that a column of floats holds exactly; write the column as "
+                "integers or text",
+                field="ids",
+            )
         return str(int(value))
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
