@@ -11,6 +11,7 @@ from emberline.cli.command import Command, LocalPath, Repository
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
 from emberline.plain_module import is_function
 from storage.errors import ConfigError
+from storage.features.strict_model import did_you_mean
 from storage.objects import is_url
 
 if TYPE_CHECKING:
@@ -154,7 +155,32 @@ def _place(repository: Path | str | None, against: str | None, name: str | None)
         raise ConfigError(f"--repository {repository} is not that of --against {against}", field="--repository")
     if name is not None and name != model:
         raise ConfigError(f"--name {name} is not that of --against {against}", field="--name")
-    return above if is_url(against) else Path(above), model
+    if is_url(against):
+        return above, model
+    _check_model(Path(above, model))
+    return Path(above), model
+
+
+def _check_model(path: Path) -> None:
+    """Raises ConfigError for a folder that is no model, such as the repository around it."""
+    from serving.model_folders import folders, is_model
+
+    if path.is_dir() and is_model(path):
+        return
+    inside = [name for name in folders(path) if is_model(path / name)] if path.is_dir() else []
+    if inside:
+        raise ConfigError(
+            f"--against {path} is a repository with the models {', '.join(inside)}; name one, as --against "
+            f"{path / inside[0]}",
+            field="--against",
+        )
+    beside = [name for name in folders(path.parent) if is_model(path.parent / name)] if path.parent.is_dir() else []
+    near = did_you_mean(path.name, beside)
+    raise ConfigError(
+        f"--against {path}: there is no such model{near if near.endswith('?') else near + '.'} Its first version is "
+        f"published with --repository {path.parent} --name {path.name}",
+        field="--against",
+    )
 
 
 def _whole(repository: Path | str) -> str:

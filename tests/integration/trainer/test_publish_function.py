@@ -56,6 +56,21 @@ def run(*arguments: object) -> str:
     return " ".join(done.output.split())
 
 
+def test_only_a_model_is_compared_with(file: str, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    run(f"{file}:make", "--repository", models, "--name", "ranker")
+    before = sorted(models.rglob("*"))
+    with pytest.raises(ConfigError, match=r"is a repository with the models ranker; name one, as --against .*ranker"):
+        run(f"{file}:make", "--against", models)
+    with pytest.raises(
+        ConfigError, match=r"no such model; did you mean 'ranker'\? Its first version is published with"
+    ):
+        run(f"{file}:make", "--against", models / "rankr")
+    with pytest.raises(ConfigError, match=r"no such model\. Its first version"):
+        run(f"{file}:make", "--against", tmp_path / "nowhere" / "ranker")
+    assert sorted(models.rglob("*")) == before
+
+
 def test_a_module_is_published_and_then_what_changed(file: str, tmp_path: Path) -> None:
     models = tmp_path / "models"
     assert run(f"{file}:make", "--repository", models, "--name", "m") == f"published {models / 'm' / '1'}"
