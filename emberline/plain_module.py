@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -37,17 +38,19 @@ def is_function(text: str) -> bool:
     return bool(separator) and file.endswith(".py") and bool(function) and not Path(text).exists()
 
 
-def load_plain_module(text: str) -> PlainModule:
+def load_plain_module(text: str, during_call: AbstractContextManager[object] | None = None) -> PlainModule:
     """Runs FILE.py and calls its FUNCTION without arguments.
 
-    Modules beside the file can be imported by it. Raises ConfigError that says what failed, with the lines of the file.
+    Modules beside the file can be imported by it. during_call: entered around the call of FUNCTION. Raises ConfigError
+    that says what failed, with the lines of the file.
     """
     file, _, name = text.rpartition(":")
     path = Path(file).resolve()
     if not path.is_file():
         raise ConfigError(f"{text}: there is no file {file}", field="NEW")
     function = _function(_run(path, text), name, text)
-    returned = _calling(function, text, path)
+    with during_call or nullcontext():
+        returned = _calling(function, text, path)
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise ConfigError(f"{text}: it returned {_described(returned)}, {_EXPECTED}", field="NEW")
     from torch import nn

@@ -15,6 +15,7 @@ from emberline.cli.prove_option import check_prove, prove_options, prove_publish
 from emberline.cli.row_types import asked_row_types, print_rounding
 from emberline.cli.sizes import SOME_BYTES
 from emberline.cli.target import bars
+from emberline.plain_module import is_function, load_plain_module
 from storage.errors import ConfigError, InvalidInput
 
 _SHOWN_IDS = 5
@@ -255,30 +256,16 @@ def _by_table(given: Sequence[str], option: str, kind: Callable[[str], Any]) -> 
 
 def _module(text: str) -> tuple[Any, Any]:
     """Runs the function of --module, whose embedding layers take no memory. Raises InvalidInput."""
-    import importlib.util
-
-    place, colon, name = text.rpartition(":")
-    if not colon or not place.endswith(".py"):
+    if not is_function(text):
         raise InvalidInput(f"--module {text!r}: expected FILE.py:FUNCTION", field="--module")
-    if not Path(place).is_file():
-        raise InvalidInput(f"--module: there is no file {place}", field="--module")
-    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    function = getattr(loaded, name, None)
-    if not callable(function):
-        raise InvalidInput(f"--module: {place} has no function {name!r}", field="--module")
-    from torch import nn
-
     from trainer.importing import rows_elsewhere
 
-    with rows_elsewhere():
-        made = function()
-    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], nn.Module):
+    try:
+        made = load_plain_module(text, rows_elsewhere())
+    except ConfigError as error:
+        raise InvalidInput(f"--module {error}", field="--module") from error
+    if made.options:
         raise InvalidInput(
-            f"--module: {name}() returns {type(made).__name__}, expected a torch module and a sample batch",
-            field="--module",
+            f"--module {text}: it returns options, expected a module and a sample batch", field="--module"
         )
-    return made
+    return made.module, made.sample
