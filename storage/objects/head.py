@@ -115,29 +115,27 @@ class Head(Part):
 
     def snapshot_of(self, path: str) -> str:
         """Returns the snapshot of a folder that is named, such as 3/deltas/000017."""
-        number, _, delta = path.partition("/")
-        version = self.version(int(number))
-        assert version is not None
-        if not delta:
-            return version.snapshot
-        return next(each.snapshot for each in version.deltas if delta_path(version.version, each.sequence) == path)
-
-    def names(self, path: str) -> bool:
-        """Returns whether a folder, such as 3/deltas/000017, is published."""
-        number, _, delta = path.partition("/")
-        version = self.version(int(number))
-        if version is None or not delta:
-            return version is not None
-        return any(delta_path(version.version, each.sequence) == path for each in version.deltas)
+        return self._named(path).snapshot
 
     def manifest_of(self, path: str) -> str:
         """Returns the sha256 of the manifest of a folder that is named, such as 3/deltas/000017."""
+        return self._named(path).manifest
+
+    def names(self, path: str) -> bool:
+        """Returns whether a folder, such as 3/deltas/000017, is published."""
+        return self._find(path) is not None
+
+    def _named(self, path: str) -> VersionObject | DeltaObject:
+        entry = self._find(path)
+        assert entry is not None
+        return entry
+
+    def _find(self, path: str) -> VersionObject | DeltaObject | None:
         number, _, delta = path.partition("/")
         version = self.version(int(number))
-        assert version is not None
-        if not delta:
-            return version.manifest
-        return next(each.manifest for each in version.deltas if delta_path(version.version, each.sequence) == path)
+        if version is None or not delta:
+            return version
+        return next((each for each in version.deltas if delta_path(version.version, each.sequence) == path), None)
 
     def with_version(self, entry: VersionObject) -> Head:
         """Returns the head with one more version; the same again changes nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -24,6 +23,7 @@ from emberline.cli.frame import main
 from emberline.proving.batches import rows_of
 from emberline.proving.proof_text import body
 from tests.integration.serving.test_prove import TRITON_MODEL
+from tests.support.importing.written import write_hps
 from tests.support.server_process import ServerProcess
 from trainer.converting import onnx_shapes  # noqa: F401 - registers operators
 from trainer.converting.onnx_operators import OPERATORS
@@ -69,23 +69,6 @@ class Head(nn.Module):
 
     def forward(self, wide_sum: Tensor, deep_rows: Tensor) -> Tensor:
         return torch.sigmoid(self.head(torch.cat([wide_sum, deep_rows], 1)))
-
-
-def write_hps(folder: Path) -> None:
-    """Writes two tables as HPS has them, and the file that describes them."""
-    for name, dim in (("wdl0", 1), ("wdl1", 8)):
-        place = folder / f"{name}_sparse_2000.model"
-        place.mkdir()
-        np.arange(20).tofile(place / "key")
-        np.ones((20, dim), np.float32).tofile(place / "emb_vector")
-    model = {
-        "model": "wdl",
-        "sparse_files": ["/models/wdl0_sparse_2000.model", "/models/wdl1_sparse_2000.model"],
-        "embedding_table_names": ["wide", "deep"],
-        "embedding_vecsize_per_table": [1, 8],
-        "default_value_for_each_table": [0.0, 0.1],
-    }
-    (folder / "ps.json").write_text(json.dumps({"models": [model]}))
 
 
 def sample(rows: int = 32) -> dict[str, Tensor]:
