@@ -45,7 +45,7 @@ def wait_for_server(url: str, model: str, version: int, wanted: Wanted, until: f
     started, found = time.monotonic(), ServerFindings(url)
     while True:
         try:
-            found.left, found.serves = _left(call_server(url, model_path(model, "snapshots"), 30.0)[0], version)
+            found.left, found.serves = still_left(call_server(url, model_path(model, "snapshots"), 30.0)[0], version)
         except EmberlineError as error:
             found.left = str(error)
         found.seconds = time.monotonic() - started
@@ -60,7 +60,7 @@ def wait_for_server(url: str, model: str, version: int, wanted: Wanted, until: f
     return found
 
 
-def _left(state: dict[str, Any], version: int) -> tuple[str, str]:
+def still_left(state: dict[str, Any], version: int) -> tuple[str, str]:
     """Returns what a server still has of before a version, and what it serves."""
     served = state.get("served")
     name = served["name"] if served else "nothing"
@@ -71,6 +71,8 @@ def _left(state: dict[str, Any], version: int) -> tuple[str, str]:
     older = [entry["name"] for entry in state["snapshots"] if int(entry["name"].partition(".")[0]) < version]
     if older:
         return f"it still has {', '.join(older)}", name
+    if "store_unreadable" in state:
+        return f"it cannot read the folder of its stores: {state['store_unreadable']}", name
     if len(state["stores"]) > 1:
         return f"it still has the stores {', '.join(state['stores'])}", name
     known = {entry["id"] for entry in state["snapshots"]} | {served["id"]}

@@ -60,9 +60,16 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
                 for r in facts.quarantine.values()
             ],
             "waiting": waiting(model),
-            "stores": [*stores_in(model.store_root)],
-            "kept": [*kept_in(model.store_root)],
+            **_on_the_disk(model),
         }
+
+
+def _on_the_disk(model: LiveModel) -> dict[str, JsonValue]:
+    """Returns what the model's folder on the server's disk holds; nulls, and why, when it cannot be read."""
+    try:
+        return {"stores": [*stores_in(model.store_root)], "kept": [*kept_in(model.store_root)]}
+    except OSError as error:
+        return {"stores": None, "kept": None, "store_unreadable": str(error)}
 
 
 def shadow(model: LiveModel) -> ShadowReport | None:

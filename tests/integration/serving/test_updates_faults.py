@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from emberline.cli.forget_servers import still_left
 from serving import Server, ServerConfig
 from serving.updates import model_updater
 from storage.checkpoint.signed import digest_of
@@ -233,6 +234,18 @@ def no_thread(*_: object, **__: object) -> None:
 
 def no_memory(*_: object, **__: object) -> None:
     raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+
+
+def test_a_store_folder_that_cannot_be_read_is_reported_and_not_taken_for_an_empty_one(live: Live) -> None:
+    version = live.version()
+    live.start()
+    live.reaches(version)
+    assert live.report()["stores"] == ["1"]
+    live.repository._updater(NAME).model.store_root /= "x" * 300  # no file system has names this long
+    report = live.report()
+    assert (report["served"]["name"], report["stores"], report["kept"]) == (version.name, None, None)
+    assert "File name too long" in report["store_unreadable"]
+    assert "cannot read the folder of its stores: " in still_left(report, version=1)[0]
 
 
 @pytest.mark.slow
