@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _INSIDE = ("state_dict", "model_state_dict", "model", "module")
 # What wrappers put before the names of a module's weights.
 _PREFIXES = ("module.", "_orig_mod.", "model.")
+_NEITHER = "neither a safetensors file nor a state_dict of tensors that torch.save wrote"
+# How torch names what a pickle would import.
+_REFUSED = re.compile(r"GLOBAL ([\w.]+)")
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
@@ -40,6 +44,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: is no file")
     with path.open("rb") as file:
         start = file.read(9)
     # A zip is torch's; a safetensors file begins with the length of its JSON header.
@@ -49,12 +55,17 @@ def _read(path: Path) -> dict[str, Tensor]:
 
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=start[:2] == b"PK")
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
+    except pickle.UnpicklingError as error:
+        # What torch says advises to load the file without weights_only.
+        if found := _REFUSED.search(str(error)):
+            raise UnsafeArtifact(
+                f"{path}: it would import {found[1]}, and nothing but tensors is read; nothing was run; "
+                "save the module's state_dict() alone"
+            ) from None
+        raise CheckpointError(f"{path}: {_NEITHER}") from None
+    except Exception as error:  # an archive raises whatever damage makes it raise
         said = str(error).strip().splitlines()
-        raise CheckpointError(
-            f"{path}: neither a safetensors file nor a state_dict of tensors that torch.save wrote: "
-            f"{said[0] if said else type(error).__name__}"
-        ) from None
+        raise CheckpointError(f"{path}: {_NEITHER}: {said[0] if said else type(error).__name__}") from None
     return _state_dict(saved, path)
 
 

@@ -228,6 +228,8 @@ def _say(table: Any) -> None:
         f"table {table.name}: {table.rows:,} rows of {table.dim} values as {table.row_type}, "
         f"ids without a row read as {table.absent}"
     )
+    if not table.rows:
+        click.echo(f"warning: table {table.name}: no rows are in the files, so every id is one without a row", err=True)
     if table.repeated:
         click.echo(f"  {table.repeated:,} rows came again, equal or older")
     if table.removed:

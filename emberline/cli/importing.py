@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from emberline.cli.command import LazyGroup, Repository
-from emberline.cli.row_types import OPTION_HELP
+from emberline.cli.row_types import IMPORT_HELP
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -52,7 +52,7 @@ def import_options(command: Decorated) -> Decorated:
         ),
         click.option("--name", help="Name of the model in the repository."),
         click.option("--version", type=click.IntRange(1), help="Number of the version; default: the next one."),
-        click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=OPTION_HELP),
+        click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=IMPORT_HELP),
         click.option(
             "--max-batch-size", type=click.IntRange(1), default=1024, help="Most rows that a server computes at once."
         ),

@@ -11,10 +11,11 @@ from storage.errors import ConfigError
 from storage.specs import ROW_TYPES
 
 DEFAULT = "default"
-OPTION_HELP = (
+_HELP = (
     "How rows are stored: fp32, fp16, bf16 or int8, for all tables; TABLE=TYPE for one. May be given several times. "
-    "Default: what the configuration says, else as they were published last."
 )
+OPTION_HELP = f"{_HELP}Default: what the configuration says, else as they were published last."
+IMPORT_HELP = f"{_HELP}Default: fp32."
 
 
 def asked_row_types(given: Sequence[str], configured: Mapping[str, str]) -> dict[str, str] | None:

@@ -184,8 +184,7 @@ class TensorPlace:
 
 
 def read_header(name: str, file: FileIO, *, metadata: bool = False) -> tuple[dict[str, TensorPlace], int]:
-    """Returns the tensors of a file and the offset of its data. Reads the header alone, and checks each entry by
-    itself.
+    """Returns the tensors of a file and the offset of its data. Reads the header alone.
 
     name: for messages. metadata: accept a `__metadata__`, which no file of ours has. Raises UnsafeArtifact.
     """
@@ -205,7 +204,27 @@ def read_header(name: str, file: FileIO, *, metadata: bool = False) -> tuple[dic
         if not 0 <= first <= last <= size - 8 - header_bytes:
             raise UnsafeArtifact(f"{name}: tensor {tensor!r} lies outside of the file")
         places[tensor] = TensorPlace(dtype, shape, first, last)
+    check_apart(name, {each: (place.first, place.last) for each, place in places.items()}, size - 8 - header_bytes)
     return places, 8 + header_bytes
+
+
+def check_apart(name: str, places: Mapping[str, tuple[int, int]], size: int) -> None:
+    """Raises UnsafeArtifact unless tensors fill the data of a file, one behind the other.
+
+    name: of the file. places: first byte and the one after the last. size: bytes of the data.
+    """
+    end, before = 0, ""
+    for tensor, (first, last) in sorted(places.items(), key=lambda entry: entry[1]):
+        if first < end:
+            raise UnsafeArtifact(
+                f"{name}: the tensors {before!r} and {tensor!r} overlap: one ends at byte {end}, the other begins at "
+                f"{first}"
+            )
+        if first > end:
+            raise UnsafeArtifact(f"{name}: no tensor has the bytes from {end} on, and {tensor!r} begins at {first}")
+        end, before = last, tensor
+    if end != size:
+        raise UnsafeArtifact(f"{name}: {size - end} bytes lie behind the last tensor")
 
 
 def _start_of(file: str, tensor: str, entry: object) -> int:

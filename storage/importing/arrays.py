@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.errors import InvalidInput
 from storage.importing.options import ImportOptions
-from storage.importing.source import Block, FileTable, as_ids, as_rows, pieces
+from storage.importing.source import Block, FileTable, as_ids, as_rows, check_dim, pieces
 from storage.initializers import ABSENT_ZEROS, AbsentRows
 
 
@@ -55,6 +55,7 @@ def table_of_parts(
     wanted = options.dim(name) or dim or parts[0].rows.width
     if wanted < 1:
         raise InvalidInput(f"table {name!r}: the rows in {parts[0].file} are [n], expected [n, dim]", field="dim")
+    check_dim(wanted, what=f"table {name!r}, {parts[0].file}")
     for part in parts:
         if part.rows.width != wanted:
             raise InvalidInput(

@@ -13,7 +13,7 @@ from storage.errors import InvalidInput, UnsafeArtifact
 from storage.importing.files import file_size
 from storage.importing.unpickling import read_pickle
 
-_MAX_BYTES = 1 << 30
+_MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,7 @@ def read_metadata(folder: Path) -> dict[str, ShardedTensor]:
     if file_size(path) > _MAX_BYTES:
         raise InvalidInput(f"{path}: {file_size(path):,} bytes are too many for metadata")
     try:
-        with path.open("rb") as file:
-            content = read_pickle(file, _KNOWN)
+        content = read_pickle(path.read_bytes(), _KNOWN)
         return _tensors(content)
     except UnsafeArtifact as error:
         raise UnsafeArtifact(f"{path}: {error}") from None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from storage.errors import InvalidInput, NotFound, ReadError
+from storage.errors import EmberlineError, InvalidInput, NotFound, ReadError
 
 # BF16 has no numpy type: its two bytes are the upper half of a float32.
 BFLOAT16 = "bfloat16"
@@ -64,6 +66,22 @@ class RawArray:
             yield self.read(slice(start, min(start + step, self.rows)))
 
 
+@dataclass(frozen=True)
+class OtherArray:
+    """A tensor of a file whose dtype can hold neither ids nor rows. It is there so that it is not left out unseen."""
+
+    path: Path
+    name: str
+    dtype: str
+    width: int
+    rows: int
+
+    def read(self, part: slice) -> np.ndarray:
+        """Raises InvalidInput, whatever is read."""
+        known = ", ".join([*_DTYPES, BFLOAT16])
+        raise InvalidInput(f"{self.path}: the tensor {self.name!r} is {self.dtype}, expected one of {known}")
+
+
 def item_bytes(dtype: str) -> int:
     """Returns the bytes of a value. Raises InvalidInput for a dtype that is not known."""
     if dtype == BFLOAT16:
@@ -87,8 +105,49 @@ def files_of(path: Path, suffixes: Sequence[str], *, what: str) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    found = sorted(each for each in path.glob("*") if each.is_file() and each.name.endswith(tuple(suffixes)))
+    if path.exists() and not path.is_dir():
+        raise InvalidInput(f"{path}: is neither a file nor a folder")
+    try:
+        found = sorted(each for each in path.iterdir() if each.name.endswith(tuple(suffixes)))
+    except OSError as error:
+        raise _unread(path, error) from error
     if not found:
-        where = "there is no such file or folder" if not path.exists() else f"no {what} ({', '.join(suffixes)}) in it"
-        raise NotFound(f"{path}: {where}")
-    return found
+        raise NotFound(f"{path}: no {what} ({', '.join(suffixes)}) in it")
+    return [_plain_file(each) for each in found]
+
+
+def files_below(path: Path, pattern: str) -> list[Path]:
+    """Returns the files of a folder whose names match, at any depth and through links, by path; or the file itself.
+
+    Raises NotFound without the folder, ReadError for one that cannot be listed, InvalidInput for what is no file.
+    """
+    if path.is_file():
+        return [path] if path.match(pattern) else []
+
+    def refuse(error: OSError) -> None:
+        raise _unread(Path(error.filename), error) from error
+
+    found: list[Path] = []
+    seen: set[str] = set()
+    for folder, below, names in os.walk(path, onerror=refuse, followlinks=True):
+        place = os.path.realpath(folder)
+        if place in seen:
+            below.clear()  # a link to a folder above it
+            continue
+        seen.add(place)
+        found += [_plain_file(Path(folder, name)) for name in fnmatch.filter(names, pattern)]
+    return sorted(found)
+
+
+def _unread(path: Path, error: OSError) -> EmberlineError:
+    if isinstance(error, FileNotFoundError):
+        return NotFound(f"{path}: there is no such file or folder")
+    return ReadError(f"{path}: {error.strerror or error}")
+
+
+def _plain_file(path: Path) -> Path:
+    """Returns a path of a folder that is called like one of its files. Raises InvalidInput where it is none."""
+    if not path.is_file():
+        what = "a folder, which is imported by itself" if path.is_dir() else "no file, or a link to nothing"
+        raise InvalidInput(f"{path}: is {what}")
+    return path

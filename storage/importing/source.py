@@ -10,6 +10,7 @@ import numpy as np
 
 from storage.errors import InvalidInput
 from storage.initializers import ABSENT_ZEROS, AbsentRows, Initializer
+from storage.specs import MAX_DIM
 
 # Rows that a kind reads at once: enough that the calls cost nothing, little beside the memory of a sort.
 BLOCK_BYTES = 8 << 20
@@ -51,6 +52,12 @@ class FileTable:
     absent: AbsentRows = ABSENT_ZEROS
     #: What the files hold that is not imported, for people.
     left_out: tuple[str, ...] = ()
+
+
+def check_dim(dim: int, *, what: str) -> None:
+    """Raises InvalidInput for a number of values that no row can have. what: table and file, for the message."""
+    if not 1 <= dim <= MAX_DIM:
+        raise InvalidInput(f"{what}: rows of {dim:,} values, expected 1 to {MAX_DIM:,}", field="dim")
 
 
 def rows_at_once(dim: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from storage.errors import InvalidInput, UnsafeArtifact
-from storage.importing.files import RawArray, file_size, item_bytes
+from storage.importing.files import OtherArray, RawArray, file_size, item_bytes
 from storage.importing.unpickling import read_pickle
 
 _STORAGES = {
@@ -26,13 +27,29 @@ _STORAGES = {
     "LongStorage": "int64",
     "IntStorage": "int32",
 }
-_OTHER_STORAGES = ("ShortStorage", "CharStorage", "ByteStorage", "BoolStorage", "ComplexFloatStorage", "UntypedStorage")
+# What can hold neither ids nor rows.
+_OTHER_STORAGES = {
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+    "UntypedStorage": "bytes",
+}
+_OTHER_DTYPES = (
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("uint16", "uint32", "uint64", "complex32"),
+)
 _LOCAL_HEADER_BYTES = 30
+_MOST_DESCRIBED_BYTES = 256 << 20
+_MOST_ENTRIES = 2_000_000
+_MOST_NAME = 4096
 
 
 @dataclass(frozen=True)
 class _Storage:
-    """A record of the archive. dtype: "" for one that can hold neither ids nor rows."""
+    """A record of the archive."""
 
     dtype: str
     key: str
@@ -86,7 +103,7 @@ class FilePart(io.RawIOBase):
         super().close()
 
 
-def saved_tensors(path: Path, offset: int = 0, size: int | None = None) -> dict[str, RawArray]:
+def saved_tensors(path: Path, offset: int = 0, size: int | None = None) -> dict[str, RawArray | OtherArray]:
     """Returns the tensors of one or two dimensions that a file holds, by their names in it; "" for a single one.
 
     offset, size: the part of the file that torch.save wrote. Raises UnsafeArtifact naming what a pickle would import,
@@ -104,39 +121,57 @@ def saved_tensors(path: Path, offset: int = 0, size: int | None = None) -> dict[
         return _tensors(path, offset, cast("IO[bytes]", file))
     except UnsafeArtifact as error:
         raise UnsafeArtifact(f"{path}: {error}; save the state_dict() alone") from None
-    except InvalidInput:
-        raise
+    except InvalidInput as error:
+        raise error if str(path) in str(error) else InvalidInput(f"{path}: {error}; it is damaged") from None
     except Exception as error:  # an archive and a pickle raise whatever damage makes them raise
         raise InvalidInput(f"{path}: cannot be read, it is cut off or damaged: {error}") from None
     finally:
         file.close()
 
 
-def _tensors(path: Path, offset: int, file: IO[bytes]) -> dict[str, RawArray]:
+def _tensors(path: Path, offset: int, file: IO[bytes]) -> dict[str, RawArray | OtherArray]:
     with zipfile.ZipFile(file) as archive:
         (described,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         root = described.removesuffix("data.pkl")
         order = f"{root}byteorder"
-        if order in archive.namelist() and archive.read(order) != b"little":
+        if order in archive.namelist() and _content(file, archive.getinfo(order)) != b"little":
             raise InvalidInput(f"{path}: was written on a machine of the other byte order")
-        with archive.open(described) as pickled:
-            content = read_pickle(pickled, _KNOWN, _storage_of)
-        found: dict[str, RawArray] = {}
+        content = read_pickle(_content(file, archive.getinfo(described)), _KNOWN, _storage_of)
+        found: dict[str, RawArray | OtherArray] = {}
         for name, tensor in _flat(content).items():
-            if not 1 <= len(tensor.shape) <= 2 or not tensor.storage.dtype:
+            if not 1 <= len(tensor.shape) <= 2:
+                continue
+            width = tensor.shape[1] if len(tensor.shape) == 2 else 0
+            if tensor.storage.dtype not in _STORAGES.values():
+                found[name] = OtherArray(path, name, tensor.storage.dtype, width, tensor.shape[0])
                 continue
             if not _is_contiguous(tensor):
                 raise InvalidInput(f"{path}: the tensor {name!r} is not contiguous; save tensor.contiguous()")
             record = archive.getinfo(f"{root}data/{tensor.storage.key}")
-            if record.compress_type != zipfile.ZIP_STORED:
-                raise InvalidInput(f"{path}: its records are compressed, which torch does not do")
+            _check_stored(record)
             start = _data_of(file, record) + tensor.offset * item_bytes(tensor.storage.dtype)
-            width = tensor.shape[1] if len(tensor.shape) == 2 else 0
             array = RawArray(path, tensor.storage.dtype, width, tensor.shape[0], offset + start)
             if array.rows * array.row_bytes + tensor.offset * item_bytes(array.dtype) > record.file_size:
                 raise InvalidInput(f"{path}: the tensor {name!r} ends behind its record")
             found[name] = array
         return found
+
+
+def _content(file: IO[bytes], record: zipfile.ZipInfo) -> bytes:
+    """Returns the bytes of a small record, compared with their checksum; torch can be told to write none."""
+    _check_stored(record)
+    if record.file_size > _MOST_DESCRIBED_BYTES:
+        raise InvalidInput(f"{record.filename} has {record.file_size:,} bytes, too many for names and shapes")
+    file.seek(_data_of(file, record))
+    data = file.read(record.file_size)
+    if len(data) != record.file_size or (record.CRC and zlib.crc32(data) != record.CRC):
+        raise InvalidInput(f"the checksum of {record.filename} differs")
+    return data
+
+
+def _check_stored(record: zipfile.ZipInfo) -> None:
+    if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1:
+        raise InvalidInput(f"the record {record.filename} is compressed or encrypted, which torch does not do")
 
 
 def _data_of(file: IO[bytes], record: zipfile.ZipInfo) -> int:
@@ -157,7 +192,17 @@ def _storage_of(reference: Any) -> _Storage:
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Any:
     if not isinstance(storage, _Storage):
         raise InvalidInput("a tensor without a storage")
-    return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+    tensor = _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+    if min(tensor.offset, *tensor.shape, *tensor.strides, 0) < 0 or len(tensor.shape) != len(tensor.strides):
+        raise InvalidInput("a tensor of a shape below 0")
+    return tensor
+
+
+def _tensor_of_dtype(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Any:
+    """Stands for a tensor whose dtype has no class of storages: requires_grad, hooks and the dtype follow."""
+    if not isinstance(storage, _Storage) or len(rest) < 3:
+        raise InvalidInput("a tensor without a storage")
+    return _tensor(_Storage(str(rest[2]), storage.key), offset, shape, strides)
 
 
 def _nothing(*_: Any) -> None:
@@ -168,28 +213,34 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_dtype,
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     ("torch", "Size"): lambda values: tuple(values),
     ("torch", "device"): _nothing,
     ("torch.serialization", "_get_layout"): _nothing,
     **{("torch", name): dtype for name, dtype in _STORAGES.items()},
-    **{("torch", name): "" for name in _OTHER_STORAGES},
-    **{
-        ("torch", name): name
-        for name in ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "bool")
-    },
+    **{("torch", name): dtype for name, dtype in _OTHER_STORAGES.items()},
+    ("torch.storage", "UntypedStorage"): "bytes",
+    **{("torch", name): name for name in (*_STORAGES.values(), *_OTHER_STORAGES.values(), *_OTHER_DTYPES)},
 }
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, _Tensor]:
+def _flat(content: Any) -> dict[str, _Tensor]:
     """Returns the tensors in nested mappings, with names joined by dots."""
-    if isinstance(value, _Tensor):
-        return {prefix: value}
-    if not isinstance(value, Mapping):
-        return {}
     found: dict[str, _Tensor] = {}
-    for key, entry in value.items():
-        found.update(_flat(entry, f"{prefix}.{key}" if prefix else str(key)))
+    waiting: list[tuple[str, Any]] = [("", content)]
+    seen = 0
+    while waiting:
+        prefix, value = waiting.pop()
+        if isinstance(value, _Tensor):
+            found[prefix] = value
+        elif isinstance(value, Mapping):
+            # A mapping may hold another one twice, and so more entries than there are bytes.
+            seen += len(value)
+            if seen > _MOST_ENTRIES or len(prefix) > _MOST_NAME:
+                raise InvalidInput("it holds too many entries in entries")
+            named = [(key, entry) for key, entry in value.items() if isinstance(key, str | int)]
+            waiting += [(f"{prefix}.{key}" if prefix else str(key), entry) for key, entry in reversed(named)]
     return found
 
 

@@ -19,7 +19,7 @@ from storage.checkpoint.as_of import AsOf
 from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
 from storage.checkpoint.install import publishing
 from storage.checkpoint.row_streams import NO_IDS, compare
-from storage.errors import CheckpointError, ConfigError, LineageError, NotFound, Unsupported
+from storage.errors import CheckpointError, ConfigError, InvalidInput, LineageError, NotFound, Unsupported
 from storage.importing import FileTable
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
@@ -180,6 +180,11 @@ def _changes(name: str, table: SortedTable | None, before: AsOf, partial: bool) 
     spec = before.version.table(name)
     ids, rows, freq, gone = [NO_IDS], [np.empty((0, spec.dim), np.float32)], [np.empty(0, np.uint8)], [NO_IDS]
     count, seen = 0, 0
+    if table is not None and not partial and not table.has_rows and spec.rows:
+        raise InvalidInput(
+            f"table {name!r}: the files hold no row of it, and the delta would remove all {spec.rows:,}; import a "
+            "version if that is meant, or give --partial for files that hold changes"
+        )
     if table is not None:
         for each in compare(before.rows(name), table.stream(kept=True).rows):
             fresh = each.fresh

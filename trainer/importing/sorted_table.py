@@ -71,6 +71,11 @@ class SortedTable:
         self._rows = 0
         self._largest, self._errors = 0.0, 0.0
 
+    @property
+    def has_rows(self) -> bool:
+        """Returns whether the files hold any row."""
+        return self._table.rows > 0
+
     def stream(self, *, kept: bool = False) -> TableStream:
         """Returns the rows as they are published.
 

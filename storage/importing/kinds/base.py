@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Kind:
     options: tuple[str, ...] = ()
 
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
 def named_paths(paths: Sequence[Path], options: ImportOptions) -> dict[str, list[Path]]:
@@ -48,7 +49,7 @@ def named_paths(paths: Sequence[Path], options: ImportOptions) -> dict[str, list
             if not rest:
                 raise InvalidInput(f"{name}=: a path is missing behind it; write TABLE=PATH", field="table")
         else:
-            table = table_name(path.name.split(".")[0])
+            table = _name_of(path)
         if table in found:
             raise InvalidInput(
                 f"{path}: and {found[table][0]} are both called {table!r}; write TABLE=PATH, or --table for parts of "
@@ -59,10 +60,22 @@ def named_paths(paths: Sequence[Path], options: ImportOptions) -> dict[str, list
     return found
 
 
+def _name_of(path: Path) -> str:
+    """Returns the table that a file or folder is called like. Raises InvalidInput where no letter of its would stay."""
+    name = Path(os.path.abspath(path)).name.split(".")[0]
+    if not name or not name.isascii():
+        raise InvalidInput(
+            f"{path}: a table cannot be called {name!r}, only by letters A to Z, digits, '_' and '-'; write "
+            f"TABLE={path}, or --table",
+            field="table",
+        )
+    return table_name(name)
+
+
 def _checked(name: str) -> str:
     """Returns a name that the user gave to a table. Raises InvalidInput for one that a table cannot have."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"a table cannot be called {name!r}: 1 to 64 letters, digits, '_', '.' or '-'", field="table"
+            f"a table cannot be called {name!r}: 1 to 64 letters, digits, '_' or '-' (not first)", field="table"
         )
     return name

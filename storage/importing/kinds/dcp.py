@@ -14,18 +14,21 @@ import numpy as np
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Array
 from storage.importing.dcp_metadata import ShardedTensor, read_metadata
-from storage.importing.files import RawArray
+from storage.importing.files import OtherArray, RawArray
 from storage.importing.kinds.base import Kind
 from storage.importing.named_tensors import tables_among
 from storage.importing.options import ImportOptions
 from storage.importing.source import FileTable
 from storage.importing.torch_files import saved_tensors
 
+# The first row and column of a part in its tensor, and what it holds.
+Placed = tuple[int, int, RawArray | OtherArray]
+
 
 class Assembled:
     """A tensor (n,) or (n, width) put together from parts. parts: offsets (row, column) and array of each."""
 
-    def __init__(self, rows: int, width: int, parts: Sequence[tuple[int, int, RawArray]]) -> None:
+    def __init__(self, rows: int, width: int, parts: Sequence[Placed]) -> None:
         self.rows = rows
         self.width = width
         self._parts = parts
@@ -80,7 +83,7 @@ class _Tensor:
         return opened
 
     def _assembled(self) -> Assembled:
-        parts: list[tuple[int, int, RawArray]] = []
+        parts: list[Placed] = []
         area = 0
         for chunk in self.described.chunks:
             file = self.folder / chunk.file
@@ -116,7 +119,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     return tables_among(found, str(folder), options)
 
 
-def _check_apart(folder: Path, name: str, parts: Sequence[tuple[int, int, RawArray]]) -> None:
+def _check_apart(folder: Path, name: str, parts: Sequence[Placed]) -> None:
     """Raises InvalidInput for parts that overlap."""
     ordered = sorted(parts, key=lambda part: part[:2])
     for number, (row, column, array) in enumerate(ordered):

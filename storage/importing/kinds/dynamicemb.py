@@ -15,7 +15,7 @@ from pathlib import Path
 from storage.checkpoint.strict_json import parse_json
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Part, table_of_parts
-from storage.importing.files import RawArray, file_size, item_bytes
+from storage.importing.files import RawArray, file_size, files_below, item_bytes
 from storage.importing.kinds.base import Kind
 from storage.importing.options import ImportOptions
 from storage.importing.source import FileTable, table_name
@@ -28,7 +28,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     """Returns the tables of folders, at any depth."""
     found: dict[tuple[Path, str], list[tuple[int, int]]] = defaultdict(list)
     for path in paths:
-        for file in sorted(path.rglob("*_emb_keys.rank_*.world_size_*")):
+        for file in files_below(path, "*_emb_keys.rank_*.world_size_*"):
             if match := _KEYS.fullmatch(file.name):
                 found[file.parent, match["table"]].append((int(match["rank"]), int(match["size"])))
     if not found:
@@ -105,6 +105,8 @@ def _counts_used(meta: Path) -> bool:
     """Returns whether scores are how often an id was used."""
     if not meta.exists():
         return False
+    if file_size(meta) > _MAX_JSON_BYTES:
+        raise InvalidInput(f"{meta}: {file_size(meta):,} bytes are too many for a description")
     content = parse_json(meta.read_bytes(), what=str(meta), max_bytes=_MAX_JSON_BYTES)
     strategy = content.get("evict_strategy") if isinstance(content, dict) else None
     return isinstance(strategy, str) and strategy.rpartition(".")[2].lower() == "klfu"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import lzma
 import math
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +16,14 @@ import numpy as np
 
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Part, table_of_parts
+from storage.importing.files import file_size, files_of
 from storage.importing.kinds.base import Kind, named_paths
 from storage.importing.options import ImportOptions, pick
 from storage.importing.source import FileTable
+
+_MAX_HEADER_BYTES = 1 << 16
+#: What the modules zipfile and zlib raise for an archive that is damaged, encrypted or packed in an unusual way.
+DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, ValueError, LookupError)
 
 
 class NpyArray:
@@ -46,10 +54,7 @@ class NpyArray:
         row_bytes = self._dtype.itemsize * max(1, self.width)
         self._skip((part.start - self._at) * row_bytes)
         count = part.stop - part.start
-        try:
-            data = self._file.read(count * row_bytes)
-        except (zipfile.BadZipFile, OSError, EOFError) as error:
-            raise InvalidInput(f"{self._name}: {error}; it is damaged") from error
+        data = self._bytes(count * row_bytes)
         if len(data) != count * row_bytes:
             raise InvalidInput(f"{self._name}: it ends before its row {part.stop}; it is cut off")
         self._at = part.stop
@@ -66,19 +71,23 @@ class NpyArray:
             self._file = None
 
     def _skip(self, count: int) -> None:
-        assert self._file is not None
         while count > 0:
-            skipped = len(self._file.read(min(count, 8 << 20)))
+            skipped = len(self._bytes(min(count, 8 << 20)))
             if not skipped:
                 raise InvalidInput(f"{self._name}: it is cut off")
             count -= skipped
 
+    def _bytes(self, count: int) -> bytes:
+        assert self._file is not None
+        try:
+            return self._file.read(count)
+        except DAMAGED as error:
+            raise InvalidInput(f"{self._name}: it is damaged: {error}") from None
+
     def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
         try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
-        except (ValueError, zipfile.BadZipFile, OSError, EOFError) as error:
+            shape, fortran, dtype = _read_header(file)
+        except (*DAMAGED, TypeError) as error:
             raise InvalidInput(f"{self._name}: is no .npy array: {error}") from None
         if dtype.hasobject:
             raise InvalidInput(f"{self._name}: holds Python objects, which are not read")
@@ -87,6 +96,17 @@ class NpyArray:
         if fortran and math.prod(shape) != max(shape):
             raise InvalidInput(f"{self._name}: is in the order of Fortran; save np.ascontiguousarray(array)")
         return shape, dtype
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Reads a header, after a look at how long it says it is: numpy would read all of it first."""
+    version = np.lib.format.read_magic(file)
+    size_bytes = 2 if version == (1, 0) else 4
+    size = file.read(size_bytes)
+    if int.from_bytes(size, "little") > _MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {int.from_bytes(size, 'little'):,} bytes")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(io.BytesIO(size + file.read(int.from_bytes(size, "little"))))
 
 
 @dataclass(frozen=True)
@@ -101,13 +121,22 @@ class NpzFile:
             raise NotFound(f"{self.path}: there is no such file")
         try:
             with zipfile.ZipFile(self.path) as archive:
-                return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-        except zipfile.BadZipFile as error:
+                names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        except DAMAGED as error:
             raise InvalidInput(f"{self.path}: is no .npz file, or it is cut off: {error}") from None
+        if len(set(names)) < len(names):
+            raise InvalidInput(f"{self.path}: holds two arrays of one name: {', '.join(sorted(names))}")
+        return names
 
     def array(self, name: str) -> NpyArray:
         """Returns an array of it."""
-        return NpyArray(f"{self.path}, array {name!r}", lambda: zipfile.ZipFile(self.path).open(f"{name}.npy"))
+        return NpyArray(f"{self.path}, array {name!r}", lambda: self._opened(name))
+
+    def _opened(self, name: str) -> IO[bytes]:
+        try:
+            return zipfile.ZipFile(self.path).open(f"{name}.npy")
+        except DAMAGED as error:
+            raise InvalidInput(f"{self.path}, array {name!r}: cannot be read, it is damaged: {error}") from None
 
 
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
@@ -120,13 +149,12 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
 
 
 def _parts(path: Path, options: ImportOptions) -> list[Part]:
-    if path.is_dir() and not (archives := sorted(path.glob("*.npz"))):
-        known = [file.stem for file in sorted(path.glob("*.npy"))]
-        if not known:
-            raise NotFound(f"{path}: no numpy files (.npz, .npy) in it")
+    found = files_of(path, [".npz", ".npy"], what="numpy files")
+    archives = [NpzFile(file) for file in found if file.suffix == ".npz" or path.is_file()]
+    if not archives:
+        known = [file.stem for file in found]
         return [_part(str(path), known, lambda name: _npy(path / f"{name}.npy"), options)]
-    files = [NpzFile(file) for file in (archives if path.is_dir() else [path])]
-    return [_part(str(file.path), file.names(), file.array, options) for file in files]
+    return [_part(str(file.path), file.names(), file.array, options) for file in archives]
 
 
 def _part(what: str, known: list[str], array: Callable[[str], NpyArray], options: ImportOptions) -> Part:
@@ -138,6 +166,7 @@ def _part(what: str, known: list[str], array: Callable[[str], NpyArray], options
 
 
 def _npy(path: Path) -> NpyArray:
+    file_size(path)  # a pipe would have no end
     return NpyArray(str(path), lambda: path.open("rb"))
 
 

@@ -14,7 +14,7 @@ from storage.importing.arrays import as_counts
 from storage.importing.files import files_of
 from storage.importing.kinds.base import Kind, named_paths
 from storage.importing.options import ImportOptions, pick
-from storage.importing.source import Block, FileTable, as_ids, as_rows, rows_at_once
+from storage.importing.source import Block, FileTable, as_ids, as_rows, check_dim, rows_at_once
 
 _IDS_AT_ONCE = 1 << 20
 
@@ -38,6 +38,7 @@ def _table(name: str, files: Sequence[Path], options: ImportOptions) -> FileTabl
             if options.count:
                 columns += columns_of(parquet, file, {"count": options.count})
     dim = options.dim(name) or _first_dim(name, files, columns[1])
+    check_dim(dim, what=f"table {name!r}, {files[0]}")
 
     def blocks() -> Iterator[Block]:
         for file in files:
@@ -61,8 +62,8 @@ def _table(name: str, files: Sequence[Path], options: ImportOptions) -> FileTabl
 def opened(file: Path) -> pq.ParquetFile:
     """Opens a file. Raises InvalidInput for one that is no Parquet file or is cut off."""
     try:
-        return pq.ParquetFile(file)
-    except (pa.ArrowInvalid, pa.ArrowException) as error:
+        return pq.ParquetFile(file, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"{file}: is no Parquet file, or it is cut off: {error}") from None
 
 
@@ -78,11 +79,16 @@ def batches(parquet: pq.ParquetFile, file: Path, rows: int, columns: Sequence[st
 def columns_of(parquet: pq.ParquetFile, file: Path, wanted: dict[str, str]) -> list[str]:
     """Returns the columns by option after a check that the file has them. Raises InvalidInput."""
     names = parquet.schema_arrow.names
+    for name in wanted.values():
+        if names.count(name) > 1:
+            raise InvalidInput(f"{file}: has {names.count(name)} columns {name!r}")
     return [pick(name, names, option=option, what=str(file)) for option, name in wanted.items()]
 
 
 def integers(column: pa.Array, *, what: str) -> np.ndarray:
     """Returns a column of numbers. Raises InvalidInput for nulls or another type."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     if column.null_count:
         raise InvalidInput(f"{what}: {column.null_count} nulls where numbers were expected")
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
@@ -102,6 +108,8 @@ def list_values(column: pa.Array, dim: int, ids: np.ndarray, *, what: str) -> np
         bad = int(np.argmax(lengths != dim))
         raise InvalidInput(f"{what}: the row of id {ids[bad]} has {lengths[bad]} values, expected {dim}", field="dim")
     values = column.flatten()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
     if values.null_count:
         raise InvalidInput(f"{what}: rows hold nulls")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(column), dim)
@@ -115,6 +123,8 @@ def _first_dim(name: str, files: Sequence[Path], column: str) -> int:
                 return int(kind.list_size)
             for batch in batches(parquet, file, 1, [column]):
                 first = batch.column(0)[0].as_py()
+                if first is None:
+                    raise InvalidInput(f"table {name!r}, {file}: the first row is null", field="row")
                 if not isinstance(first, list):
                     raise InvalidInput(
                         f"table {name!r}, {file}: rows are {kind}, expected lists of numbers", field="row"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.errors import InvalidInput
-from storage.importing.files import RawArray, files_of
+from storage.importing.files import OtherArray, RawArray, files_of
 from storage.importing.kinds.base import Kind
 from storage.importing.named_tensors import tables_among
 from storage.importing.options import ImportOptions
@@ -17,7 +17,7 @@ from storage.importing.torch_files import saved_tensors
 
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
     """Returns the tables of files; those of a folder together are one module."""
-    found: dict[str, RawArray] = {}
+    found: dict[str, RawArray | OtherArray] = {}
     for path in paths:
         for file in files_of(path, [".pt", ".pth", ".bin", ".safetensors"], what="files of tensors"):
             tensors = tensors_of(file) if file.suffix == ".safetensors" else saved_tensors(file)

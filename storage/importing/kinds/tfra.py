@@ -13,7 +13,7 @@ from pathlib import Path
 
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Part, table_of_parts
-from storage.importing.files import RawArray
+from storage.importing.files import RawArray, files_below
 from storage.importing.kinds.base import Kind
 from storage.importing.kinds.dynamicemb import width_of
 from storage.importing.options import ImportOptions
@@ -28,7 +28,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     """Returns the tables of folders, at any depth."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
-        for file in sorted(path.rglob("*-keys")):
+        for file in files_below(path, "*-keys"):
             stem = file.with_name(file.name.removesuffix("-keys"))
             match = _SHARD.fullmatch(stem.name)
             found[match["name"] if match else stem.name].append(stem)

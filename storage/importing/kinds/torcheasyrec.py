@@ -22,12 +22,23 @@ import pyarrow.compute as pc
 from storage.checkpoint.strict_json import parse_json
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Array
+from storage.importing.files import file_size, files_below
 from storage.importing.kinds.base import Kind
 from storage.importing.kinds.numpy_files import NpzFile
 from storage.importing.kinds.parquet import batches, columns_of, integers, list_values, opened
 from storage.importing.named_tensors import Numbers
 from storage.importing.options import ImportOptions
-from storage.importing.source import Block, FileTable, as_ids, as_rows, default_vector, pieces, rows_at_once, table_name
+from storage.importing.source import (
+    Block,
+    FileTable,
+    as_ids,
+    as_rows,
+    check_dim,
+    default_vector,
+    pieces,
+    rows_at_once,
+    table_name,
+)
 
 _ARCHIVE = re.compile(r"(?P<kind>sparse_embeddings|sparse_dynamic_embedding)-(?P<rank>[0-9]+)-of-(?P<size>[0-9]+)\.npz")
 _COLUMNS = {"global_step": "global_step", "table": "table_fqn", "id": "key_id", "row": "embedding", "source": "source"}
@@ -61,6 +72,7 @@ class _Found:
     def take_width(self, fqn: str, file: str, width: int, quantised: bool) -> None:
         """Checks that all rows of a table are alike. Raises InvalidInput."""
         dim = width - _SCALE_BYTES if quantised else width
+        check_dim(dim, what=f"table {fqn!r}, {file}")
         known = self.width - _SCALE_BYTES if self.quantised else self.width
         if self.width and dim != known:
             raise InvalidInput(
@@ -78,8 +90,8 @@ class _Found:
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
     """Returns the tables of exports and deltas, at any depth of folders; deltas are laid over the export."""
     found: dict[str, _Found] = defaultdict(_Found)
-    archives = [each for path in paths for each in _files(path, "*.npz") if _ARCHIVE.fullmatch(each.name)]
-    deltas = [each for path in paths for each in _files(path, "*.parquet")]
+    archives = [each for path in paths for each in files_below(path, "*.npz") if _ARCHIVE.fullmatch(each.name)]
+    deltas = [each for path in paths for each in files_below(path, "*.parquet")]
     if not archives and not deltas:
         raise NotFound(f"{paths[0]}: no archive sparse_...-RR-of-WW.npz and no Parquet file of a delta in it")
     _check_ranks(archives)
@@ -92,10 +104,6 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
         if list(names.values()).count(name) > 1:
             names[fqn] = table_name(fqn)
     return [_table(names[fqn], fqn, entry, options) for fqn, entry in found.items()]
-
-
-def _files(path: Path, pattern: str) -> list[Path]:
-    return sorted(path.rglob(pattern)) if path.is_dir() else [path] if path.match(pattern) else []
 
 
 def _check_ranks(archives: Sequence[Path]) -> None:
@@ -121,6 +129,8 @@ def _check_keyed(folder: Path) -> None:
     for described in sorted(folder.glob("sparse_embeddings-*-of-*.json")):
         archive = folder / described.name.replace("sparse_embeddings", "sparse_dynamic_embedding")
         archive = archive.with_suffix(".npz")
+        if file_size(described) > _MAX_JSON_BYTES:
+            raise InvalidInput(f"{described}: {file_size(described):,} bytes are too many for a description")
         content = parse_json(described.read_bytes(), what=str(described), max_bytes=_MAX_JSON_BYTES)
         entries = content.items() if isinstance(content, dict) else ()
         keyed = [name for name, entry in entries if isinstance(entry, dict) and entry.get("is_dynamic")]
@@ -132,8 +142,13 @@ def _look_into_archive(archive: Path, found: dict[str, _Found]) -> None:
     file = NpzFile(archive)
     names = file.names()
     for name in names:
+        keyed, _, end = name.rpartition(".")
+        other = {"keys": "values", "values": "keys"}.get(end)
+        if other and f"{keyed}.{other}" not in names:
+            raise InvalidInput(f"{archive}: there is an array {name!r}, and no {keyed}.{other} beside it")
+    for name in names:
         keyed = name.removesuffix(".keys")
-        if name.endswith(".keys") and f"{keyed}.values" in names:
+        if name.endswith(".keys"):
             ids, rows = file.array(name), file.array(f"{keyed}.values")
             entry = found[keyed]
             if ids.rows != rows.rows:
@@ -142,6 +157,7 @@ def _look_into_archive(archive: Path, found: dict[str, _Found]) -> None:
             entry.scores = entry.scores or f"{keyed}.scores" in names
             if f"{keyed}.default_value" in names:
                 default = file.array(f"{keyed}.default_value")
+                check_dim(default.rows, what=f"{archive}, array {keyed}.default_value")
                 entry.default = default.read(slice(0, default.rows)).reshape(1, -1)
         elif name.startswith(".") or any(name.endswith(end) for end in (".values", ".scores", ".default_value")):
             continue

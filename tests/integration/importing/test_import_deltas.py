@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from serving.scoring import Scorer, find_as_of
-from storage.errors import NotFound, Unsupported
+from storage.errors import InvalidInput, NotFound, Unsupported
 from storage.features import column_from_numpy
 from storage.importing import KINDS, FileTable, ImportOptions
 from trainer.importing import import_delta, import_tables, rows_elsewhere
@@ -55,6 +55,15 @@ def test_what_differs_in_whole_files_is_a_delta(tmp_path: Path, row_type: str) -
         table(tmp_path, ids, np.append(newer[:-2], [[5.0] * 4], axis=0)), models, name="shop", memory_bytes=MEMORY
     )
     assert (again.folder, again.changes) == (None, {"user": (0, 0)})
+
+
+def test_files_without_rows_do_not_empty_a_table(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    import_tables(table(tmp_path, IDS, ROWS), models, name="shop")
+    empty = table(tmp_path, IDS[:0], ROWS[:0])
+    with pytest.raises(InvalidInput, match=f"the files hold no row of it, and the delta would remove all {len(IDS)}"):
+        import_delta(empty, models, name="shop", memory_bytes=MEMORY)
+    assert import_delta(empty, models, name="shop", partial=True, memory_bytes=MEMORY).folder is None
 
 
 def test_a_table_beyond_the_memory_is_compared_exactly(tmp_path: Path) -> None:

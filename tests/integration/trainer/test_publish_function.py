@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from safetensors.torch import save_file
 
 from emberline.cli.publish import command
 from storage import list_deltas, open_delta
-from storage.errors import CheckpointError, ConfigError, Unsupported
+from storage.errors import CheckpointError, ConfigError, UnsafeArtifact, Unsupported
 from tests.support.plain_ranker import Ranker, check_published
 
 FILE = """
@@ -132,7 +134,15 @@ def test_what_does_not_fit_is_refused_with_what_was_expected(
     assert not (tmp_path / "models").exists()
 
 
-def test_weights_that_do_not_fit_name_the_weight(file: str, tmp_path: Path) -> None:
+class Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("ran",)
+
+
+def test_weights_that_do_not_fit_name_the_weight(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "w.safetensors"
 
     def publish(weights: dict[str, torch.Tensor]) -> None:
@@ -148,6 +158,12 @@ def test_weights_that_do_not_fit_name_the_weight(file: str, tmp_path: Path) -> N
     with pytest.raises(CheckpointError, match="the module has no weight 'more'"):
         publish({**state, "more": torch.zeros(1)})
     path = tmp_path / "w.pt"
+    for saved in ({**state, "more": Payload()}, Ranker()):
+        torch.save(saved, path)
+        with pytest.raises(UnsafeArtifact, match=r"w\.pt: it would import .*nothing was run") as refused:
+            run(f"{file}:make", "--repository", tmp_path / "models", "--name", "m", "--weights", path)
+        assert "weights_only" not in str(refused.value)
+    assert not (tmp_path / "ran").exists()
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(CheckpointError, match="neither a safetensors file nor a state_dict"):
         run(f"{file}:make", "--repository", tmp_path / "models", "--name", "m", "--weights", path)
