@@ -7,27 +7,19 @@ Versions of other trainers stay, and so do the deltas through which a kept delta
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import shutil
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from storage.checkpoint import PublishedDelta
 from storage.checkpoint.deltas import DELTAS
+from storage.checkpoint.install import UNFINISHED, remove_hidden, sweep
 from storage.errors import ReadError
 from trainer.publishing.lineage import Lineage
 from trainer.publishing.policy import DeltaPolicy
 from trainer.publishing.repository import read_deltas, read_version, version_numbers
 
 logger = logging.getLogger("emberline.trainer")
-
-# The prefix that a publisher gives its unfinished folders; readers skip them.
-_UNFINISHED = ".publish-"
-# An unfinished folder of this age belongs to a publisher that has ended.
-_ABANDONED_S = 24 * 3600.0
 
 
 def retain(model_dir: Path, lineage: Lineage, policy: DeltaPolicy) -> None:
@@ -51,15 +43,15 @@ def _retain(model_dir: Path, lineage: Lineage, policy: DeltaPolicy) -> None:
     kept = {*ours[-policy.keep_versions :], lineage.version}
     for number in ours:
         if number not in kept:
-            _remove(model_dir / str(number))
+            remove_hidden(model_dir / str(number))
             continue
         deltas = read_deltas(model_dir / str(number))
         needed = needed_deltas(deltas, policy.keep_deltas)
         for delta in deltas:
             if delta.sequence not in needed:
-                _remove(delta.path)
-        _sweep(model_dir / str(number) / DELTAS)
-    _sweep(model_dir)
+                remove_hidden(delta.path)
+        sweep(model_dir / str(number) / DELTAS)
+    sweep(model_dir)
 
 
 def remove_older(model_dir: Path, lineage: Lineage, holds: Callable[[Path], bool]) -> None:
@@ -73,12 +65,12 @@ def remove_older(model_dir: Path, lineage: Lineage, holds: Callable[[Path], bool
         folder = model_dir / str(number)
         if number == lineage.version:
             if (folder / DELTAS).is_dir():
-                _remove_all(folder / DELTAS, lambda entry: entry.name.startswith(_UNFINISHED))
+                _remove_all(folder / DELTAS, lambda entry: entry.name.startswith(UNFINISHED))
             continue
         version = read_version(model_dir, number)
         if (version is not None and version.snapshot in line) or holds(folder):
-            _remove(folder)
-    _remove_all(model_dir, lambda entry: entry.name.startswith(_UNFINISHED) and holds(entry))
+            remove_hidden(folder)
+    _remove_all(model_dir, lambda entry: entry.name.startswith(UNFINISHED) and holds(entry))
 
 
 def _remove_all(parent: Path, is_gone: Callable[[Path], bool]) -> None:
@@ -105,20 +97,3 @@ def needed_deltas(deltas: Sequence[PublishedDelta], keep: int) -> set[int]:
         kept.add(nearest.sequence)
         waiting.append(nearest)
     return kept
-
-
-def _remove(folder: Path) -> None:
-    hidden = folder.parent / f"{_UNFINISHED}removed-{secrets.token_hex(8)}"
-    with suppress(OSError):
-        os.rename(folder, hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    """Removes what crashed publishers and removals left."""
-    with suppress(OSError):
-        for entry in parent.iterdir():
-            if entry.name.startswith(_UNFINISHED):
-                gone = entry.name.startswith(f"{_UNFINISHED}removed-")
-                if gone or time.time() - entry.stat().st_mtime > _ABANDONED_S:
-                    shutil.rmtree(entry, ignore_errors=True)
