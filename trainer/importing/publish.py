@@ -21,7 +21,7 @@ from storage.checkpoint import Golden, TableData, write_version
 from storage.checkpoint.install import make_place, publishing
 from storage.checkpoint.program import pack_program
 from storage.checkpoint.streams import WrittenRows
-from storage.errors import ConfigError, InvalidInput
+from storage.errors import ConfigError, InvalidInput, StoreError
 from storage.features import Column
 from storage.importing import FileTable
 from storage.initializers import AbsentRows
@@ -61,15 +61,24 @@ def look_at_tables(
     memory_bytes: int = MEMORY_BYTES,
     progress: Progress = silent,
 ) -> list[ImportedTable]:
-    """Reads and sorts all rows, as an import does, and writes nothing but files that are gone afterwards."""
+    """Reads and sorts all rows, as an import does, and writes nothing but temporary files, which are gone afterwards.
+
+    Raises StoreError where those cannot be written.
+    """
     stored_as = _row_types(row_types, [table.name for table in tables])
     with tempfile.TemporaryDirectory(prefix="emberline-import-") as scratch:
-        return [
-            SortedTable(
-                table, stored_as[table.name], memory_bytes, Path(scratch), progress=counted(table, progress)
-            ).read()
-            for table in tables
-        ]
+        try:
+            return [
+                SortedTable(
+                    table, stored_as[table.name], memory_bytes, Path(scratch), progress=counted(table, progress)
+                ).read()
+                for table in tables
+            ]
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename or scratch}: {error.strerror or error}; rows beyond --memory go through files in "
+                f"{tempfile.gettempdir()}, and TMPDIR names another folder"
+            ) from error
 
 
 def import_tables(

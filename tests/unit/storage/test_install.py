@@ -1,4 +1,4 @@
-"""What publishers that were killed leave is removed by the next one, and what others are writing stays."""
+"""A publisher removes what killed ones left, and leaves what others are writing."""
 
 from __future__ import annotations
 
