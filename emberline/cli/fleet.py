@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from emberline.cli.ages import age
 from emberline.cli.command import Command
 from emberline.cli.console import table_console
 from emberline.cli.server_call import URL, call_server, model_path, timeout_option
@@ -83,7 +83,7 @@ def show(state: Mapping[str, Any]) -> None:
             f"{text}: {each['trouble']}" if each["trouble"] else text,
             _name(each["serves"]),
             _name(each["staged"]),
-            f"{_ago(each['reported_unix_ms'])} ago",
+            f"{age(each['reported_unix_ms'])} ago",
             each["url"],
         )
     if state["replicas"]:
@@ -98,7 +98,7 @@ def _line(state: Mapping[str, Any]) -> str:
     if served is None:
         return f"{state['model']}: no fleet serves it so far; start servers with --fleet"
     text = f"{state['model']}: {state['mode']}, all serve {_name(served)} ({served['id']})"
-    text += f" since {_ago(state['since_unix_ms'])}, by {state['by']}"
+    text += f" since {age(state['since_unix_ms'])}, by {state['by']}"
     if state["newest"] and state["newest"]["id"] != served["id"]:
         text += f"; newest is {_name(state['newest'])}"
     canary = state["canary"]
@@ -114,11 +114,3 @@ def _line(state: Mapping[str, Any]) -> str:
 
 def _name(snapshot: Mapping[str, str] | None) -> str:
     return "" if snapshot is None else snapshot["name"] or snapshot["id"]
-
-
-def _ago(unix_ms: int) -> str:
-    seconds = max(0.0, time.time() - unix_ms / 1000)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -43,6 +43,7 @@ COMMANDS = {
     "sessions": ("emberline.cli.sessions", "Show or change how many sessions of a model answer requests."),
     "budget": ("emberline.cli.budget", "Show or change the memory for the rows of a served model."),
     "token": ("emberline.cli.tokens", "Make, list and remove the tokens of a server's access file."),
+    "status": ("emberline.cli.status", "Show what a server serves, since when, and what is wrong."),
     "health": ("emberline.cli.health", "Say whether the server on this machine is ready, as exit code."),
     "doctor": ("emberline.cli.doctor", "Show what this machine gives the store, and what to change."),
     "snapshots": ("emberline.cli.snapshots", "Show what a server serves of a model, and what it refused."),

@@ -79,7 +79,14 @@ def IDENTITY(command: Decorated) -> Decorated:  # noqa: N802
 
 def URL(command: Decorated) -> Decorated:  # noqa: N802
     """Adds the options of every command that calls a server."""
-    return click.option("--url", default="http://127.0.0.1:8000", help="The server's HTTP address.")(IDENTITY(command))
+    address = click.option(
+        "--url",
+        default="http://127.0.0.1:8000",
+        envvar="EMBERLINE_URL",
+        show_envvar=True,
+        help="The server's HTTP address.",
+    )
+    return address(IDENTITY(command))
 
 
 def timeout_option(default: float) -> Callable[[Decorated], Decorated]:

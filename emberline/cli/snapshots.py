@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from emberline.cli.ages import utc
 from emberline.cli.command import Command
 from emberline.cli.console import table_console
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
@@ -93,7 +93,7 @@ def show(state: Mapping[str, Any]) -> None:
             f"{entry['rows']:,}",
             f"{entry['removed']:,}",
             f"{entry['bytes']:,}",
-            _moment(entry["published_unix_ms"]),
+            utc(entry["published_unix_ms"]),
             f"{visible:,.0f} ms" if visible else "",
             entry["id"],
         )
@@ -103,9 +103,5 @@ def show(state: Mapping[str, Any]) -> None:
         for name in ("path", "when (UTC)", "reason"):
             refused.add_column(name, overflow="fold")
         for entry in state["quarantined"]:
-            refused.add_row(entry["path"], _moment(entry["unix_ms"]), entry["reason"])
+            refused.add_row(entry["path"], utc(entry["unix_ms"]), entry["reason"])
         console.print(refused)
-
-
-def _moment(unix_ms: int | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unix_ms / 1000)) if unix_ms else ""

@@ -105,6 +105,8 @@ class LiveModel:
         self.on_routes: Callable[[str, Routes], None] = lambda name, routes: None
         # Says what may be taken and shown, where other replicas have a say.
         self.agreement: Agreement = Alone()
+        # The snapshot that is served, and when that began in this process.
+        self.since: tuple[str, int] = ("", 0)
         # Seconds from the time at which all replicas were to switch until this one had, at the last such switch.
         self.switch_late_s = 0.0
         # True while nothing leads from what is served to what the other replicas serve: it is loaded beside.
@@ -432,7 +434,10 @@ class LiveModel:
         self.routes = Routes(served_model, by_version, canary_route)
         self.on_routes(self.name, self.routes)
         if self.default is not None:
-            self.counters.count_events(self.default.view.current.snapshot, time.time() * 1000.0)
+            current, now_ms = self.default.view.current, time.time() * 1000.0
+            self.counters.count_events(current.snapshot, now_ms)
+            if current.id != self.since[0]:
+                self.since = (current.id, int(now_ms))
         shadow = self.shadow_entry()
         self.shadowing.show(
             self.facts.shadow,

@@ -51,7 +51,7 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
         return {
             "model": model.name,
             "mode": mode(model),
-            "served": None if default is None else _named(default.view.current),
+            "served": None if default is None else {**_named(default.view.current), "since_unix_ms": model.since[1]},
             "canary": None if canary is None else {**_named(canary[1]), "fraction": canary[2]},
             "shadow": _shadow(model),
             "snapshots": shown,

@@ -1,0 +1,138 @@
+"""`emberline status`: shows what a server serves, since when, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from emberline.cli.ages import age
+from emberline.cli.command import Command
+from emberline.cli.console import table_console
+from emberline.cli.server_call import URL, call_server, model_path, timeout_option
+from emberline.cli.snapshots import shadow_line
+from storage.errors import InvalidInput
+
+_COLUMNS = ("model", "serves", "since", "published", "mode", "answered", "failed", "mean ms")
+_LEFT = {"model", "serves", "mode"}
+
+
+@click.command(
+    cls=Command,
+    name="status",
+    epilog="""\b
+Examples:
+  emberline status
+  emberline status --url http://10.0.0.7:8000
+  EMBERLINE_URL=http://10.0.0.7:8000 emberline status --json""",
+)
+@URL
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@timeout_option(30.0)
+def command(url: str, as_json: bool, timeout: float) -> None:
+    """Show what a server serves of each model and since when, what it has answered, and what is wrong.
+
+    Below the table stand models that are not ready, canaries, shadows, what updates wait for, and what was refused.
+    `emberline snapshots MODEL` says more of one model; `emberline health` says it to a script.
+    """
+    state = read_status(url, timeout)
+    if as_json:
+        click.echo(json.dumps(state))
+    else:
+        show(state)
+
+
+def read_status(url: str, timeout: float) -> dict[str, Any]:
+    """Asks a server. Returns its name, version and readiness, and for each model its index, snapshots and counts.
+
+    Raises InvalidInput, Unavailable or ConfigError as `call_server` does.
+    """
+    server, _ = call_server(url, "/v2", timeout)
+    try:
+        call_server(url, "/v2/health/ready", timeout)
+        ready = True
+    except InvalidInput:
+        ready = False
+    models: dict[str, dict[str, Any]] = {}
+    for entry in call_server(url, "/v2/repository/index", timeout, {})[0]:
+        model = models.setdefault(entry["name"], {"versions": [], "answered": 0, "failed": 0, "seconds": 0.0})
+        model["versions"].append({key: value for key, value in entry.items() if key != "name"})
+    for entry in call_server(url, "/v2/models/stats", timeout)[0]["model_stats"]:
+        if (known := models.get(entry["name"])) is not None:
+            counts = entry["inference_stats"]
+            known["answered"] += counts["success"]["count"]
+            known["failed"] += counts["fail"]["count"]
+            known["seconds"] += counts["success"]["ns"] / 1e9
+    for name, model in models.items():
+        try:
+            model["snapshots"], _ = call_server(url, model_path(name, "snapshots"), timeout)
+        except InvalidInput as error:  # it is unloaded, or is being loaded
+            model["snapshots"], model["trouble"] = None, str(error)
+    return {"url": url, "server": server["name"], "version": server["version"], "ready": ready, "models": models}
+
+
+def show(state: Mapping[str, Any]) -> None:
+    """Prints a line for the server, a table of its models, and a line for everything that needs a look."""
+    console = table_console()
+    console.print(
+        f"{state['url']}: {state['server']} {state['version']}, {'ready' if state['ready'] else 'not ready'}",
+        markup=False,
+    )
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name != "model")
+    for name, model in state["models"].items():
+        found = model["snapshots"]
+        served = found and found["served"]
+        answered = model["answered"]
+        table.add_row(
+            name,
+            served["name"] if served else "nothing",
+            f"{age(served['since_unix_ms'])} ago" if served else "",
+            f"{age(_published(found))} ago" if served and _published(found) else "",
+            found["mode"] if found else "",
+            f"{answered:,}",
+            f"{model['failed']:,}",
+            f"{model['seconds'] / answered * 1e3:,.2f}" if answered else "",
+        )
+    if state["models"]:
+        console.print(table)
+    else:
+        console.print("It has no models.")
+    for name, model in state["models"].items():
+        for line in notes(model):
+            console.print(f"{name}: {line}", markup=False)
+
+
+def notes(model: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what an operator should know of a model beyond the table, a line each."""
+    for version in model["versions"]:
+        if version["state"] != "READY":
+            number, reason = version.get("version", ""), version.get("reason", "")
+            yield f"{f'version {number} is ' if number else ''}{version['state']}{f': {reason}' if reason else ''}"
+    found = model["snapshots"]
+    if found is None:
+        yield model["trouble"]
+        return
+    if canary := found["canary"]:
+        yield f"canary {canary['name']} answers {canary['fraction']:.4g} of the requests"
+    if line := shadow_line(found["shadow"]):
+        yield line
+    held = [entry["name"] for entry in found["snapshots"] if entry["state"] == "held"]
+    if held:
+        yield f"held: {', '.join(held)}"
+    if found["waiting"]:
+        yield f"waiting: {found['waiting']}"
+    if found.get("store_unreadable"):
+        yield f"the folder of its stores cannot be read: {found['store_unreadable']}"
+    for refused in found["quarantined"]:
+        yield f"refused {age(refused['unix_ms'])} ago: {refused['path']}: {refused['reason']}"
+
+
+def _published(found: Mapping[str, Any]) -> int:
+    moments = (entry["published_unix_ms"] for entry in found["snapshots"] if entry["id"] == found["served"]["id"])
+    return next(moments, 0) or 0
