@@ -49,7 +49,7 @@ class ForgetReport:
         what = ", ".join(f"{count:,} of {name}" for name, count in self.ids.items())
         click.echo(f"ids to forget: {what}")
         for feature, reason in self.shared.items():
-            click.echo(f"not found: feature {feature} {reason}")
+            click.echo(f"shared rows stay: feature {feature} {reason}")
         if dry_run:
             _show_places(self.found, "found in")
             if not self.found:
@@ -62,8 +62,12 @@ class ForgetReport:
         for server in self.servers:
             click.echo(_line(server))
         _show_places(self.left, "left in")
-        end = "something is left" if not self.is_clean else "nothing is left"
-        click.echo(f"{end}: read {self.files:,} files, {self.bytes:,} bytes; {self.seconds:.1f} s in all")
+        click.echo(f"{self._end()}: read {self.files:,} files, {self.bytes:,} bytes; {self.seconds:.1f} s in all")
+
+    def _end(self) -> str:
+        if not self.is_clean:
+            return "something is left"
+        return "nothing is left but the shared rows named above" if self.shared else "nothing is left"
 
     def _value(self, dry_run: bool) -> dict[str, Any]:
         value: dict[str, Any] = {"ids": self.ids, "shared": self.shared, "found": _values(self.found)}

@@ -11,7 +11,7 @@ import click
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.importing import check_destination, import_options
 from emberline.cli.prove_option import check_prove, prove_options, prove_published
-from emberline.cli.row_types import asked_row_types, print_rounding
+from emberline.cli.row_types import asked_row_types, print_published
 
 if TYPE_CHECKING:
     from trainer.converting import Converted
@@ -157,7 +157,7 @@ def _import(
         click.echo("it can be published; nothing was")
         return
     print_tables(folder)
-    print_rounding(folder)
+    print_published(folder)
     click.echo(f"published {shown(repository, folder)}")
     if old is not None:
         prove_published(old, folder, old_name, [{key: values.numpy() for key, values in batch.items()}])

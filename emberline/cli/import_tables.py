@@ -12,7 +12,7 @@ from emberline.cli.command import Command, LocalPath
 from emberline.cli.importing import check_destination, import_options
 from emberline.cli.network_option import check_network, network_of, network_options
 from emberline.cli.prove_option import check_prove, prove_options, prove_published
-from emberline.cli.row_types import asked_row_types, print_rounding
+from emberline.cli.row_types import asked_row_types, print_published
 from emberline.cli.sizes import SOME_BYTES
 from emberline.cli.target import bars
 from emberline.plain_module import is_function, load_plain_module
@@ -214,7 +214,7 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
     if folder is not None:
         from trainer.publishing.target import shown as place
 
-        print_rounding(folder)
+        print_published(folder)
         click.echo(f"published {place(given['repository'], folder)}")
         if given["old"] is not None:
             prove_published(given["old"], folder, given["old_name"])

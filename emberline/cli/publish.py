@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from emberline.cli.command import Command, LocalPath, Repository
-from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
+from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_published
 from emberline.plain_module import is_function
 from storage.errors import ConfigError
 from storage.features.strict_model import did_you_mean
@@ -212,7 +212,7 @@ def _publish_run(
         row_types=asked_row_types(row_types, trained.config.publish.row_types),
         progress=not quiet,
     )
-    print_rounding(folder)
+    print_published(folder)
     click.echo(f"published {shown(repository, folder)}")
 
 
@@ -265,5 +265,5 @@ def _print(outcome: Outcome, repository: Path | str) -> None:
     if outcome.what == "nothing":
         click.echo(f"nothing changed since {where}; nothing was published")
         return
-    print_rounding(outcome.folder)
+    print_published(outcome.folder)
     click.echo(f"published {where}" + (f", a version: {outcome.reason}" if outcome.reason else ""))

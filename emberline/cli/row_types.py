@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from storage.errors import ConfigError
-from storage.specs import ROW_TYPES
+from storage.specs import ROW_TYPES, TableSpec
 
 DEFAULT = "default"
 _HELP = (
@@ -56,12 +56,17 @@ def rounding_lines(metadata: Mapping[str, object]) -> list[str]:
     return lines
 
 
-def print_rounding(folder: Path) -> None:
-    """Prints the loss of accuracy by publishing, for a version's or a delta's folder."""
+def empty_lines(tables: Sequence[TableSpec]) -> list[str]:
+    """Describes the tables of a version that have no rows, one line a table."""
+    return [f"table {table.name}: has no rows; every id reads as {table.absent}" for table in tables if not table.rows]
+
+
+def print_published(folder: Path) -> None:
+    """Prints tables without a row, and the loss of accuracy by publishing, for a version's or a delta's folder."""
     from storage import open_delta, open_version
     from storage.checkpoint.deltas import DELTAS
 
     is_delta = folder.parent.name == DELTAS
     published = open_delta(folder, verify=False) if is_delta else open_version(folder, verify=False)
-    for line in rounding_lines(published.manifest.metadata):
+    for line in [*([] if is_delta else empty_lines(published.tables)), *rounding_lines(published.manifest.metadata)]:
         click.echo(line)

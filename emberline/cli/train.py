@@ -11,7 +11,7 @@ import click
 from emberline.cli.command import Command, DataArgument, LocalPath, Repository
 from emberline.cli.data_options import DATA, VALID
 from emberline.cli.ranks import rank_options, run_ranks, starts_ranks
-from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_rounding
+from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_published
 from emberline.cli.sizes import SOME_BYTES
 from storage.errors import ChangedConfig, ConfigError
 
@@ -250,5 +250,5 @@ def _print(report: TrainReport, repository: Path | str | None) -> None:
         from trainer.publishing.target import shown
 
         assert repository is not None
-        print_rounding(report.published)
+        print_published(report.published)
         click.echo(f"published {shown(repository, report.published)}")

@@ -90,5 +90,9 @@ def as_counts(values: np.ndarray, *, what: str) -> np.ndarray:
     """Returns use counts (n,) as uint32, those beyond as the largest. what: table and file. Raises InvalidInput."""
     if values.ndim != 1 or values.dtype.kind not in "iuf":
         raise InvalidInput(f"{what}: counts are {values.dtype} {list(values.shape)}, expected numbers [n]")
-    counts: np.ndarray = np.clip(np.nan_to_num(values), 0, 2**32 - 1).astype(np.uint32)
+    if len(wrong := np.flatnonzero(~(values >= 0))):
+        raise InvalidInput(f"{what}: a count is {values[wrong[0]]}, expected 0 or more", field="count")
+    # In float32 the bound would be rounded to one that uint32 cannot hold.
+    whole = values.astype(np.float64) if values.dtype.kind == "f" else values
+    counts: np.ndarray = np.minimum(whole, 2**32 - 1).astype(np.uint32)
     return counts

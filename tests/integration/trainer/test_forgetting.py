@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from emberline.cli.forget import command
+from emberline.cli.forget_report import ForgetReport
 from serving.scoring import Scorer
 from storage import open_version
 from storage.checkpoint.as_of import find_as_of
@@ -179,6 +180,15 @@ def test_raw_values_lead_to_ids_as_in_training(clicks_config: Callable[..., Trai
     crossed["features"][0]["transforms"] = [{"op": "hash", "buckets": 10}]
     with pytest.raises(InvalidInput, match="user hashes into 10 buckets, whose rows several values share"):
         wanted_values(type(spec).parse(crossed), "user", ["7"])
+
+
+def test_the_last_line_of_the_report_agrees_with_the_shared_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    ForgetReport({"users": 1}, {"region": "divides it"}).show(as_json=False, dry_run=False)
+    ForgetReport({"users": 1}, {}).show(as_json=False, dry_run=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert "shared rows stay: feature region divides it" in lines
+    ends = [line.split(":")[0] for line in lines if line.startswith("nothing is left")]
+    assert ends == ["nothing is left but the shared rows named above", "nothing is left"]
 
 
 def test_a_run_that_trains_is_not_touched(place: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from storage.checkpoint.tensors import write_tensors
 from storage.errors import EmberlineError, InvalidInput
 from storage.importing import KINDS, FileTable, ImportOptions
+from storage.importing.arrays import as_counts
 from tests.support.importing.files import content
 
 IDS = np.array([9, -4, 2**62, 0, 7], np.int64)
@@ -47,6 +48,18 @@ def test_parquet_columns_become_a_table(tmp_path: Path, fixed: bool) -> None:
     np.testing.assert_array_equal(ids, IDS)
     np.testing.assert_array_equal(rows, ROWS)
     np.testing.assert_array_equal(counts, COUNTS)
+
+
+@pytest.mark.parametrize(("bad", "said"), [(-3, "-3"), (np.nan, "nan")])
+def test_counts_below_zero_are_refused_and_large_ones_are_the_largest(tmp_path: Path, bad: float, said: str) -> None:
+    counts = np.array([0, 1e30, np.inf, 2**32 - 1, 2**33], np.float32)
+    np.testing.assert_array_equal(as_counts(counts, what="t"), np.array([0, *[2**32 - 1] * 4], np.uint32))
+    counts[3] = bad
+    columns = {"uid": IDS, "embedding": list(ROWS), "n": counts}
+    pq.write_table(pa.table(columns), tmp_path / "user.parquet")
+    (table,) = read("parquet", tmp_path / "user.parquet", id="uid", row="embedding", count="n")
+    with pytest.raises(InvalidInput, match=f"table 'user', .*: a count is {said}.*, expected 0 or more"):
+        content(table)
 
 
 def test_each_path_is_a_table_and_with_a_name_all_are_parts_of_one(tmp_path: Path) -> None:

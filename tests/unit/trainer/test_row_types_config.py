@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from emberline.cli.row_types import asked_row_types, rounding_lines
+from emberline.cli.row_types import asked_row_types, empty_lines, rounding_lines
 from storage.checkpoint import DeltaTable, TableData
 from storage.errors import ConfigError
 from storage.rows import RowCodec
+from storage.specs import TableSpec
 from trainer import EmbeddingTable, Initializer
 from trainer.config import TrainConfig, parse_text, with_row_types
 from trainer.publishing.lookup_half import find_rows, rounded
@@ -119,3 +120,8 @@ def test_rows_of_a_live_table_are_rounded_as_they_are_published(row_type: str) -
     np.testing.assert_array_equal(from_live, from_published)
     np.testing.assert_array_equal(from_live[[0, 2]], published.codec.decode(published.encoded[[3, 39]]))
     assert not from_live[1].any()
+
+
+def test_tables_without_a_row_are_named_when_they_are_published() -> None:
+    tables = [TableSpec("item", 4, rows=3), TableSpec("user", 4, rows=0)]
+    assert empty_lines(tables) == ["table user: has no rows; every id reads as zeros"]
