@@ -35,7 +35,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export EMBERLINE_NGHTTP2 := $(abspath $(VENV)/nghttp2/usr)
 
-.PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize storm soak soak-publishing soak-gpu soak-hbm soak-ranks fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
+.PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize sanitize-memory sanitize-threads storm soak soak-publishing soak-gpu soak-hbm soak-ranks fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -105,8 +105,12 @@ tidy: $(TIDY)  ## clang-tidy over the C++ core
 	$(VENV)/bin/cmake -S . -B build/tidy -G Ninja -DEMBERLINE_CCACHE=OFF -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DEMBERLINE_PYTHON=OFF > /dev/null
 	$(PY) $(VENV)/bin/run-clang-tidy.py -p build/tidy -clang-tidy-binary $(VENV)/bin/clang-tidy -j $(JOBS) -quiet -hide-progress -warnings-as-errors='*'
 
-sanitize: $(READY)  ## the C++ tests under ASan + UBSan, then under TSan
+sanitize: sanitize-memory sanitize-threads  ## the C++ tests under ASan + UBSan, then under TSan
+
+sanitize-memory: $(READY)
 	$(call cpp_tests,asan,address$(comma)undefined)
+
+sanitize-threads: $(READY)
 	$(call cpp_tests,tsan,thread)
 
 storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; faults of a fleet behind HAProxy, and of a stream, whose broker and disk are gone for OUTAGE=60
