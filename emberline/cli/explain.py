@@ -103,7 +103,8 @@ def _show(found: Mapping[str, Any], output: str) -> None:
     for feature in sorted(found["features"], key=lambda each: -max(map(abs, each["adds"][output]))):
         adds = _values(feature["adds"][output], sign="+")
         if "ids" not in feature:
-            features.add_row(feature["name"], adds, f"group {feature['group']}", _values(feature["values"]))
+            of = f"group {feature['group']}" if "group" in feature else "integers"
+            features.add_row(feature["name"], adds, of, _values(feature["values"]))
             continue
         features.add_row(feature["name"], adds, f"table {feature['table']}", _tiers(feature["ids"]))
     console = table_console()
@@ -140,5 +141,5 @@ def _changed(changed: Mapping[str, Any] | None) -> str:
 
 
 def _values(values: Sequence[float], sign: str = "") -> str:
-    shown = ", ".join(f"{value:{sign}.4g}" for value in values[:4])
+    shown = ", ".join(f"{value:{sign}.4g}" if isinstance(value, float) else f"{value:{sign}}" for value in values[:4])
     return shown if len(values) <= 4 else f"{shown}, ... ({len(values)})"

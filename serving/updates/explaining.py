@@ -90,7 +90,7 @@ class _Explanation:
         started = time.perf_counter_ns()
         features = self._loaded.parts.features(columns, 1)
         made = time.perf_counter_ns()
-        count = sum(len(bags.values) for bags in features.ids.values())
+        count = sum(len(features.ids[feature.name].values) for feature in self._spec.ids_features)
         if count > MOST_IDS:
             raise InvalidInput(f"the row has {count:,} ids; at most {MOST_IDS:,} are explained", field="row")
         # Before they are looked up, which may bring them into DRAM.
@@ -115,13 +115,15 @@ class _Explanation:
         }
 
     def _features(self, features: FeatureBatch, snapshot: Snapshot) -> dict[str, dict[str, JsonValue]]:
-        """Returns what is said of each feature, by name: ids, tiers, and changes; of dense ones their values."""
+        """Returns what is said of each feature, by name: ids, tiers, and changes; of numbers their values."""
         told: dict[str, dict[str, JsonValue]] = {}
         for feature in self._spec.features:
             entry: dict[str, JsonValue] = {"name": feature.name, "inputs": list(feature.inputs)}
             if feature.output == "dense":
                 group, columns = self._columns(feature.name)
                 entry.update(group=group, values=[float(each) for each in features.dense[group][0, columns]])
+            elif feature.output == "integers":
+                entry.update(values=features.ids[feature.name].values.tolist())
             else:
                 ids = features.ids[feature.name].values
                 used = ids[: feature.length] if feature.pooling == "none" else ids
@@ -181,6 +183,9 @@ class _Explanation:
             if feature.output == "dense":
                 group, columns = self._columns(feature.name)
                 dense[group][:, columns] = 0.0
+            elif feature.output == "integers":
+                whole = ids[feature.name]
+                ids[feature.name] = Jagged(np.zeros_like(whole.values), whole.offsets)
             else:
                 weights = None if ids[feature.name].weights is None else np.empty(0, np.float32)
                 ids[feature.name] = Jagged(np.empty(0, np.int64), np.zeros(2, np.int64), weights)

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from tritonclient.grpc import service_pb2
 
@@ -19,6 +20,7 @@ from emberline.cli.explain import command
 from tests.integration.serving.guarded import bearer, write_access
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import DIM, NAME
+from trainer import publish
 
 PATH = f"/v2/repository/models/{NAME}/explain"
 METHOD = "/inference.GRPCInferenceService/ModelExplain"
@@ -191,6 +193,37 @@ def test_explanations_go_on_while_versions_are_replaced(tmp_path: Path) -> None:
             asking.join()
         assert found
         assert set(found) == {200}
+
+
+class Masked(torch.nn.Module):
+    """Sums the numbers of the ids that are not 0; the ids enter the graph as integers, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history = torch.nn.Embedding(50, 1)
+        with torch.no_grad():
+            self.history.weight[:, 0] = torch.arange(1.0, 51.0)
+
+    def forward(self, history: torch.Tensor) -> torch.Tensor:
+        return (self.history(history).squeeze(2) * (history != 0)).sum(1, keepdim=True)
+
+
+def test_integers_are_told_by_their_values_and_left_out_as_zeros(tmp_path: Path) -> None:
+    publish(Masked(), {"history": torch.randint(0, 50, (8, 4))}, tmp_path / "models", name=NAME)
+    with Live(tmp_path) as live:
+        live.world.repository = tmp_path / "models"
+        live.start()
+        status, found = explain(live, [{"history": [7, 0, 9, 0]}])
+    assert status == 200, found
+    assert found["outputs"] == {"score": [8 + 10]}
+    integers = feature(found, "history.integers")
+    assert integers == {
+        "name": "history.integers",
+        "inputs": ["history"],
+        "values": [7, 0, 9, 0],
+        "adds": {"score": [18]},
+    }
+    assert feature(found, "history")["adds"] == {"score": [18]}
 
 
 @pytest.mark.parametrize("rows", [1, 3])
