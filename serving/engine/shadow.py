@@ -39,7 +39,6 @@ MAX_BYTES = 16 << 20
 _TIMED_EVERY = 4
 # A slice takes at most this share of one core, so that few requests meet one.
 _DUTY = 0.25
-_MAX_REST_S = 0.05
 # Seconds between looks for requests, while there are none.
 _IDLE_LOOK_S = 0.005
 # Seconds between looks for spare cycles, while there are none.
@@ -116,8 +115,20 @@ class Shadow:
     Thread-safe. `close` ends it; until the pin on its snapshot is released, its version must stay open.
     """
 
-    def __init__(self, main: Arm, shadow: Arm, settings: ShadowSettings, comparison: Comparison) -> None:
-        """Starts its thread. main: answers the requests. shadow: its history holds the snapshot, see `set_shadow`."""
+    def __init__(
+        self,
+        main: Arm,
+        shadow: Arm,
+        settings: ShadowSettings,
+        comparison: Comparison,
+        before: threading.Thread | None = None,
+    ) -> None:
+        """Starts its thread.
+
+        main: answers the requests. shadow: its history holds the snapshot, see `set_shadow`. before: the thread of a
+        closed shadow, which may still work on a slice; it is waited for, because a pipeline is for one thread at a
+        time.
+        """
         self.main, self.shadow = main, shadow
         self.settings = settings
         self.comparison = comparison
@@ -126,11 +137,12 @@ class Shadow:
         self._waiting: deque[_Kept] = deque()
         self._bytes = 0
         self._dropped = {"busy": 0, "full": 0, "large": 0}
-        self._is_closed = False
+        self._closed = threading.Event()
         self._is_working = False
-        self._outputs = self._common_outputs()
-        self._thread = threading.Thread(target=self._run, name=f"{main.name}-shadow", daemon=True)
-        self._thread.start()
+        self._outputs = self._places_of_outputs()
+        #: Scores the copies.
+        self.thread = threading.Thread(target=self._run, args=(before,), name=f"{main.name}-shadow", daemon=True)
+        self.thread.start()
 
     @property
     def is_over(self) -> bool:
@@ -170,14 +182,9 @@ class Shadow:
     def close(self) -> None:
         """Takes nothing more; what waits is forgotten. The thread ends after the slice that it works on."""
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             self._waiting.clear()
             self._bytes = 0
-
-    def join(self, timeout_s: float) -> bool:
-        """Waits until its thread has ended, after `close`; returns False when it has not."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def _offer(self, call: QueuedRequest, result: InferenceResult, picked: Sequence[int], ended_ns: int) -> None:
         rows, arrivals = call.rows_of_each, call.arrivals_ns
@@ -197,7 +204,7 @@ class Shadow:
             with self._lock:
                 if len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_BYTES:
                     self._dropped["full"] += 1
-                elif not self._is_closed:
+                elif not self._closed.is_set():
                     self._waiting.append(kept)
                     self._bytes += size
 
@@ -205,16 +212,14 @@ class Shadow:
         with self._lock:
             self._dropped[reason] += count
 
-    def _common_outputs(self) -> list[tuple[str, int, int]]:
-        """Returns the outputs that both arms have, with their places in each."""
+    def _places_of_outputs(self) -> list[tuple[str, int, int | None]]:
+        """Returns the main arm's outputs, each with its place there and in the shadow; None where that has it not."""
         there = {entry.name: place for place, entry in enumerate(self.shadow.parts.graph.outputs)}
-        return [
-            (entry.name, place, there[entry.name])
-            for place, entry in enumerate(self.main.parts.graph.outputs)
-            if entry.name in there
-        ]
+        return [(entry.name, place, there.get(entry.name)) for place, entry in enumerate(self.main.parts.graph.outputs)]
 
-    def _run(self) -> None:
+    def _run(self, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
         torch.set_num_threads(1)  # more threads would take the sessions' cores
         number = 0
         while (kept := self._take()) is not None:
@@ -231,11 +236,11 @@ class Shadow:
 
     def _take(self) -> _Kept | None:
         self._is_working = False
-        while not self._waiting and not self._is_closed:
+        while not self._waiting and not self._closed.is_set():
             # Not woken up: the thread would want the interpreter's lock just when a session goes on after an answer.
             time.sleep(_IDLE_LOOK_S)
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 return None
             kept = self._waiting.popleft()
             self._bytes -= kept.size_bytes
@@ -256,7 +261,7 @@ class Shadow:
                 took[is_shadow] = scored[1]
                 scores = scored[0] if is_shadow else scores
         self.comparison.compared(
-            [(name, kept.output(place), scores[other]) for name, place, other in self._outputs],
+            [(name, kept.output(at), None if other is None else scores[other]) for name, at, other in self._outputs],
             main_ns=kept.took_ns,
             shadow_ns=took[True],
             again_ns=took.get(False),
@@ -283,13 +288,13 @@ class Shadow:
                 arm.history.release(snapshot)
             slice_ns = time.monotonic_ns() - began_ns
             worked_ns += slice_ns
-            time.sleep(min(_MAX_REST_S, slice_ns / 1e9 * (1 / _DUTY - 1)))
+            self._closed.wait(slice_ns / 1e9 * (1 / _DUTY - 1))
         return [np.concatenate(values) for values in zip(*parts, strict=True)], worked_ns
 
     def _wait_for_spare_cycles(self) -> bool:
         """Waits until the main arm leaves a core; returns False when this was closed."""
         look_s = _FIRST_LOOK_S
-        while not self._is_closed and not self.main.has_spare_cycles:
+        while not self._closed.is_set() and not self.main.has_spare_cycles:
             time.sleep(look_s)
             look_s = min(_LAST_LOOK_S, look_s * 2)
-        return not self._is_closed
+        return not self._closed.is_set()

@@ -174,6 +174,8 @@ class ComparisonFigures:
     failure: str
     outputs: tuple[OutputFigures, ...]
     timing: Timing
+    #: Why outputs of the main arm have no figures, because the shadow has none like them.
+    incomparable: tuple[str, ...] = ()
 
 
 class Comparison:
@@ -186,6 +188,7 @@ class Comparison:
         self._requests = self._rows = self._failures = 0
         self._failure = ""
         self._outputs: dict[str, OutputComparison] = {}
+        self._incomparable: dict[str, str] = {}
         self._main_ms, self._shadow_ms = Sample(self._rng), Sample(self._rng)
         self._slowdowns = Sample(self._rng)
 
@@ -197,7 +200,7 @@ class Comparison:
 
     def compared(
         self,
-        outputs: Sequence[tuple[str, np.ndarray, np.ndarray]],
+        outputs: Sequence[tuple[str, np.ndarray, np.ndarray | None]],
         *,
         main_ns: int,
         shadow_ns: int,
@@ -205,13 +208,17 @@ class Comparison:
     ) -> None:
         """Adds one request.
 
-        outputs: name, scores of the main arm and of the shadow, (n, ...) each. main_ns: what its client waited.
-        shadow_ns: what the shadow computed. again_ns: what the main arm's snapshot computed on the same thread.
+        outputs: name, scores of the main arm, and of the shadow, (n, ...) each; None for an output that it has not.
+        main_ns: what its client waited. shadow_ns: what the shadow computed. again_ns: what the main arm's snapshot
+        computed on the same thread.
         """
         with self._lock:
             self._requests += 1
             self._rows += len(outputs[0][1]) if outputs else 0
             for name, main, shadow in outputs:
+                if shadow is None or main.shape != shadow.shape:
+                    self._incomparable[name] = _why_incomparable(name, main, shadow)
+                    continue
                 for label, before, after in score_columns(name, main, shadow):
                     if label not in self._outputs:
                         self._outputs[label] = OutputComparison(label, self._top_k, self._rng)
@@ -234,15 +241,18 @@ class Comparison:
                 self._slowdowns.seen,
             )
             outputs = tuple(each for each in found if each is not None)
-            return ComparisonFigures(self._requests, self._rows, self._failures, self._failure, outputs, timing)
+            incomparable = tuple(self._incomparable.values())
+            return ComparisonFigures(
+                self._requests, self._rows, self._failures, self._failure, outputs, timing, incomparable
+            )
 
 
 def score_columns(output: str, main: np.ndarray, shadow: np.ndarray) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """Returns the first columns of an output, each with its label and its values (n,) float64 in both arms.
 
-    An output that is no number, or has another shape in the shadow, has none.
+    Both have the same shape. An output that is no number has none.
     """
-    if main.dtype.kind not in "fiu" or shadow.dtype.kind not in "fiu" or main.shape != shadow.shape or not len(main):
+    if main.dtype.kind not in "fiu" or shadow.dtype.kind not in "fiu" or not len(main):
         return []
     width = main[0].size
     before, after = (values.reshape(len(main), width).astype(np.float64) for values in (main, shadow))
@@ -250,6 +260,12 @@ def score_columns(output: str, main: np.ndarray, shadow: np.ndarray) -> list[tup
         (output if width == 1 else f"{output}[{column}]", before[:, column], after[:, column])
         for column in range(min(width, MAX_COLUMNS))
     ]
+
+
+def _why_incomparable(output: str, main: np.ndarray, shadow: np.ndarray | None) -> str:
+    if shadow is None:
+        return f"the shadow has no output {output!r}"
+    return f"output {output!r} has the shape {[-1, *main.shape[1:]]}, and {[-1, *shadow.shape[1:]]} in the shadow"
 
 
 def top_overlap(main: np.ndarray, shadow: np.ndarray, top_k: int) -> float:

@@ -38,7 +38,7 @@ def verdict(figures: ComparisonFigures, options: ModelOptions) -> Verdict:
     if figures.requests < options.shadow_min_requests:
         needed = options.shadow_min_requests
         return Verdict("not enough requests", f"{figures.requests}, at least {needed} are needed (shadow_min_requests)")
-    shifts = [reason for output in figures.outputs for reason in _shifts(output, options)]
+    shifts = [*figures.incomparable, *(reason for output in figures.outputs for reason in _shifts(output, options))]
     if shifts:
         return Verdict("shifted", "; ".join(shifts))
     timing = figures.timing

@@ -6,6 +6,7 @@ comparison, which begins anew with each shadow and each start of the server.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -47,6 +48,8 @@ class Shadowing:
         #: Why the last shadow ended by itself; "" when it did not.
         self.ended = ""
         self._run: Shadow | None = None
+        # Of the shadow before, which may still work on its last slice.
+        self._thread: threading.Thread | None = None
         self._served: LoadedModel | None = None
         # Of which shadow the comparison is.
         self._key: tuple[str, int] = ("", 0)
@@ -80,7 +83,8 @@ class Shadowing:
             return
         self._stop()
         self._served = served
-        served.shadow = self._run = Shadow(served, candidate, settings, self._comparison)
+        served.shadow = self._run = Shadow(served, candidate, settings, self._comparison, self._thread)
+        self._thread = self._run.thread
 
     def report(
         self, state: ShadowState, entry: StagedSnapshot | None, mount: MountedStore | None, options: ModelOptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -100,6 +101,35 @@ def test_a_delta_that_changes_nothing_is_equal_and_its_memory_is_the_delta(live:
     compare(live, 1)
     start(live, moved.name, share=0.5)  # another share goes on
     assert shadow(live)["requests"] == 1
+
+
+def test_a_changed_share_never_makes_two_threads_use_one_pipeline(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = live.version()
+    live.start()
+    live.repository.pause(NAME)
+    tried = live.delta(first)
+    start(live, tried.name)
+    (loaded_version,) = live.repository.loaded()
+    pipeline = loaded_version.parts.shadow_pipeline
+    score, inside, most = pipeline.score, set[int](), 0
+
+    def slow(*arguments: Any) -> Any:
+        nonlocal most
+        inside.add(threading.get_ident())
+        most = max(most, len(inside))
+        time.sleep(0.03)
+        found = score(*arguments)
+        inside.discard(threading.get_ident())
+        return found
+
+    monkeypatch.setattr(pipeline, "score", slow)
+    for seed in range(8):
+        for number in range(3):
+            ask(live.repository, request(live, 3 * seed + number))
+        live.until(lambda: inside)
+        live.repository.shadow(NAME, to=tried.name, share=1 - seed / 100, top_k=10)
+    compare(live, 1)
+    assert most == 1
 
 
 def test_shifted_scores_are_named_and_reach_no_client(live: Live) -> None:

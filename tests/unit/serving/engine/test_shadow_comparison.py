@@ -78,13 +78,23 @@ def test_scores_that_are_no_numbers_are_left_out_and_fail() -> None:
 def test_columns_of_wide_outputs_count_apart_and_the_first_of_them_only() -> None:
     wide = RNG.random((12, 2 * MAX_COLUMNS)).astype(np.float32)
     comparison = Comparison(3)
-    texts, other = np.array([b"a"] * 12, object), wide[:, :3]
-    outputs = [("wide", wide, wide + 1), ("texts", texts, texts), ("other", other, wide)]
-    comparison.compared(outputs, main_ns=1, shadow_ns=1)
+    texts = np.array([b"a"] * 12, object)
+    comparison.compared([("wide", wide, wide + 1), ("texts", texts, texts)], main_ns=1, shadow_ns=1)
     found = comparison.figures()
     assert [each.output for each in found.outputs] == [f"wide[{column}]" for column in range(MAX_COLUMNS)]
     assert {round(each.mean_shift, 5) for each in found.outputs} == {1.0}
     assert found.timing.slowdown is None
+
+
+def test_outputs_that_the_shadow_has_not_or_in_another_shape_are_never_equal() -> None:
+    comparison, narrow, wide = Comparison(3), RNG.random((12, 1)), RNG.random((12, 2))
+    for _ in range(3):
+        comparison.compared([("score", narrow, wide), ("gone", narrow, None)], main_ns=1, shadow_ns=1)
+    found = verdict(comparison.figures(), OPTIONS)
+    assert found.kind == "shifted"
+    assert found.reason == (
+        "output 'score' has the shape [-1, 1], and [-1, 2] in the shadow; the shadow has no output 'gone'"
+    )
 
 
 def test_a_sample_is_uniform_over_all_that_came() -> None:
