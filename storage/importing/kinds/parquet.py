@@ -17,6 +17,7 @@ from storage.importing.options import ImportOptions, pick
 from storage.importing.source import Block, FileTable, as_ids, as_rows, check_dim, rows_at_once
 
 _IDS_AT_ONCE = 1 << 20
+_BUFFER_BYTES = 1 << 20
 
 
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
@@ -62,8 +63,11 @@ def _table(name: str, files: Sequence[Path], options: ImportOptions) -> FileTabl
 def opened(file: Path) -> pq.ParquetFile:
     """Opens a file. Raises InvalidInput for one that is no Parquet file or is cut off."""
     try:
-        return pq.ParquetFile(file, page_checksum_verification=True)
+        # Without a buffer a column of a row group, which may be the whole file, lies in memory.
+        return pq.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
+        if "decrypt" in str(error):
+            raise InvalidInput(f"{file}: is encrypted, and its keys are not asked for; write it without") from None
         raise InvalidInput(f"{file}: is no Parquet file, or it is cut off: {error}") from None
 
 
@@ -92,15 +96,15 @@ def integers(column: pa.Array, *, what: str) -> np.ndarray:
     if column.null_count:
         raise InvalidInput(f"{what}: {column.null_count} nulls where numbers were expected")
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise InvalidInput(f"{what}: {column.type} where integers were expected; raw ids of text are a feature's hash")
+        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        advice = "hash them to int64 as requests will" if is_text else "cast the column to int64"
+        raise InvalidInput(f"{what}: {column.type} where integers were expected; {advice}")
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def list_values(column: pa.Array, dim: int, ids: np.ndarray, *, what: str) -> np.ndarray:
     """Returns a column of lists of `dim` numbers as (n, dim). Raises InvalidInput for other lengths, and for nulls."""
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(of_kind(column.type) for of_kind in kinds):
-        raise InvalidInput(f"{what}: rows are {column.type}, expected lists of numbers", field="row")
+    _check_lists(column.type, what)
     if column.null_count:
         raise InvalidInput(f"{what}: {column.null_count} rows are null")
     lengths = np.asarray(column.value_lengths().to_numpy(zero_copy_only=False))
@@ -115,20 +119,27 @@ def list_values(column: pa.Array, dim: int, ids: np.ndarray, *, what: str) -> np
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(column), dim)
 
 
+def _check_lists(kind: pa.DataType, what: str) -> None:
+    """Raises InvalidInput for a type that is no list of numbers."""
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    values = kind.value_type if any(is_kind(kind) for is_kind in lists) else None
+    if values is not None and pa.types.is_dictionary(values):
+        values = values.value_type
+    if values is None or not (pa.types.is_floating(values) or pa.types.is_integer(values)):
+        raise InvalidInput(f"{what}: rows are {kind}, expected lists of float16, float32 or float64", field="row")
+
+
 def _first_dim(name: str, files: Sequence[Path], column: str) -> int:
     for file in files:
         with opened(file) as parquet:
             kind = parquet.schema_arrow.field(column).type
+            _check_lists(kind, f"table {name!r}, {file}")
             if pa.types.is_fixed_size_list(kind):
                 return int(kind.list_size)
             for batch in batches(parquet, file, 1, [column]):
                 first = batch.column(0)[0].as_py()
                 if first is None:
                     raise InvalidInput(f"table {name!r}, {file}: the first row is null", field="row")
-                if not isinstance(first, list):
-                    raise InvalidInput(
-                        f"table {name!r}, {file}: rows are {kind}, expected lists of numbers", field="row"
-                    )
                 return len(first)
     raise InvalidInput(f"table {name!r}: the files hold no row; --dim says how many values one has", field="dim")
 

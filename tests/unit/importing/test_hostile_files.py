@@ -193,3 +193,13 @@ def test_a_file_whose_name_no_table_can_have_asks_for_another(tmp_path: Path, na
     assert read("numpy", tmp_path / f"{name}.npz", table="name")[0].name == "name"
     with pytest.raises(InvalidInput, match=r"a table cannot be called 'a\.b'"):
         read("numpy", tmp_path / f"{name}.npz", table="a.b")
+
+
+def test_a_row_group_as_large_as_the_file_takes_the_memory_of_a_block(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((200_000, 64), np.float32)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), 64)
+    pq.write_table(pa.table({"id": np.arange(len(rows)), "row": values}), tmp_path / "t.parquet", row_group_size=10**6)
+    del values
+    (table,) = KINDS["parquet"].open([tmp_path / "t.parquet"], ImportOptions())
+    before = pa.total_allocated_bytes()
+    assert max(pa.total_allocated_bytes() - before for _ in table.blocks()) < rows.nbytes
