@@ -61,14 +61,17 @@ class Attempts:
         return self.any and found.key == self._key
 
     @contextmanager
-    def noted(self, found: Found) -> Iterator[None]:
-        """Keeps the note of it within the block. Raises EngineEnded for what the process died of twice, StoreError."""
+    def noted(self, found: Found, again: str = "") -> Iterator[None]:
+        """Keeps the note of it within the block. Raises EngineEnded for what the process died of twice, StoreError.
+
+        again: the command that tries it again; "" for that of loading the model.
+        """
         deaths = self._deaths if self.is_suspect(found) else 0
         if deaths >= _MOST:
             # The note stays, for a start that finds no other record of the refusal.
             raise EngineEnded(
                 f"the engine ended {deaths} times while it took this, by lack of memory or because somebody killed it; "
-                f"`emberline load {self._name}` tries it again"
+                f"`{again or f'emberline load {self._name}'}` tries it again"
             )
         self._busy = True
         self._write({"key": found.key, "path": str(found.path), "deaths": deaths})

@@ -154,10 +154,13 @@ def _published(model: LiveModel, mount: MountedStore, catalog: Catalog, wanted: 
             return wanted.model_copy(update={"follows": True})
         if any(wanted.to in names(delta) for delta in found.deltas):
             return wanted
-    numbers = ", ".join(str(number) for number in catalog.versions) or "none"
+    staged = {entry.id for entry in mount.view.entries}
+    deltas = [delta.name for delta in catalog.deltas(served.version) if delta.snapshot not in staged]
+    numbers = ", ".join(map(str, catalog.versions)) or "none"
     raise NotFound(
         f"model {model.name!r}: no snapshot or version {wanted.to[:80]!r} that a shadow could score; served is "
-        f"{mount.view.current.name}, there are {_staged_names(mount)} and the versions {numbers}"
+        f"{mount.view.current.name}, staged {'are' if len(staged) > 1 else 'is'} {_staged_names(mount)}, published "
+        f"deltas are {', '.join(deltas[-20:]) or 'none'}, and there are the versions {numbers}"
     )
 
 

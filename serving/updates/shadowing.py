@@ -34,6 +34,7 @@ class ShadowReport:
     dropped: Dropped
     #: Sampled requests that are copied and not compared yet.
     waiting: int
+    #: When it began to compare; 0 while it is loaded.
     since_unix_ms: int
     #: Memory that the server would not need without it.
     memory_bytes: int
@@ -90,7 +91,8 @@ class Shadowing:
         self, state: ShadowState, entry: StagedSnapshot | None, mount: MountedStore | None, options: ModelOptions
     ) -> ShadowReport:
         """Returns how the shadow does. mount: that of the entry."""
-        figures = self._comparison.figures() if self._key == _key(state) else Comparison(1).figures()
+        is_current = self._key == _key(state)  # else what is known is of the shadow before, while this one is loaded
+        figures = (self._comparison if is_current else Comparison(1)).figures()
         run = self._run
         if state.error:
             judged = Verdict("fails", state.error)
@@ -103,9 +105,9 @@ class Shadowing:
             entry,
             judged,
             figures,
-            self._all_dropped(),
+            self._all_dropped() if is_current else Dropped(),
             0 if run is None else run.waiting,
-            self._since_ms,
+            self._since_ms if is_current else 0,
             0 if entry is None or mount is None else _memory_bytes(entry, mount),
             run is not None and not run.is_over,
         )
@@ -143,7 +145,7 @@ def shadow_json(report: ShadowReport) -> dict[str, JsonValue]:
         "share": state.share,
         "top_k": state.top_k,
         "running": report.is_running,
-        "since_unix_ms": report.since_unix_ms,
+        "since_unix_ms": report.since_unix_ms or None,
         "until_unix_ms": state.until_unix_ms or None,
         "verdict": report.verdict.kind,
         "reason": report.verdict.reason,

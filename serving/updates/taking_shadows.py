@@ -24,7 +24,7 @@ from serving.updates.rebuilding import route
 from serving.updates.situation import situation, stopped
 from serving.updates.state import ModelState, ShadowState
 from storage.checkpoint import open_delta, open_version
-from storage.errors import Conflict, EmberlineError, NotFound, ReadError
+from storage.errors import Conflict, EmberlineError, EngineEnded, NotFound, ReadError
 
 logger = logging.getLogger("emberline.serving")
 
@@ -44,7 +44,7 @@ def take_shadow(model: LiveModel, config: ModelConfig, catalog: Catalog) -> bool
     found = next((each for each in catalog.versions.values() if shadow.to in names(each)), None)
     try:
         if found is not None:
-            with model.attempts.noted(found), model.taking(found.snapshot):
+            with model.attempts.noted(found, _again(model, shadow)), model.taking(found.snapshot):
                 _take_version(model, config, shadow, found)
         else:
             _take_deltas(model, mount, shadow, catalog)
@@ -64,6 +64,8 @@ def take_shadow(model: LiveModel, config: ModelConfig, catalog: Catalog) -> bool
         with model.lock:
             if model.facts.shadow == shadow:
                 model.commit(facts=_with(model, shadow, error=f"{type(error).__name__}: {text}"))
+        if isinstance(error, EngineEnded):
+            model.attempts.forget()  # the state has recorded it; who asks for it again wants it tried
         collect_kept(model)
     return True
 
@@ -146,7 +148,8 @@ def _take_deltas(model: LiveModel, mount: MountedStore, shadow: ShadowState, cat
     position, way = _way(model, mount, shadow, catalog)
     loaded = view.entries[position].loaded
     beside: list[StagedSnapshot] = []
-    with model.taking(*(each.snapshot for each in way), *(entry.id for entry in view.entries)):
+    taken = (*(each.snapshot for each in way), *(entry.id for entry in view.entries))
+    with model.attempts.noted(way[-1], _again(model, shadow)), model.taking(*taken):
         try:
             for found in way:
                 model.check_stop()
@@ -201,6 +204,10 @@ def _kept(model: LiveModel, shadow: ShadowState) -> list[Found]:
         if path.is_dir():
             found.append(found_delta(path, open_delta(path, verify=False).manifest))
     return found
+
+
+def _again(model: LiveModel, shadow: ShadowState) -> str:
+    return f"emberline shadow {model.name} {shadow.to} --share {shadow.share:g}"
 
 
 def _check_wanted(model: LiveModel, shadow: ShadowState) -> None:

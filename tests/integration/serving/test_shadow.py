@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.updates.attempts import NOTE
+from serving.updates.catalog import ModelFolder
 from storage.errors import Conflict, InvalidInput, NotFound
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, SPEC, Planted, ask
@@ -283,12 +286,38 @@ def test_what_cannot_be_scored_or_loaded_fails(live: Live) -> None:
     live.version(2, spec=spec)
     with pytest.raises(Conflict, match=r"the input 'items' is gone.*emberline allow planted --version 2 --input items"):
         live.repository.shadow(NAME, to="2", share=1.0, top_k=10)
-    with pytest.raises(NotFound, match=r"no snapshot or version '7'.*the versions 1, 2"):
+    with pytest.raises(NotFound, match=r"no snapshot or version '7'.*deltas are 1\.1, and there are the versions 1, 2"):
         live.repository.shadow(NAME, to="7", share=1.0, top_k=10)
     for served in ("1", "1.0", first.id):
         with pytest.raises(InvalidInput, match="is what is served"):
             live.repository.shadow(NAME, to=served, share=1.0, top_k=10)
     assert live.served() is first
+
+
+@pytest.mark.parametrize("to", ["2", "1.1"])
+def test_what_ended_the_engine_twice_fails_as_the_shadow_until_it_is_asked_for_again(live: Live, to: str) -> None:
+    first = live.version()
+    live.start()
+    live.repository.pause(NAME)
+    live.delta(first)
+    live.version(2)
+    live.stop()
+    versions = ModelFolder(live.world.model_dir).scan({1: 0}).versions
+    found = versions[2] if to == "2" else versions[1].deltas[-1]
+    # What the second of two processes leaves that died while they loaded it.
+    note = live.folder / "store" / NAME / NOTE
+    note.write_text(json.dumps({"key": found.key, "path": str(found.path), "deaths": 1}))
+    live.start()
+    start(live, to, share=0.5)
+    assert shadow(live)["verdict"] == "fails"
+    assert "the engine ended 2 times while it took this" in shadow(live)["reason"]
+    assert f"`emberline shadow {NAME} {to} --share 0.5` tries it again" in shadow(live)["reason"]
+    assert live.served() is first
+    live.stop()
+    live.start()
+    assert shadow(live)["verdict"] == "fails"
+    start(live, to, share=0.5)
+    assert shadow(live)["verdict"] == "not enough requests"
 
 
 def test_the_snapshots_below_a_shadow_stay_until_too_many_came_after_it(
