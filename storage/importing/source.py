@@ -81,8 +81,9 @@ def default_vector(values: np.ndarray | list[float] | float, *, what: str) -> Ab
         raise InvalidInput(f"{what}: the default vector holds NaN or infinity", field="default")
     if len(np.unique(array)) > 1:
         raise InvalidInput(
-            f"{what}: the values of the default vector differ ({array.min():g} to {array.max():g}); ids without a row "
-            "read as one value in all places. --default sets it",
+            f"{what}: the values of the default vector differ ({array.min():g} to {array.max():g}), and ids without a "
+            f"row read as one value in all places. --default {array.mean():.6g}, their mean, or another value sets it; "
+            "or give the vector to an id of its own, and send that for ids without a row",
             field="default",
         )
     return AbsentRows.of(Initializer("constant", float(array[0])))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 from emberline.cli.publish import command
+from tests.support.page_commands import run_commands
 from tests.support.proxies import wait_until
 from tests.support.server_process import ServerProcess
 
@@ -22,40 +20,19 @@ FILES = {
     if block.startswith("# ")
 }
 (COMMANDS,) = (block.splitlines() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
 
 def test_the_commands_work_as_they_are_written(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    printed: dict[str, str] = {}
-    server: ServerProcess | None = None
-    try:
-        for line in COMMANDS:
-            program, name, *arguments = shlex.split(line)
-            if name == "serve":
-                server = ServerProcess(tmp_path / "build" / "models", tmp_path / "store", tmp_path / "server.log")
-                continue
-            if name == "snapshots":
-                assert server is not None
-                wait_until(partial(_serves_the_delta, server), "the delta is served")
-                arguments += ["--url", server.url]
-            start = [sys.executable, name] if program == "python" else [sys.executable, "-m", "emberline", name]
-            done = subprocess.run(
-                [*start, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                env=ENVIRONMENT,
-                cwd=tmp_path,
-                check=False,
-            )
-            assert done.returncode == 0, f"{line}\n{done.stderr}"
-            printed[line] = done.stdout
-    finally:
-        if server is not None:
-            server.close()
-    _, version, delta, inspected, snapshots = printed.values()
+
+    def before(name: str, server: ServerProcess | None) -> list[str]:
+        if name == "snapshots":
+            assert server is not None
+            wait_until(partial(_serves_the_delta, server), "the delta is served")
+        return []
+
+    _, version, delta, inspected, snapshots = [output for _, output, _ in run_commands(COMMANDS, tmp_path, before)]
     assert "published build/models/ranker/1" in version
     assert "published build/models/ranker/1/deltas/000001" in delta
     assert re.search(r"items\W+200\W+0\W+16", inspected), inspected

@@ -5,57 +5,34 @@ The commands of docs/serving.md are parsed, too. Every option and metric must be
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 
 from emberline.cli.frame import command
+from tests.support.page_commands import run_commands
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
 WALKTHROUGH, *OTHERS = [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
 SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-ASKS_SERVER = {"predict", "snapshots", "rollback", "resume", "shadow"}
 
 
 def test_the_walkthrough_works_as_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "trainer").symlink_to(ROOT / "trainer")
+
+    def more(name: str, server: ServerProcess | None) -> list[str]:
+        return ["--rows", "40000", "--ids", "20000"] if name == "data" else []
+
     printed: dict[str, list[str]] = {}
-    server: ServerProcess | None = None
-    try:
-        for line in WALKTHROUGH:
-            name, *arguments = shlex.split(line.replace("movielens", "synthetic"))[1:]
-            if name == "serve":
-                assert arguments == ["--model-repository", "build/models", "&"]
-                server = ServerProcess(tmp_path / "build" / "models", tmp_path / "store", tmp_path / "server.log")
-                continue
-            if name == "data":
-                arguments += ["--rows", "40000", "--ids", "20000"]
-            if name in ASKS_SERVER:
-                assert server is not None
-                arguments += ["--url", server.url]
-            done = subprocess.run(
-                [sys.executable, "-m", "emberline", name, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                env=ENVIRONMENT,
-                cwd=tmp_path,
-                check=False,
-            )
-            assert done.returncode == 0, f"{line}\n{done.stderr}\n{(tmp_path / 'server.log').read_text()}"
-            printed.setdefault(name, []).append(done.stdout + done.stderr)
-    finally:
-        if server is not None:
-            server.close()
+    for name, output, errors in run_commands(
+        [line.replace("movielens", "synthetic") for line in WALKTHROUGH], tmp_path, more
+    ):
+        printed.setdefault(name, []).append(output + errors)
     before, after, beside = printed["predict"]
     assert "answered by snapshot 1.0" in before
     assert "answered by snapshot 1.1" in after

@@ -98,7 +98,7 @@ class _Tensor:
                 raise InvalidInput(f"{file}: the shard of {self.name!r} at {list(chunk.offsets)} is not as described")
             parts.append((chunk.offsets[0], chunk.offsets[1] if self.width else 0, array))
             area += array.rows * max(1, array.width)
-        _check_apart(self.folder, self.name, parts)
+        check_apart(self.folder, self.name, parts)
         if area != self.rows * max(1, self.width):
             raise InvalidInput(f"{self.folder}: {self.name!r} {list(self.described.size)}: a shard is missing")
         return Assembled(self.rows, self.width, parts)
@@ -119,7 +119,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     return tables_among(found, str(folder), options)
 
 
-def _check_apart(folder: Path, name: str, parts: Sequence[Placed]) -> None:
+def check_apart(folder: Path, name: str, parts: Sequence[Placed]) -> None:
     """Raises InvalidInput for parts that overlap."""
     ordered = sorted(parts, key=lambda part: part[:2])
     for number, (row, column, array) in enumerate(ordered):

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage._pages import crc32c
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput, NotFound, Unsupported
 from storage.features.strict_model import did_you_mean
 from storage.importing.arrays import Array, Part, table_of_parts
 from storage.importing.files import RawArray, file_size
 from storage.importing.kinds.base import Kind
-from storage.importing.kinds.dcp import Assembled
+from storage.importing.kinds.dcp import Assembled, check_apart
 from storage.importing.named_tensors import Numbers
 from storage.importing.options import ImportOptions
 from storage.importing.source import FileTable, table_name
@@ -52,6 +52,7 @@ class Bundle:
             parts.append((place[0][0] if place[0][1] >= 0 else 0, max(0, place[1][0]) if width else 0, array))
         if sum(array.rows * max(1, array.width) for _, _, array in parts) != math.prod(entry.shape):
             raise InvalidInput(f"{self.prefix}.index: slices of {name!r} {list(entry.shape)} are missing")
+        check_apart(self.prefix, name, parts)
         return Assembled(entry.shape[0], width, parts)
 
     def _array(self, name: str, entry: Entry) -> RawArray:
@@ -72,6 +73,11 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     if len(paths) > 1:
         raise InvalidInput(f"{paths[1]}: a checkpoint is one prefix; import one after the other")
     bundle = Bundle(_prefix(paths[0]))
+    if any(b"-sparse_incr_" in key for key in bundle.index.entries):
+        raise Unsupported(
+            f"{bundle.prefix}.index: is an incremental checkpoint of DeepRec, which holds the rows that changed since "
+            "a full one and does not say which; import the next full checkpoint with --delta"
+        )
     dynamic, plain = _variables(bundle.index)
     chosen = _chosen(str(paths[0]), dynamic, plain, options)
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import EmberlineError, InvalidInput, NotFound
+from storage._pages import crc32c
+from storage.errors import EmberlineError, InvalidInput, NotFound, Unsupported
 from storage.importing import KINDS, FileTable, ImportOptions
 from storage.importing.tf_index import read_index, slice_key
 from tests.support.examples import examples
@@ -99,6 +101,43 @@ def test_a_byte_that_changed_is_noticed(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(NotFound, match=r"ev\.data-00000-of-00001: there is no such file.* a shard is missing"):
         read(prefix)
+
+
+def write_index(path: Path, entries: dict[str, bytes]) -> None:
+    """Writes an index with these messages by name, as a table of one block."""
+
+    def block(pairs: list[tuple[bytes, bytes]]) -> bytes:
+        assert all(len(key) < 128 and len(value) < 128 for key, value in pairs)
+        data = b"".join(bytes([0, len(key), len(value)]) + key + value for key, value in pairs)
+        data += struct.pack("<II", 0, 1) + b"\x00"
+        crc = crc32c(data)
+        return data + struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    def handle(offset: int, data: bytes) -> bytes:
+        size = len(data) - 5
+        return bytes([offset & 127 | 128, offset >> 7, size & 127 | 128, size >> 7])
+
+    content = block([(b"", b"\x08\x01"), *((name.encode(), entries[name]) for name in sorted(entries))])
+    index = block([(b"z", handle(0, content))])
+    footer = (handle(0, b"12345") + handle(len(content), index)).ljust(40, b"\x00")
+    path.write_bytes(content + index + footer + struct.pack("<Q", 0xDB4775248B80FB57))
+
+
+def test_an_incremental_checkpoint_of_deeprec_is_refused_as_what_it_is(tmp_path: Path) -> None:
+    # Tensors of int64 [1] and float32 [1, 2].
+    ids, rows = (
+        b"\x08\x09\x12\x04\x12\x02\x08\x01\x28\x08",
+        b"\x08\x01\x12\x08\x12\x02\x08\x01\x12\x02\x08\x02\x20\x08\x28\x08",
+    )
+    np.array([7], np.int64).tofile(tmp_path / "full.data-00000-of-00001")
+    with (tmp_path / "full.data-00000-of-00001").open("ab") as file:
+        np.ones((1, 2), np.float32).tofile(file)
+    write_index(tmp_path / "full.index", {"user-keys": ids, "user-values": rows})
+    (table,) = read(tmp_path / "full")
+    np.testing.assert_array_equal(content(table)[0], [7])
+    write_index(tmp_path / "changed.index", {"user-sparse_incr_keys": ids, "user-sparse_incr_values": rows})
+    with pytest.raises(Unsupported, match=r"changed\.index: is an incremental checkpoint of DeepRec.* with --delta"):
+        read(tmp_path / "changed")
 
 
 @settings(max_examples=examples(200), deadline=None)
