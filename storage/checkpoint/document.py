@@ -267,6 +267,18 @@ class GraphDocument(_Part):
             raise ValueError("two inputs have one name")
         return self
 
+    def computation(self) -> list[object]:
+        """Returns what the graph computes with its weights, equal for the same steps.
+
+        The names of values and the sizes of the batch that it was traced with are not in it.
+        """
+        signature, places = self.graph_module.signature, dict[str, int]()
+        steps: list[object] = [_placed(signature.input_specs, places)]
+        for node in self.graph_module.graph.nodes:
+            inputs = [(entry.name, _placed(entry.arg, places)) for entry in node.inputs]
+            steps.append((node.target, inputs, _placed(node.outputs, places)))
+        return [*steps, _placed(signature.output_specs, places)]
+
     def targets(self) -> set[str]:
         """The aten operators in use."""
         return {node.target for node in self.graph_module.graph.nodes} - SYMBOLIC
@@ -275,6 +287,18 @@ class GraphDocument(_Part):
         """Returns the document as torch's own reader expects it: unions with their one key."""
         value: dict[str, Any] = self.model_dump(mode="python", exclude_unset=True)
         return value
+
+
+def _placed(value: object, places: dict[str, int]) -> object:
+    """Returns parts with the names of values replaced by numbers, in the order in which they come."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="python", exclude_unset=True)
+    if isinstance(value, dict):
+        return {
+            key: places.setdefault(inner, len(places)) if key in ("name", "as_name") else _placed(inner, places)
+            for key, inner in value.items()
+        }
+    return [_placed(inner, places) for inner in value] if isinstance(value, list) else value
 
 
 def placeholder_of(spec: InputSpec) -> str:

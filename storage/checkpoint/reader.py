@@ -89,6 +89,14 @@ class PublishedVersion(Published[Manifest]):
         data = self._folder.read(layout.GOLDEN)
         return read_golden(data, self.spec, self.manifest.golden, self.manifest.graph)
 
+    def computation(self) -> list[object]:
+        """Returns what its dense graph computes with its weights, to be compared (`GraphDocument.computation`)."""
+        from storage.checkpoint.archive import MAX_GRAPH_BYTES, unpack_graph
+        from storage.checkpoint.document import parse_document
+
+        archive = self._folder.read(layout.GRAPH).tobytes()
+        return parse_document(unpack_graph(layout.GRAPH, archive), max_bytes=MAX_GRAPH_BYTES).computation()
+
     def graph(self) -> DenseGraph:
         """Returns the dense graph; every call makes a new one with its own weights."""
         from storage.checkpoint.graph import load_graph

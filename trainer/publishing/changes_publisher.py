@@ -76,7 +76,10 @@ class ChangesPublisher:
             before = self.target.snapshot(from_snapshot)
             try:
                 return self._publish(before, rebased=from_snapshot is not None)
-            except LineageError as error:
+            except (CheckpointError, NotFound) as error:
+                # Whoever was first may have removed what the module was compared with.
+                if not isinstance(error, LineageError) and (before is None or _is_there(before)):
+                    raise
                 self.display.say(f"{error}; comparing again")
         raise CheckpointError(
             f"{self.target.model_dir}: other publishers were first {_ATTEMPTS} times; try again when they are done"
@@ -222,6 +225,10 @@ def _line(snapshot: AsOf) -> tuple[str, ...]:
     for delta in reversed(snapshot.deltas):
         found += [delta.snapshot, *delta.applies_to]
     return tuple(dict.fromkeys(found))[:MAX_DESCENT]
+
+
+def _is_there(snapshot: AsOf) -> bool:
+    return all(each.path.is_dir() for each in (snapshot.version, *snapshot.deltas))
 
 
 def _counts(delta: PublishedDelta) -> str:

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from storage.checkpoint import DenseGraph, PublishedDelta, PublishedVersion, next_sequence, open_delta, write_delta
 from storage.checkpoint.deltas import DELTAS, sequence_name
 from storage.checkpoint.fingerprint import weights_fingerprint
+from storage.checkpoint.program import document_of
 from storage.errors import CheckpointError, LineageError
 from storage.features import Column
 from trainer.event_times import event_times
@@ -17,6 +20,7 @@ from trainer.progress import Display
 from trainer.publishing.delta_content import Changes, live_weights, weight_arrays
 from trainer.publishing.delta_golden import delta_requests
 from trainer.publishing.earlier_weights import WeightsOfLine
+from trainer.publishing.export import export_half
 from trainer.publishing.lineage import Pending
 from trainer.publishing.parity import ParityChecker
 from trainer.publishing.prepared_module import PreparedModule
@@ -46,7 +50,8 @@ class DeltaWriter:
         """Returns whether the version's graph, with the module's weights, computes what the module computes now.
 
         A delta changes weights, not the graph, so after a change in the module's code or in a number that the graph
-        holds another version is needed.
+        holds another version is needed. Scores of the sample do not show every change, such as another limit that none
+        of them reaches, so the module is exported and its graph compared too. Raises Unsupported when it cannot be.
         """
         if self.version.manifest.graph.outputs != self.prepared.outputs:
             return False
@@ -54,7 +59,13 @@ class DeltaWriter:
             graph = self.graph.with_weights(live_weights(self.prepared.half, self.graph))
         except CheckpointError:
             return False
-        return ParityChecker(self.prepared, self.prepared.rows, {}, tolerance, graph).is_graph_of_module()
+        checker = ParityChecker(self.prepared, self.prepared.rows, {}, tolerance, graph)
+        if not checker.is_graph_of_module():
+            return False
+        if self.version.manifest.graph.torch_version != str(torch.__version__):
+            return True  # another release of torch writes the same computation in another way
+        program = export_half(self.prepared.half, checker.sample_tensors())
+        return document_of(program)[1].computation() == self.version.computation()
 
     def write(
         self,

@@ -73,6 +73,11 @@ class Target:
         onto: the snapshot that has to be the newest one before it, "" for any. Raises LineageError when it is not; what
         was written is then gone.
         """
+        # No other delta can have its sequence, but a version may have come, and nobody takes it behind that one.
+        newest = version_numbers(self.model_dir)[-1:]
+        if onto and newest != [int(folder.parent.parent.name)]:
+            remove(folder)
+            raise LineageError(f"{self.model_dir}: another publisher was first with a version")
 
     def retain(self, lineage: Lineage, policy: DeltaPolicy) -> None:
         """Removes older versions and deltas of the lineage."""

@@ -113,6 +113,19 @@ def test_what_a_delta_cannot_change_is_published_as_a_version(
     assert list_deltas(first) == []
 
 
+def test_another_limit_that_no_score_of_the_sample_reaches_is_a_version(tmp_path: Path) -> None:
+    model = Ranker()
+    publish(model, tmp_path)
+    model.top[1] = torch.nn.ReLU6()
+    with pytest.raises(Unsupported, match="computes something else with the same weights"):
+        publish(model, tmp_path, delta="only")
+    publish(model, tmp_path)
+    model.change([1])
+    sample = {name: values.repeat(3, 1) if values.dim() > 1 else values.repeat(3) for name, values in SAMPLE.items()}
+    delta = emberline.publish(model, sample, tmp_path, name="m", delta="only")
+    assert delta.parts[-3:] == ("2", "deltas", "000001"), "the number of rows of the sample says nothing"
+
+
 def test_another_computation_with_the_same_weights_is_a_version(tmp_path: Path) -> None:
     model = Ranker()
     publish(model, tmp_path)
@@ -193,6 +206,29 @@ def test_two_publishers_at_once_make_one_line(tmp_path: Path, monkeypatch: pytes
     assert (delta.sequence, delta.parent) == (2, open_delta(raced[0]).snapshot)
     assert changed(delta, "users") == [2]
     check_published(first, tmp_path / "m")
+
+
+@pytest.mark.parametrize("versions", [1, 3], ids=["a version came", "and the one before was removed"])
+def test_who_finds_that_a_version_came_compares_with_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: int
+) -> None:
+    first = Ranker()
+    publish(first, tmp_path)
+    first.change([1])
+    real = differences.difference
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        monkeypatch.setattr(changes_publisher, "difference", real)
+        for more in range(versions):
+            publish(Ranker(hidden=6 + more), tmp_path)
+        return found
+
+    monkeypatch.setattr(changes_publisher, "difference", late)
+    assert publish(first, tmp_path).name == str(versions + 2)
+    check_published(first, tmp_path / "m")
+    assert not list_deltas(tmp_path / "m" / str(versions + 1))
+    assert versions > 1 or not list_deltas(tmp_path / "m" / "1")
 
 
 def test_a_difference_that_does_not_give_the_modules_table_is_not_published(
