@@ -14,6 +14,7 @@ from storage.importing.files import file_size
 from storage.importing.unpickling import read_pickle
 
 _MAX_BYTES = 256 << 20
+_MOST_PATH = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,20 @@ def _size(values: Any) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
 
 
+def _path(*parts: str) -> str:
+    joined = "/".join(parts)
+    if len(joined) > _MOST_PATH:
+        raise InvalidInput("a path is too long")  # paths of paths of paths
+    return joined
+
+
+def _flat_tuple(values: Any = ()) -> tuple[Any, ...]:
+    made = tuple(values)
+    if any(isinstance(value, tuple) for value in made):
+        raise InvalidInput("a tuple is made of tuples by a call")  # `read_pickle` bounds those that are not
+    return made
+
+
 _METADATA = "torch.distributed.checkpoint.metadata"
 _RECORDS = {
     (_METADATA, name)
@@ -84,10 +99,10 @@ _BUILTINS = {
     ("collections", "OrderedDict"): dict,
     ("builtins", "dict"): dict,
     ("builtins", "list"): list,
-    ("builtins", "tuple"): tuple,
+    ("builtins", "tuple"): _flat_tuple,
     ("builtins", "set"): set,
-    ("pathlib", "PosixPath"): lambda *parts: "/".join(parts),
-    ("pathlib", "Path"): lambda *parts: "/".join(parts),
+    ("pathlib", "PosixPath"): _path,
+    ("pathlib", "Path"): _path,
 }
 
 

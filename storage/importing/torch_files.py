@@ -215,7 +215,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_dtype,
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
-    ("torch", "Size"): lambda values: tuple(values),
+    ("torch", "Size"): lambda values: tuple(map(int, values)),
     ("torch", "device"): _nothing,
     ("torch.serialization", "_get_layout"): _nothing,
     **{("torch", name): dtype for name, dtype in _STORAGES.items()},

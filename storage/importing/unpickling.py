@@ -18,14 +18,56 @@ def read_pickle(data: bytes, known: Mapping[tuple[str, str], Any], refer: Callab
     refer: returns what a reference to something outside of the pickle stands for. Raises UnsafeArtifact naming what
     would be imported, and whatever a damaged pickle makes the unpickler raise.
     """
-    # The unpickler takes memory for as many objects as the largest number of one, which a few bytes can say.
-    for operation, number, _ in pickletools.genops(data):
-        if operation.name in _NUMBERING and int(number or 0) > len(data):
-            raise InvalidInput(f"an object has the number {number}, beyond the bytes of the pickle")
+    _check_size(data)
     return _Unpickler(io.BytesIO(data), known, refer).load()
 
 
-_NUMBERING = ("PUT", "BINPUT", "LONG_BINPUT")
+def _check_size(data: bytes) -> None:
+    """Raises InvalidInput for a pickle that would take memory or time beyond its bytes, without making an object of it.
+
+    The unpickler takes memory for as many objects as the largest number of one. And a tuple may hold another one twice,
+    which holds another one twice: a few bytes stand for what it takes years to hash.
+    """
+    # How many values each object on the stack stands for; None for a mark.
+    stack: list[int | None] = []
+    numbered: dict[int, int] = {}
+    for operation, argument, _ in pickletools.genops(data):
+        name = operation.name
+        if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            number = len(numbered) if argument is None else int(argument)
+            if number > len(data):
+                raise InvalidInput(f"an object has the number {number}, beyond the bytes of the pickle")
+            numbered[number] = stack[-1] or 1
+            continue
+        if name in ("GET", "BINGET", "LONG_BINGET"):
+            stack.append(numbered[int(argument or 0)])
+            continue
+        if name == "DUP":
+            stack.append(stack[-1])
+            continue
+        popped = _pop(stack, operation)
+        values = 1 + sum(popped) if name.startswith("TUPLE") else 1
+        if values > _MOST_VALUES:
+            raise InvalidInput("a tuple holds others so often that it stands for too many values")
+        stack += [None if each is pickletools.markobject else values for each in operation.stack_after]
+
+
+def _pop(stack: list[int | None], operation: pickletools.OpcodeInfo) -> list[int]:
+    """Takes from the stack what an operation takes, and returns how many values that is. Raises IndexError."""
+    popped: list[int] = []
+    for each in reversed(operation.stack_before):
+        if each is pickletools.markobject:
+            if stack.pop() is not None:
+                raise InvalidInput("a mark is missing")
+        elif each is pickletools.stackslice:
+            while stack[-1] is not None:
+                popped.append(stack.pop() or 0)
+        else:
+            popped.append(stack.pop() or 0)
+    return popped
+
+
+_MOST_VALUES = 1_000_000
 
 
 class _Unpickler(pickle.Unpickler):

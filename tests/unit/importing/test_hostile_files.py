@@ -88,6 +88,9 @@ def test_a_state_dict_without_checksums_is_read_and_one_with_wrong_ones_is_not(t
 def test_a_pickle_cannot_take_memory_or_time_without_end(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="an object has the number 4294967294"):
         read_pickle(b"\x80\x02}r\xfe\xff\xff\xff.", {})
+    pairs = b"\x80\x02}" + b"K\x00" + b"2\x86" * 60 + b"K\x01s."
+    with pytest.raises(InvalidInput, match="it stands for too many values"):
+        read_pickle(pairs, {})
     nested: Any = {}
     for _ in range(60):
         nested = {"a": nested, "b": nested}
