@@ -15,6 +15,7 @@ from typing import NoReturn
 import click
 
 from emberline.cli.command import LazyGroup
+from emberline.cli.ending import end_process
 from emberline.cli.rank_errors import say_error
 from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
@@ -104,8 +105,20 @@ def fail(message: str, code: int, error: BaseException | None = None) -> NoRetur
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command and ends the process with its exit code."""
-    run_command(command, sys.argv[1:] if arguments is None else arguments, "emberline")
+    """Runs the command, and ends with its exit code: the whole process at once where it was started for the command.
+
+    arguments: for a caller within another program; None for those of the process.
+    """
+    if arguments is not None:
+        run_command(command, arguments, "emberline")
+        return
+    code = 0
+    try:
+        run_command(command, sys.argv[1:], "emberline")
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    end_process(code)
+    sys.exit(code)
 
 
 def run_command(what: click.Command, arguments: list[str], name: str) -> None:
