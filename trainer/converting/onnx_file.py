@@ -93,6 +93,8 @@ def read_onnx(path: Path) -> OnnxGraph:
         if node.op_type == "Constant" and node.domain in _DOMAINS:
             constants[node.output[0]] = _of_constant(path, node.name, attributes)
             continue
+        if not all(isinstance(text, str) for text in (node.op_type, node.domain, node.name, *node.input, *node.output)):
+            raise InvalidInput(f"{path}: not an ONNX model: the name of node {position} is no text", field=str(path))
         operator = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
         name = node.name or (node.output[0] if node.output else f"node {position}")
         nodes.append(OnnxNode(operator, name, tuple(node.input), tuple(node.output), attributes))
@@ -138,7 +140,10 @@ def _constant(path: Path, tensor: Any) -> np.ndarray:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         values = _external(path, tensor, dtype)
     else:
-        values = onnx.numpy_helper.to_array(tensor)
+        try:
+            values = onnx.numpy_helper.to_array(tensor)
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(f"{path}: {tensor.name!r} is damaged: {error}", field=tensor.name) from None
     return values.astype(np.float32) if dtype.name in ("float16", "bfloat16") else values
 
 
@@ -185,7 +190,12 @@ def _input(path: Path, entry: Any) -> OnnxInput:
         raise Unsupported(f"{path}: the input {entry.name!r} is no tensor")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        try:
+            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        except (KeyError, TypeError):
+            raise InvalidInput(
+                f"{path}: the input {entry.name!r} has the unknown type {tensor.elem_type}", field=str(entry.name)
+            ) from None
     if dtype.kind not in "fiub":
         raise Unsupported(
             f"{path}: the input {entry.name!r} is {dtype.name}; make numbers of it before the model, for which the "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def read_pt2(path: Path) -> Pt2File:
     try:
         with zipfile.ZipFile(path) as archive:
             return _read(path, archive)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, UnicodeDecodeError, zlib.error) as error:
         raise InvalidInput(f"{path}: not a file of torch.export.save ({error})", field=str(path)) from None
 
 
@@ -94,6 +95,8 @@ def _read(path: Path, archive: zipfile.ZipFile) -> Pt2File:
 def _json(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> dict[str, Any]:
     if member.file_size > _MAX_JSON_BYTES:
         raise UnsafeArtifact(f"{path}: {member.filename} has {member.file_size} bytes")
+    if member.flag_bits & 1:
+        raise InvalidInput(f"{path}: {member.filename} is encrypted", field=str(path))
     content = parse_json(archive.read(member), what=f"{path}: {member.filename}", max_bytes=_MAX_JSON_BYTES)
     if not isinstance(content, dict):
         raise InvalidInput(f"{path}: {member.filename} is no object", field=str(path))

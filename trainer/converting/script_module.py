@@ -36,8 +36,8 @@ def convert_torchscript(path: Path, sample: Mapping[str, Tensor]) -> Converted:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch advises torch.export, which comes too late here
             script = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (RuntimeError, ValueError, LookupError) as error:  # torch raises any of them for a damaged file
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InvalidInput(f"{path}: not a file of torch.jit.save ({reason})", field=str(path)) from None
     module = ScriptModule(path, script, tuple(sample))
     with module.adding(), torch.no_grad():

@@ -281,6 +281,43 @@ def test_a_table_with_nan_is_not_published(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "models").rglob("*") if path.is_file()]
 
 
+def longer(model: onnx.ModelProto) -> bytes:
+    model.graph.initializer[0].dims[0] += 1
+    return model.SerializeToString()
+
+
+def of_another_type(model: onnx.ModelProto) -> bytes:
+    model.graph.input[0].type.tensor_type.elem_type = 71
+    return model.SerializeToString()
+
+
+def not_text(model: onnx.ModelProto) -> bytes:
+    return model.SerializeToString().replace(b"Gather", b"G\xffther")
+
+
+@pytest.mark.parametrize("damage", [longer, of_another_type, not_text])
+def test_a_damaged_onnx_file_is_refused_by_name(tmp_path: Path, damage: Callable[[onnx.ModelProto], bytes]) -> None:
+    save_onnx(Ranker().eval(), tmp_path / "m.onnx")
+    (tmp_path / "m.onnx").write_bytes(damage(onnx.load(tmp_path / "m.onnx")))
+    with pytest.raises(InvalidInput, match=r"m\.onnx: .*(damaged|unknown type|no text)"):
+        convert_onnx(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(("field", "value"), [(42, b"\xff\xff\xff\x7f"), (8, b"\x00\x08"), (8, b"\x01\x00")])
+def test_a_damaged_pt2_file_is_refused_by_name(tmp_path: Path, field: int, value: bytes) -> None:
+    """Other than it was is the place of the first member, or its name is no UTF-8, or it is encrypted."""
+    save_pt2(Ranker().eval(), tmp_path / "m.pt2")
+    data = bytearray((tmp_path / "m.pt2").read_bytes())
+    entries = [match.start() for match in re.finditer(rb"PK\x01\x02", data)]
+    (entry,) = [place for place in entries if b"models/" in data[place : place + 80]]
+    data[entry + field : entry + field + len(value)] = value
+    if value == b"\x00\x08":
+        data[entry + 46] = 0xFF
+    (tmp_path / "m.pt2").write_bytes(data)
+    with pytest.raises(InvalidInput, match=r"m\.pt2: "):
+        convert_pt2(tmp_path / "m.pt2")
+
+
 def test_no_pickle_in_a_pt2_file_is_read(tmp_path: Path) -> None:
     save_pt2(Ranker().eval(), tmp_path / "good.pt2")
     with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
