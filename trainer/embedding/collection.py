@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigError, InvalidInput
 from storage.features.strict_model import did_you_mean
+from trainer.embedding.keyed_bags import KeyedBags
 from trainer.embedding.layers import LayerIds, LayerLookup
 from trainer.embedding.lookups import Lookups
 from trainer.embedding.modules import Embedding, EmbeddingBag
@@ -161,5 +162,7 @@ def _of_feature(inputs: Any, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
         raise InvalidInput(
             f"feature {name!r}: the KeyedJaggedTensor has no such key{did_you_mean(name, keys)}", field=name
         ) from None
+    if isinstance(inputs, KeyedBags):
+        return jagged.values(), jagged.offsets(), jagged.weights_or_none()
     offsets = jagged.offsets().to(torch.int64)
     return jagged.values().to(torch.int64), offsets - offsets[0], jagged.weights_or_none()

@@ -68,7 +68,7 @@ class _Planner:
         self._bags: dict[str, np.ndarray] = {}
         self._weighs: dict[str, str] = {}
         self._taken: set[str] = set()
-        self._features = IdFeatures(self._taken)
+        self._features = IdFeatures(self._taken, recording.own_names)
 
     def plan(self) -> CutPlan:
         """Returns the plan of all calls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,6 +146,17 @@ def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
     return found
 
 
+def collected_names(container: nn.Module) -> dict[EmbeddingLayer, str]:
+    """Returns the names that TorchRec's collections give the tables of their layers; torchrec is not needed for it."""
+    found: dict[EmbeddingLayer, str] = {}
+    for module in container.modules():
+        for configs, layers in (("embedding_bag_configs", "embedding_bags"), ("embedding_configs", "embeddings")):
+            held = getattr(module, layers, None)
+            if callable(getattr(module, configs, None)) and isinstance(held, nn.ModuleDict):
+                found |= {layer: name for name, layer in held.items() if isinstance(layer, LAYER_TYPES)}
+    return found
+
+
 def _has_own_forward(layer: nn.Module) -> bool:
     """Returns whether a layer looks up otherwise; then it is a module like others, whose lookups count."""
     if isinstance(layer, Embedding | EmbeddingBag):
@@ -197,7 +209,9 @@ def layer_dim(layer: EmbeddingLayer) -> int:
 class TableNames:
     """Gives each table one name and each name one table."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_names: Mapping[EmbeddingLayer, str] | None = None) -> None:
+        """own_names: the names that collections give the tables of their layers."""
+        self._own_names = dict(own_names or {})
         self._sources: dict[object, TableSource] = {}
         self._users: dict[object, list[tuple[str, EmbeddingLayer]]] = {}
 
@@ -234,7 +248,8 @@ class TableNames:
         if isinstance(layer, Embedding | EmbeddingBag):
             name = layer.table.name
         else:
-            name = wanted or re.sub(r"[^A-Za-z0-9_-]", "_", path).lstrip("-")[:56] or "table"
+            given = self._own_names.get(layer, path)
+            name = wanted or re.sub(r"[^A-Za-z0-9_-]", "_", given).lstrip("-")[:56] or "table"
             if wanted is None:
                 name = free_name(name, taken)
         if name in taken:

@@ -5,7 +5,7 @@ W ids of a row, D dim of a table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -16,7 +16,7 @@ from storage.initializers import AbsentRows
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.call_layout import CallLayout, IdColumn
 from trainer.publishing.cut_plan import CutCall, CutFeature, Reduction
-from trainer.publishing.embedding_layers import TableNames, free_name, layer_absent, layer_dim
+from trainer.publishing.embedding_layers import EmbeddingLayer, TableNames, free_name, layer_absent, layer_dim
 from trainer.publishing.id_steps import kind_of, transforms_of
 from trainer.publishing.recording import LayerCall
 
@@ -137,10 +137,13 @@ def _same_columns(ids: CallLayout, weights: CallLayout) -> bool:
 
 
 class IdFeatures:
-    """Collects the features of ids of a module, and names them. taken: names of features, of which it adds its own."""
+    """Collects the features of ids of a module, and names them.
 
-    def __init__(self, taken: set[str]) -> None:
-        self.names = TableNames()
+    taken: names of features, of which it adds its own. own_names: the names that collections give their tables.
+    """
+
+    def __init__(self, taken: set[str], own_names: Mapping[EmbeddingLayer, str]) -> None:
+        self.names = TableNames(own_names)
         self._taken = taken
         self._made: dict[tuple[IdUse, str], tuple[Feature, CutFeature]] = {}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -50,9 +50,9 @@ class Publisher:
     """Publishes snapshots of `module` into repository/name. Not thread-safe, and nothing may train during a call.
 
     repository: a folder, or a URL such as s3://bucket/models, of which a copy is kept on this machine.
-    module, sample, name, spec, max_batch_size, golden_requests, tolerance, metadata: as for `publish`. row_types too,
-    and tables that it does not name keep the row type of the last publish. policy: decides what "auto" makes, and what
-    stays in the repository. lineage: that of the checkpoint that is resumed.
+    module, sample, name, spec, max_batch_size, golden_requests, tolerance, metadata, user_inputs: as for `publish`.
+    row_types too, and tables that it does not name keep the row type of the last publish. policy: decides what "auto"
+    makes, and what stays in the repository. lineage: that of the checkpoint that is resumed.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Publisher:
         metadata: Mapping[str, Any] | None = None,
         row_types: str | Mapping[str, str] | None = None,
         policy: DeltaPolicy | None = None,
+        user_inputs: Sequence[str] = (),
         lineage: Lineage | None = None,
         progress: bool = False,
     ) -> None:
@@ -79,6 +80,7 @@ class Publisher:
         self._target = Target.of(repository, name)
         self._model_dir = self._target.model_dir
         self._spec = spec
+        self._user_inputs = tuple(user_inputs)
         self._max_batch_size = max_batch_size
         self._golden_requests = golden_requests
         self._tolerance = tolerance
@@ -279,7 +281,7 @@ class Publisher:
         """Returns the planned module; the first call sets its tables' stamps behind all that the lineage knows."""
         if self._prepared is None:
             with self._quiet():
-                self._prepared = PreparedModule.of(self._module, self._sample, self._spec)
+                self._prepared = PreparedModule.of(self._module, self._sample, self._spec, self._user_inputs)
             self._row_types.check_names(source.name for source in self._prepared.plan.tables)
         for name, table in self._prepared.tables.items():
             known = [entry.stamps.get(name, 0) for entry in lineage.published]
@@ -426,7 +428,7 @@ class Publisher:
         if version is None:
             equals = self._equal_snapshot(lineage)
             # Plan again, with the outputs that the module gives now.
-            self._prepared = PreparedModule.of(self._module, self._sample, self._spec)
+            self._prepared = PreparedModule.of(self._module, self._sample, self._spec, self._user_inputs)
             display.begin(f"publishing {self._model_dir.name}", STEPS)
             parent = lineage.newest
             folder = write_prepared(

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import InvalidInput, Unsupported
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, check_layer, embedding_layers
+from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, check_layer, collected_names, embedding_layers
 from trainer.publishing.functional_lookups import FunctionalLookups, MakeLayer
 from trainer.publishing.tracing import Loss, Traced, Tracer, user_place
 
@@ -90,6 +90,8 @@ class Recording:
     calls: list[LayerCall] = field(default_factory=list)
     #: Paths of parameters in which the module looks rows up by itself.
     parameters: set[str] = field(default_factory=set)
+    #: The names that collections give the tables of their layers.
+    own_names: Mapping[EmbeddingLayer, str] = field(default_factory=dict)
     #: Paths of layers whose weight the module reads itself.
     weights_read: set[str] = field(default_factory=set)
 
@@ -191,6 +193,7 @@ def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Rec
     watcher = _Watcher(leaves)
     watches = {layer: _Watch(path, layer, watcher) for path, layer in layers.items()}
     recording = watcher.recording
+    recording.own_names = collected_names(container)
     lookups = FunctionalLookups(container, watcher.functional_called)
     with replaced(container, watches), torch.no_grad(), watcher, lookups:
         try:

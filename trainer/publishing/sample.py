@@ -15,6 +15,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from storage.errors import InvalidInput, Unsupported
+from trainer.embedding.keyed_bags import Bags, KeyedBags, is_keyed_jagged
+
+
+@dataclass(frozen=True)
+class _KeyedPlace:
+    """The place of a KeyedJaggedTensor: the names of the tensors of each key."""
+
+    names: Mapping[str, Sequence[str]]
+
+    def bags(self, tensors: Mapping[str, Tensor]) -> KeyedBags:
+        """Returns what the module gets there."""
+        return KeyedBags({key: Bags(*(tensors[name] for name in names)) for key, names in self.names.items()})
 
 
 @dataclass(frozen=True)
@@ -23,7 +35,7 @@ class Sample:
 
     #: The sample's tensors by name, each in storage of its own.
     leaves: dict[str, Tensor]
-    _positions: tuple[str | None, ...]
+    _positions: tuple[str | _KeyedPlace | None, ...]
     _constants: tuple[Any, ...]
     _structure: Any
     _data: _Data = field(default_factory=lambda: _Data(), compare=False)
@@ -33,39 +45,53 @@ class Sample:
         """Takes a batch as the module does: a tensor, a tuple of arguments, or a mapping.
 
         A mapping whose keys are parameters of forward() becomes keyword arguments, any other is the one argument.
-        Lists, tuples and mappings may nest. Raises InvalidInput when it holds no tensor.
+        Lists, tuples and mappings may nest. A KeyedJaggedTensor gives tensors for each of its keys. Raises InvalidInput
+        when it holds no tensor.
         """
-        args, kwargs, names = _arguments(module, batch)
+        args, kwargs, arguments = _arguments(module, batch)
         flat, structure = pytree.tree_flatten_with_path((args, kwargs), is_leaf=_is_of_torchrec)
         leaves: dict[str, Tensor] = {}
-        positions: list[str | None] = []
-        for path, value in flat:
-            if _is_of_torchrec(value):
-                name = _name(path, names)
-                raise Unsupported(
-                    f"sample_batch: {name!r} is a {type(value).__name__} of TorchRec; give the values and the offsets "
-                    "of each key as tensors, to nn.EmbeddingBag layers with the weights of its EmbeddingBagCollection "
-                    "(include_last_offset=True)"
-                )
-            if not isinstance(value, Tensor):
-                positions.append(None)
-                continue
-            name = _name(path, names)
+        positions: list[str | _KeyedPlace | None] = []
+
+        def add(name: str, value: Tensor) -> str:
             if name in leaves:
                 raise InvalidInput(f"sample_batch: two tensors would be called {name!r}; rename one", field=name)
             # A clone: storage of its own says where a view came from.
             leaves[name] = value.detach().clone(memory_format=torch.contiguous_format)
-            positions.append(name)
+            return name
+
+        for path, value in flat:
+            if is_keyed_jagged(value):
+                bags = KeyedBags.of(value).to_dict().items()
+                names = {
+                    key: [add(_clean(key) + end, own) for end, own in each.tensors().items()] for key, each in bags
+                }
+                positions.append(_KeyedPlace(names))
+            elif _is_of_torchrec(value):
+                raise Unsupported(
+                    f"sample_batch: {_name(path, arguments)!r} is a {type(value).__name__} of TorchRec; give "
+                    "a KeyedJaggedTensor, whose keys become features, or tensors"
+                )
+            elif isinstance(value, Tensor):
+                positions.append(add(_name(path, arguments), value))
+            else:
+                positions.append(None)
         if not leaves:
             raise InvalidInput("sample_batch holds no tensor; give a batch as the module's forward takes it")
-        constants = tuple(None if isinstance(value, Tensor) else value for _, value in flat)
+        constants = tuple(
+            value if position is None else None for (_, value), position in zip(flat, positions, strict=True)
+        )
         return cls(leaves, tuple(positions), constants, structure)
 
     def call(self, module: Callable[..., Any], tensors: Mapping[str, Tensor]) -> Any:
         """Calls the module with these tensors in the places of the sample's."""
         flat = [
-            constant if name is None else tensors[name]
-            for name, constant in zip(self._positions, self._constants, strict=True)
+            position.bags(tensors)
+            if isinstance(position, _KeyedPlace)
+            else constant
+            if position is None
+            else tensors[position]
+            for position, constant in zip(self._positions, self._constants, strict=True)
         ]
         args, kwargs = pytree.tree_unflatten(flat, self._structure)
         with self._data.watched():
@@ -97,7 +123,7 @@ class _Data(TorchFunctionMode):
 
 def _is_of_torchrec(value: object) -> bool:
     """Returns whether a value is a KeyedJaggedTensor or one of its like, which is no tensor and holds several."""
-    return type(value).__module__.partition(".")[0] == "torchrec"
+    return is_keyed_jagged(value) or type(value).__module__.partition(".")[0] == "torchrec"
 
 
 def _arguments(module: nn.Module, batch: object) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
@@ -107,7 +133,7 @@ def _arguments(module: nn.Module, batch: object) -> tuple[tuple[Any, ...], dict[
         for name, entry in parameters.items()
         if entry.kind in (entry.POSITIONAL_ONLY, entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)
     ]
-    if isinstance(batch, Tensor):
+    if isinstance(batch, Tensor) or is_keyed_jagged(batch):
         return (batch,), {}, named or ["input"]
     if isinstance(batch, Mapping):
         if len(batch) > 0 and all(key in named for key in batch):
@@ -129,4 +155,8 @@ def _name(path: Sequence[Any], arguments: list[str]) -> str:
         parts.append(arguments[position] if position < len(arguments) else f"input_{position}")
     parts += [str(getattr(key, "idx", getattr(key, "key", key))) for key in rest]
     name = "_".join(part for part in parts if part)
-    return re.sub(r"[^A-Za-z0-9_.:-]", "_", name) or "input"
+    return _clean(name) or "input"
+
+
+def _clean(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.:-]", "_", name)
