@@ -38,8 +38,13 @@ def check_published(model: Path, wanted: Wanted) -> None:
 
     model: the model's folder. Raises NotFound when nothing is published there.
     """
-    known = {entry.name: entry for entry in find_as_of(model, verify=False).version.manifest.tables}
+    version = find_as_of(model, verify=False).version
+    known = {entry.name: entry for entry in version.manifest.tables}
     for name in wanted.tables:
+        if (of := version.spec.mean_tables.get(name)) is not None:
+            raise ConfigError(
+                f"table {name!r}: its one row is the mean of the table {of!r} and no id's; name that one", field="table"
+            )
         if name not in known:
             raise ConfigError(
                 f"table {name!r}: the model has none of that name{did_you_mean(name, known)}", field="table"

@@ -228,7 +228,7 @@ def _line(snapshot: AsOf) -> tuple[str, ...]:
 
 
 def _is_there(snapshot: AsOf) -> bool:
-    return all(each.path.is_dir() for each in (snapshot.version, *snapshot.deltas))
+    return snapshot.version.path.is_dir() and all(delta.path.is_dir() for delta in snapshot.deltas)
 
 
 def _counts(delta: PublishedDelta) -> str:

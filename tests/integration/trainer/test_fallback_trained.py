@@ -14,11 +14,13 @@ from serving.scoring.scorer import Scorer
 from storage.checkpoint.as_of import find_as_of
 from storage.errors import ConfigError
 from storage.features import Column, FeatureSpec, column_from_arrow
+from storage.forgetting import Wanted
 from tests.integration.trainer.test_training import at_step, content
 from trainer import EmbeddingTable, load_trained, train
 from trainer.checkpoint import checkpoints
 from trainer.config import TrainConfig, parse_text
 from trainer.embedding import means, refresh_means
+from trainer.rewriting import check_published
 from trainer.trained import Trained
 
 CONFIG = """
@@ -131,6 +133,11 @@ def test_new_ids_fall_back_and_rows_begin_as_their_chain(run: tuple[Trained, Pat
     scores = trained.predict(same)
     assert scores[0] == scores[1]
     assert scores[0] != trained.predict(other)[0]
+
+
+def test_the_mean_of_a_table_is_no_ids_row_that_can_be_forgotten(run: tuple[Trained, Path, Path]) -> None:
+    with pytest.raises(ConfigError, match="table 'items-mean': its one row is the mean of the table 'items'"):
+        check_published(run[1] / "shop", Wanted.of_ids({"items-mean": [0]}))
 
 
 @pytest.mark.slow
