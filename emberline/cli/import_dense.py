@@ -12,6 +12,7 @@ from emberline.cli.command import Command, LocalPath
 from emberline.cli.importing import check_destination, import_options
 from emberline.cli.prove_option import check_prove, prove_options, prove_published
 from emberline.cli.row_types import asked_row_types, print_published
+from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
     from trainer.converting import Converted
@@ -128,6 +129,9 @@ def _import(
     old_name: str | None,
 ) -> None:
     check_prove(old, check)
+    for given_path in (file, sample):
+        if given_path is not None and not given_path.is_file():
+            raise InvalidInput(f"{given_path}: is no file", field=str(given_path))  # a pipe may have no end
     from emberline.proving.batches import read_batch
     from trainer.converting.publication import largest_difference, publish_converted, sample_for
     from trainer.publishing.target import shown

@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.numpy import save_file
 
-from storage.errors import EmberlineError
+from emberline.cli.importing import command
+from storage.errors import EmberlineError, InvalidInput
 from storage.importing import KINDS, ImportOptions
 from tests.support.importing.written import SAVED, lists
 from trainer.importing import import_tables
@@ -213,3 +215,12 @@ def test_a_payload_does_not_run(tmp_path: Path, kind: str, monkeypatch: pytest.M
         (folder / ".metadata").write_bytes(pickle.dumps(Payload()))
     refused(folder, kind, "would import posix.mkdir|Python objects")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torchscript", "pt2"])
+def test_a_pipe_is_no_file_of_a_network_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    pipe = tmp_path / "ranker"
+    os.mkfifo(pipe)
+    result = CliRunner().invoke(command, [kind, str(pipe), "--sample", str(pipe), "--check"])
+    assert isinstance(result.exception, InvalidInput)
+    assert str(result.exception) == f"{pipe}: is no file"
