@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,11 @@ def publisher_of(
 def described(config: TrainConfig) -> dict[str, Any]:
     """Returns what a manifest's metadata says of a run: what it learned, and the type of its model."""
     return {**_learned(config), "model": config.model.type}
+
+
+def is_described(metadata: Mapping[str, Any]) -> bool:
+    """Returns whether a manifest's metadata is that of a run."""
+    return "model" in metadata and ("label" in metadata or "tasks" in metadata)
 
 
 def _learned(config: TrainConfig) -> dict[str, Any]:

@@ -121,8 +121,16 @@ class ModelSubject:
 
     def forget(self, wanted: Wanted, *, quiet: bool) -> Forgotten:
         """See Subject."""
+        from storage.checkpoint.as_of import find_as_of
+        from trainer.publication import is_described
         from trainer.rewriting import forget_published
 
+        if is_described(find_as_of(self._source, verify=False).version.manifest.metadata):
+            click.echo(
+                f"a training run published {self.name}: forget the ids in it too (emberline forget RUN), or what it "
+                "publishes next has them again",
+                err=True,
+            )
         done = forget_published(self._repository, self.name, self._source, wanted, say=_said(quiet))
         self._copied()  # what has left the object store leaves the copy
         return done

@@ -221,6 +221,14 @@ def test_the_command_says_where_ids_are_and_that_they_are_gone(place: Path) -> N
     assert (report["done"], report["left"], report["is_clean"]) == (None, [], True)
 
 
+def test_who_forgets_without_the_run_that_published_is_told_of_it(place: Path) -> None:
+    (place / "ids.txt").write_text(f"{USER}\n")
+    arguments = ["--repository", str(place / "models"), "--name", "clicks", "--table", "users", "--quiet"]
+    done = CliRunner().invoke(command, [*arguments, "--ids", str(place / "ids.txt")])
+    assert done.exit_code == 0, done.output
+    assert "a training run published clicks: forget the ids in it too" in done.stderr
+
+
 def test_a_bucket_is_emptied_at_once(place: Path, newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "bucket").mkdir()
