@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,13 @@ from storage.checkpoint.tensors import TensorFile, write_tensors
 Change = Callable[[Path, dict[str, Any]], None]
 
 
-def write_copy(good: Path, deltas: Path, sequence: int, change: Change, *, signed: bool = True) -> str:
+def write_copy(
+    good: Path, deltas: Path, sequence: int, change: Change, *, signed: bool = True, rested: bool = True
+) -> str:
     """Publishes a changed copy of the delta `good` under another number; returns its snapshot.
 
-    change: gets the folder and its manifest as a dict. signed: sizes and digests are made to fit what it did.
+    change: gets the folder and its manifest as a dict. signed: sizes and digests are made to fit what it did. rested:
+    its files are an hour old, so that a server does not wait for them as for files that are still being copied.
     """
     hidden = deltas / f".publish-{secrets.token_hex(8)}"
     shutil.copytree(good, hidden)
@@ -35,6 +40,10 @@ def write_copy(good: Path, deltas: Path, sequence: int, change: Change, *, signe
     else:
         sign(hidden, manifest)
         change(hidden, manifest)
+    if rested:
+        an_hour_ago = time.time() - 3600.0
+        for path in (*hidden.rglob("*"), hidden):
+            os.utime(path, (an_hour_ago, an_hour_ago))
     hidden.rename(deltas / f"{sequence:06d}")
     return str(manifest["snapshot"])
 

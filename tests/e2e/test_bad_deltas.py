@@ -14,8 +14,9 @@ from tests.e2e.tampering import KINDS, no_manifest, write_copy
 from tests.e2e.test_storm import set_options
 from tests.support.server_process import ServerProcess
 
-# More of all kinds together than a server lists, which is 256.
 IN_A_ROW = 16
+# A server waits until its files have rested, as it does for all that may be half of a copy.
+COPIED = "a file cut short"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_every_kind_of_bad_delta_is_refused_and_nothing_else_happens(live: World
         for number, (kind, (change, signed)) in enumerate(KINDS.items()):
             paths = set()
             for _ in range(IN_A_ROW):
-                write_copy(good, deltas, sequence, change, signed=signed)
+                write_copy(good, deltas, sequence, change, signed=signed, rested=kind != COPIED)
                 paths.add(f"{sequence:06d}")
                 sequence += 1
             wanted = (number + 1) * IN_A_ROW
