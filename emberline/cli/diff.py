@@ -26,6 +26,7 @@ from storage.errors import InvalidInput
 if TYPE_CHECKING:
     from emberline.difference.report import SnapshotDifference
     from storage.checkpoint.as_of import AsOf
+    from storage.features import Column
 
 _LEFT = {"table", "rows are", "", "weight", "shape", "part", "name", "by itself", "changed rows that it reads"}
 
@@ -103,7 +104,7 @@ def _found(
     progress: Progress,
 ) -> SnapshotDifference:
     from emberline.difference.report import compare_snapshots
-    from emberline.difference.scores import Requests, score_differences
+    from emberline.difference.scores import Requests, outputs_not_compared, score_differences
 
     def on_table(name: str) -> Callable[[int], None]:
         total = sum(spec.rows for spec in after.version.tables if spec.name == name)
@@ -115,19 +116,24 @@ def _found(
     from serving.scoring import Scorer, open_source
     from storage.features import column_from_arrow
 
-    with advice_on_columns():
-        data = open_source(before.version.spec, source, (), data_options(data_config))
-    table = data.range(0, min(rows, data.rows)).read()
-    columns = {entry.name: column_from_arrow(table.column(entry.source), entry) for entry in before.version.spec.inputs}
+    parts: list[dict[str, Column]] = []
+    for as_of in (before, after):
+        spec = as_of.version.spec
+        with advice_on_columns():
+            data = open_source(spec, source, (), data_options(data_config))
+        table = data.range(0, min(rows, data.rows)).read()
+        parts.append({entry.name: column_from_arrow(table.column(entry.source), entry) for entry in spec.inputs})
+    columns, count = parts[0], table.num_rows
     with ExitStack() as opened:
         scorers = []
         for as_of in (before, after):
             folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="emberline-diff-"))
             scorers.append(opened.enter_context(Scorer(as_of, Path(folder), dram_bytes=dram_bytes)))
         first, second = scorers
-        requests = Requests(columns, table.num_rows, first.features(columns, table.num_rows))
+        requests = Requests(columns, count, first.features(columns, count), columns_after=parts[1])
         found, changes = compare_snapshots(before, after, top=top, requests=requests, scorer=first, on_table=on_table)
         found.scores = score_differences(first, second, requests, changes, top)
+        found.not_compared = outputs_not_compared(first, second)
     return found
 
 
@@ -166,5 +172,7 @@ def _show(found: SnapshotDifference) -> None:
     for score in found.scores:
         for line in score_lines(score):
             click.echo(line)
-    if not (any(not table.is_same for table in found.tables) or found.weights):
+    for line in found.not_compared:
+        click.echo(line)
+    if not (any(not table.is_same for table in found.tables) or found.weights or found.not_compared):
         click.echo("nothing differs")

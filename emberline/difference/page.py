@@ -17,7 +17,8 @@ def to_html(found: SnapshotDifference) -> str:
         ("weights that differ", f"{len(found.weights)} of {len(found.weights) + found.same_weights}", ""),
         *((f"{score.output} moved by", f"{score.mean:.4g}", "mean over the requests") for score in found.scores),
     ]
-    notes = "".join(f"<li>{escape(line)}</li>" for score in found.scores for line in score_lines(score))
+    lines = [line for score in found.scores for line in score_lines(score)] + found.not_compared
+    notes = "".join(f"<li>{escape(line)}</li>" for line in lines)
     body = key_figures(figures) + (f"<ul class=notes>{notes}</ul>" if notes else "")
     body += "".join(grid(each.title, each.names, each.rows, wide=True) for each in grids(found) if each.rows)
     return document("What changed", f"{found.before} and {found.after}", (), body)

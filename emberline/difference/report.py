@@ -30,6 +30,8 @@ class SnapshotDifference:
     same_weights: int = 0
     #: By output; empty without requests.
     scores: list[ScoreDifference] = field(default_factory=list)
+    #: In words, outputs that could not be compared.
+    not_compared: list[str] = field(default_factory=list)
 
     def to_json_value(self) -> dict[str, Any]:
         """Returns it as JSON values."""

@@ -69,11 +69,13 @@ class ScoreDifference:
 
 @dataclass(frozen=True)
 class Requests:
-    """Raw requests, and the features that a snapshot makes of them."""
+    """Raw requests, and the features that the first snapshot makes of them."""
 
     columns: Mapping[str, Column]
     rows: int
     features: FeatureBatch
+    #: What the second snapshot reads of them, where it has other inputs.
+    columns_after: Mapping[str, Column] | None = None
 
     def asked(self, scorer: Scorer) -> dict[str, np.ndarray]:
         """Returns the ids that they hold, ascending, by table."""
@@ -91,14 +93,27 @@ def score_differences(
     changes: the ids of the requests that differ, by table. top: requests to list.
     """
     own = before.score(requests.columns, requests.rows)
-    other = dict(zip(_names(after), after.score(requests.columns, requests.rows), strict=True))
+    columns = requests.columns if requests.columns_after is None else requests.columns_after
+    other = dict(zip(_names(after), after.score(columns, requests.rows), strict=True))
     undivided = _why_undivided(before, after)
     effects = {} if undivided else _effects(before, after, requests)
     found = []
     for place, name in enumerate(_names(before)):
-        if name in other and own[place].size == other[name].size:
+        if name in other and own[place].shape == other[name].shape:
             alone = {part: outputs[place] for part, outputs in effects.items()}
             found.append(_output(name, own[place], other[name], alone, before, requests, changes, top, undivided))
+    return found
+
+
+def outputs_not_compared(before: Scorer, after: Scorer) -> list[str]:
+    """Returns, in words, which outputs only one of the snapshots has, or both in different shapes."""
+    first, second = ({each.name: list(each.shape) for each in scorer.outputs} for scorer in (before, after))
+    found = []
+    for name in dict.fromkeys((*first, *second)):
+        if name not in first or name not in second:
+            found.append(f"{name}: not compared, only the {'first' if name in first else 'second'} snapshot has it")
+        elif first[name] != second[name]:
+            found.append(f"{name}: not compared, its shape is {first[name]} and then {second[name]}")
     return found
 
 
