@@ -24,9 +24,16 @@ ROW = "row"
 _Columns = tuple[Mapping[str, "Column"], int]
 
 
-def explain_json(repository: ModelRepository, name: str, body: bytes, row: object) -> dict[str, JsonValue]:
-    """Explains a row of a request in JSON, v2 or, with `instances`, v1. Raises InvalidInput, NotFound, Unavailable."""
-    header, row = read_header(body, None), _row(row)
+def explain_json(
+    repository: ModelRepository, name: str, body: bytes, header_length: int | None = None
+) -> dict[str, JsonValue]:
+    """Explains a row of a request of v2 or, with `instances`, v1; the key `row` beside the others says which.
+
+    header_length: bytes of JSON before binary tensors; None when all of it is JSON. Raises InvalidInput, NotFound,
+    Unavailable.
+    """
+    header = read_header(body, header_length)
+    row = _row(header.content.get(ROW, 0))
 
     def decode(signature: ModelSignature) -> _Columns:
         if "instances" in header.content:

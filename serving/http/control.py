@@ -69,7 +69,8 @@ def _endpoint(
     handler: Handler, repository: ModelRepository, calls: ControlCalls
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        content = handler(ControlCall(repository, calls, await request.body(), **request.path_params))
+        call = ControlCall(repository, calls, await request.body(), request.headers, **request.path_params)
+        content = handler(call)
         return _sent(response_of(await content if inspect.isawaitable(content) else content))
 
     return answer

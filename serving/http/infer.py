@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
 
 from serving.control.models import (
@@ -21,9 +20,8 @@ from serving.protocol.json_text import SHORT_JSON_BYTES
 from serving.protocol.routing import routing_of_parameters
 from serving.protocol.tensors import InferRequest
 from serving.protocol.v1 import decode_predict, encode_predict
-from serving.protocol.v2 import decode_request, encode_response, read_header
+from serving.protocol.v2 import decode_request, encode_response, parse_header_length, read_header
 from serving.security.forwarded import forwarded_headers, regions_for
-from storage.errors import InvalidInput
 
 _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -39,7 +37,7 @@ class InferenceRoutes:
 
     async def infer(self, route: InferenceRoute, request: HttpRequest) -> HttpResponse:
         """Returns the response to a v2 request. Raises EmberlineError."""
-        body, header_length = request.body, _header_length(request.headers)
+        body, header_length = request.body, parse_header_length(request.headers.get(_HEADER_LENGTH))
         json_bytes = len(body) if header_length is None else header_length
         if json_bytes > SHORT_JSON_BYTES:
             header = await asyncio.to_thread(read_header, body, header_length)
@@ -105,15 +103,3 @@ class InferenceRoutes:
         if result.unresolved:
             headers.append((b"emberline-unresolved", str(result.unresolved).encode()))
         return HttpResponse(200, encode_predict(model.signature, result.outputs, by_rows), headers)
-
-
-def _header_length(headers: Mapping[bytes, bytes]) -> int | None:
-    text = headers.get(_HEADER_LENGTH)
-    if text is None:
-        return None
-    if not text.isdigit() or len(text) > 18:
-        raise InvalidInput(
-            f"Inference-Header-Content-Length must be a number of bytes, got {text[:40].decode('latin-1')!r}",
-            field="Inference-Header-Content-Length",
-        )
-    return int(text)

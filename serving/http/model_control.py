@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pydantic import JsonValue
 
 from serving.control import bodies
-from serving.control.explaining import ROW, explain_json
+from serving.control.explaining import explain_json
 from serving.http.openapi_schemas import ANY_OBJECT
 from serving.http.operations import ControlCall, Operation
+from serving.protocol.v2 import parse_header_length
 from serving.security.needs import EXPLAIN, LOOK_AT_MODEL, MODEL, OPEN, control_need
 from storage.errors import NotFound
 
@@ -77,8 +78,9 @@ def _fleet(call: ControlCall) -> Awaitable[_State]:
 
 
 def _explain(call: ControlCall) -> Awaitable[_State]:
-    row = call.read_object().get(ROW, 0)
-    return call.run(lambda: explain_json(call.repository, call.name, call.body, row))
+    length = call.headers.get("inference-header-content-length")
+    header_length = parse_header_length(None if length is None else length.encode("latin-1"))
+    return call.run(lambda: explain_json(call.repository, call.name, call.body, header_length))
 
 
 def _wake(call: ControlCall) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,8 @@ class ControlCall:
     repository: ModelRepository
     calls: ControlCalls
     body: bytes
+    #: By name in small letters.
+    headers: Mapping[str, str]
     name: str = ""
     version: str = ""
     region: str = ""

@@ -62,6 +62,18 @@ def read_header(body: bytes, header_length: int | None) -> RequestHeader:
     return RequestHeader(header, _parameters("the request", header), view[header_length:])
 
 
+def parse_header_length(text: bytes | None) -> int | None:
+    """Returns the number in the header Inference-Header-Content-Length; None without it. Raises InvalidInput."""
+    if text is None:
+        return None
+    if not text.isdigit() or len(text) > 18:
+        raise InvalidInput(
+            f"Inference-Header-Content-Length must be a number of bytes, got {text[:40].decode('latin-1')!r}",
+            field="Inference-Header-Content-Length",
+        )
+    return int(text)
+
+
 def decode_request(signature: ModelSignature, header: RequestHeader, regions: Regions) -> InferRequest:
     """Reads the tensors and the requested outputs of a request. Raises InvalidInput naming the field at fault."""
     content, parameters = header.content, header.parameters

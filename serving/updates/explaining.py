@@ -49,7 +49,8 @@ def explain(model: LiveModel, decode: Decode, row: int) -> dict[str, JsonValue]:
             loaded = entry.loaded.model
             columns, rows = decode(loaded.signature)
             if not 0 <= row < rows:
-                raise InvalidInput(f"row is {row}, and the request has the rows 0 to {rows - 1}", field="row")
+                there = f"the rows 0 to {rows - 1}" if rows else "no rows"
+                raise InvalidInput(f"row is {row}, and the request has {there}", field="row")
             try:
                 found = _Explanation(mount, entry, before, loaded).of(_one(columns, rows, row))
             except StoreError:
