@@ -236,3 +236,45 @@ def test_live_requests_are_not_counted(tmp_path: Path, rows: int) -> None:
         before = dict(loaded.store_stats().hits)
         explain(live, live.world.rows_of(snapshot, rows))
         assert dict(loaded.store_stats().hits) == before
+
+
+def test_a_request_with_binary_tensors_is_explained_as_its_json(tmp_path: Path) -> None:
+    with Live(tmp_path) as live:
+        snapshot = live.version()
+        live.start()
+        live.reaches(snapshot)
+        users = list(snapshot.tables["user"])[:2]
+        items = list(snapshot.tables["item"])[:2]
+        tensors = {"user": (users, [2, 1]), "items": (items, [2, 1]), "items.lengths": ([1, 1], [2, 1])}
+        parts = {name: np.array(values, np.int64).tobytes() for name, (values, _) in tensors.items()}
+        header = {
+            "row": 1,
+            "inputs": [
+                {
+                    "name": name,
+                    "datatype": "INT64",
+                    "shape": shape,
+                    "parameters": {"binary_data_size": len(parts[name])},
+                }
+                for name, (_, shape) in tensors.items()
+            ],
+        }
+        text = json.dumps(header).encode()
+
+        def post(length: str) -> Any:
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{live.server.http_port}{PATH}",
+                text + b"".join(parts.values()),
+                {"Inference-Header-Content-Length": length, **bearer(None)},
+            )
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.loads(answer.read())
+
+        found = post(str(len(text)))
+        _, wanted = explain(live, [{"user": users[0], "items": [items[0]]}, {"user": users[1], "items": [items[1]]}], 1)
+        for key in ("outputs", "features"):
+            assert found[key] == wanted[key]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            post("many")
+        assert refused.value.code == 400
+        assert "Inference-Header-Content-Length must be a number of bytes" in refused.value.read().decode()

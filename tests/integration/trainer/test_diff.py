@@ -10,7 +10,10 @@ from typing import Any
 
 import click
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 from click.testing import CliRunner
 
 from emberline.cli.diff import command
@@ -22,6 +25,7 @@ from storage.checkpoint.as_of import find_as_of
 from storage.errors import InvalidInput
 from tests.integration.trainer.published_line import CHAIN, SPEC, Training, columns, some_rows
 from tests.integration.trainer.update_runs import snapshots, updated
+from trainer import publish
 from trainer.publishing import Publisher
 
 
@@ -124,3 +128,41 @@ def test_the_commands_of_the_page_are_understood(place: Path, monkeypatch: pytes
         assert (program, found is not None) == ("emberline", True)
         assert found is not None
         found.make_context(name, arguments)
+
+
+class _Taste(torch.nn.Module):
+    """Scores films, in the second version also by the hour, and with an output more."""
+
+    def __init__(self, by_hour: bool) -> None:
+        super().__init__()
+        self.film = torch.nn.Embedding(50, 4)
+        self.hour = torch.nn.Embedding(24, 4) if by_hour else None
+
+    def forward(self, film: torch.Tensor, hour: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        rows = self.film(film)
+        if self.hour is None:
+            return {"score": rows.sum(1, keepdim=True), "parts": rows}
+        assert hour is not None
+        rows = rows + self.hour(hour)
+        return {"score": rows.sum(1, keepdim=True), "parts": rows[:, :2], "late": rows[:, :1]}
+
+
+def test_snapshots_with_other_inputs_are_compared_and_outputs_left_out_are_named(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    films, hours = torch.randint(0, 50, (40,)), torch.randint(0, 24, (40,))
+    before, after = _Taste(by_hour=False).eval(), _Taste(by_hour=True).eval()
+    publish(before, {"film": films}, tmp_path / "models", name="taste")
+    publish(after, {"film": films, "hour": hours}, tmp_path / "models", name="taste")
+    data = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"film": films.numpy(), "hour": hours.numpy()}), data)
+    model = tmp_path / "models" / "taste"
+    found = diff(model / "1", model / "2", "--requests", data)
+    (score,) = found["scores"]
+    with torch.no_grad():
+        moved = (after(films, hours)["score"] - before(films)["score"]).abs().mean()
+    assert score["output"] == "score"
+    assert score["mean"] == pytest.approx(float(moved), rel=1e-4)
+    assert found["not_compared"] == [
+        "parts: not compared, its shape is [-1, 4] and then [-1, 2]",
+        "late: not compared, only the second snapshot has it",
+    ]
