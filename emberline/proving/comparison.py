@@ -50,7 +50,7 @@ def compare(old: Outputs, new: Outputs, tolerance: float) -> Comparison:
     """Compares outputs of the same names; a single output with a single one. Raises InvalidInput where they do not
     fit.
     """
-    pairs = _pairs(old, new)
+    pairs = paired(old, new)
     by_output: dict[str, tuple[float, int]] = {}
     worst: np.ndarray | None = None
     for name, theirs in pairs.items():
@@ -69,7 +69,8 @@ def compare(old: Outputs, new: Outputs, tolerance: float) -> Comparison:
     return Comparison(worst, tolerance, by_output)
 
 
-def _pairs(old: Outputs, new: Outputs) -> dict[str, np.ndarray]:
+def paired(old: Outputs, new: Outputs) -> dict[str, np.ndarray]:
+    """Returns the old outputs that the new side has, too, by its names. Raises InvalidInput where there are none."""
     if len(old) == 1 and len(new) == 1:
         return {next(iter(new)): next(iter(old.values()))}
     common = {name: values for name, values in old.items() if name in new}

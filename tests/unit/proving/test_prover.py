@@ -198,6 +198,42 @@ def test_a_network_in_half_precision_is_equal_but_for_rounding(model: LocalModel
     assert proof.is_equal, "\n".join(lines(proof))
 
 
+@pytest.mark.parametrize(("dtype", "is_whole"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.half, True)])
+def test_answers_of_lower_precision_are_equal_but_for_rounding(
+    model: LocalModel, dtype: torch.dtype, is_whole: bool
+) -> None:
+    class Lower(Ranker):
+        def forward(self, user: Tensor, item: Tensor, tags: Tensor, dense: Tensor) -> Tensor:
+            parts = [self.user(user), self.item(item), self.tags(tags), dense]
+            logit = self.head.to(dtype)(torch.cat(parts, 1).to(dtype))
+            return torch.sigmoid(logit if is_whole else logit.float()).float()
+
+    proof = proved(model, Lower())
+    assert proof.is_equal, "\n".join(lines(proof))
+    assert [each.hypothesis.is_rounding for each in proof.explained] == [True]
+
+
+def test_slightly_stale_rows_are_not_called_rounding(model: LocalModel) -> None:
+    old = Ranker()
+    with torch.no_grad():
+        old.item.weight[[10, 30]] += 0.004
+    batch = requests()
+    batch["item"][:8] = [10, 30] * 4
+    proof = proved(model, old, batch)
+    assert 8 <= proof.first.count < 14
+    assert "has other values in table item for 2 ids (10, 30) of item" in only_text(proof)
+
+
+@pytest.mark.parametrize("where", ["head.0.weight", "head.0.bias", "head.2.weight", "head.2.bias"])
+def test_a_slightly_changed_weight_is_not_called_rounding(model: LocalModel, where: str) -> None:
+    old = Ranker()
+    with torch.no_grad():
+        old.get_parameter(where).view(-1)[0] += 0.003
+    proof = proved(model, old)
+    assert proof.first.count > 0
+    assert not proof.is_equal, "\n".join(lines(proof))
+
+
 def test_two_faults_at_once_are_named_both(model: LocalModel) -> None:
     old = Ranker()
     old.tags.mode = "sum"
