@@ -140,7 +140,7 @@ def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
     found: dict[str, EmbeddingLayer] = {}
     for full_path, module in container.named_modules():
         path = full_path.removeprefix("module.")
-        if isinstance(module, LAYER_TYPES) and not _has_own_forward(module):
+        if isinstance(module, LAYER_TYPES) and not _has_own_forward(path, module):
             check_layer(path, module)
             found[path] = module
     return found
@@ -157,12 +157,21 @@ def collected_names(container: nn.Module) -> dict[EmbeddingLayer, str]:
     return found
 
 
-def _has_own_forward(layer: nn.Module) -> bool:
-    """Returns whether a layer looks up otherwise; then it is a module like others, whose lookups count."""
+def _has_own_forward(path: str, layer: nn.Module) -> bool:
+    """Returns whether a layer looks up otherwise, or does more; then it is a module like others, whose lookups count.
+
+    Raises Unsupported for one of ours: its lookups show in its calls alone.
+    """
+    hooked = "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks
     if isinstance(layer, Embedding | EmbeddingBag):
+        if hooked:
+            raise Unsupported(
+                f"layer {path!r}: it has hooks, or a forward of its own, which the server would not run; take them off "
+                "(handle.remove()), and do in the module that calls the layer what they did"
+            )
         return False
     base = nn.Embedding if isinstance(layer, nn.Embedding) else nn.EmbeddingBag
-    return type(layer).forward is not base.forward
+    return bool(hooked) or type(layer).forward is not base.forward
 
 
 def tables_of(module: nn.Module) -> list[EmbeddingTable]:

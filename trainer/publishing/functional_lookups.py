@@ -21,6 +21,7 @@ MakeLayer = Callable[[], EmbeddingLayer]
 # Takes the path of a parameter, the parameter, what makes the layer, and the layer's arguments; returns the rows, or
 # NotImplemented.
 Answer = Callable[[str, Tensor, MakeLayer, tuple[Any, ...], dict[str, Any]], Any]
+_EMBEDDING = "input weight padding_idx max_norm"
 _BAG = """input weight offsets max_norm norm_type scale_grad_by_freq mode sparse per_sample_weights include_last_offset
 padding_idx"""
 
@@ -40,6 +41,10 @@ class FunctionalLookups(TorchFunctionMode):
             weight, make, given = found
             path = _path(self._container, weight)
             if path is not None:
+                if _renormalises(func, args, kwargs):
+                    raise Unsupported(
+                        f"{path!r}: max_norm changes rows while they are read; renormalise once, then drop it"
+                    )
                 result = self._answer(path, weight, lambda: make(weight, path), *given)
                 if result is not NotImplemented:
                     return result
@@ -62,9 +67,7 @@ def _path(container: nn.Module, weight: Tensor) -> str | None:
 def _lookup(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor, str], EmbeddingLayer], Any] | None:
     """Returns the weight of a lookup, what makes a layer of it, and the layer's arguments; None for another call."""
     if func is functional.embedding:
-        given = dict(zip(("input", "weight", "padding_idx", "max_norm"), args, strict=False)) | kwargs
-        if given.get("max_norm") is not None:
-            return None
+        given = dict(zip(_EMBEDDING.split(), args, strict=False)) | kwargs
         return given["weight"], _layer, ((given["input"],), {})
     if func is torch.embedding:
         return args[0], _layer, ((args[1],), {})
@@ -83,6 +86,13 @@ def _lookup(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor
     return None
 
 
+def _renormalises(func: Any, args: Any, kwargs: Any) -> bool:
+    """Returns whether a lookup writes rows of a smaller norm into the weight."""
+    names = {functional.embedding: _EMBEDDING, functional.embedding_bag: _BAG}.get(func, "")
+    given = dict(zip(names.split(), args, strict=False)) | kwargs
+    return given.get("max_norm") is not None
+
+
 def _are_ids(index: Any) -> bool:
     return isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
 
@@ -93,8 +103,6 @@ def _layer(weight: Tensor, path: str) -> EmbeddingLayer:
 
 
 def _bag(weight: Tensor, path: str, given: dict[str, Any]) -> EmbeddingLayer:
-    if given.get("max_norm") is not None:
-        raise Unsupported(f"{path!r}: max_norm changes rows while they are read; renormalise once, then drop it")
     return nn.EmbeddingBag(
         weight.shape[0],
         weight.shape[1],

@@ -110,7 +110,10 @@ class ParityChecker:
         outputs = self._module_outputs(tensors)
         for name, values in outputs.items():
             if not np.all(np.isfinite(values)):
-                raise ParityError(f"output {name!r}: the module gives values that are not finite for golden requests")
+                raise ParityError(
+                    f"output {name!r}: the module gives values that are not finite (inf, -inf, nan) for golden "
+                    "requests; a server answers with finite ones: use a large number in their place, such as -1e9"
+                )
         self._compare(outputs, self._graph_outputs(tensors), "the exported graph, on the golden requests")
         self._compare(outputs, self._reversed_outputs(tensors), "the golden requests in reverse order", factor=10.0)
         roundings = self._roundings(tensors, outputs)
@@ -176,6 +179,11 @@ class ParityChecker:
                 if not np.array_equal(values, other):
                     raise ParityError(f"{what}: output {name!r} differs")
                 continue
+            # What is not finite has to be the same in both: logits of -inf mean "never".
+            finite = np.isfinite(values)
+            if not np.array_equal(values[~finite], other[~finite], equal_nan=True):
+                raise ParityError(f"{what}: output {name!r} has other values that are not finite (inf, -inf, nan)")
+            values, other = values[finite], other[finite]
             accepted = factor * self._tolerance * max(1.0, float(np.abs(values).max(initial=0.0)))
             difference = float(np.abs(values - other).max(initial=0.0))
             if not difference <= accepted:

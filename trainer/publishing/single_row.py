@@ -25,4 +25,6 @@ def needs_more_rows(module: nn.Module, sample: Sample, outputs: Mapping[str, Ten
         return False
     except Exception:  # whatever a module raises, it is the same module that takes the whole sample
         return True
-    return any(alone[name].shape != (1, *value.shape[1:]) for name, value in outputs.items() if value.dim())
+    # An output without dimensions, as squeeze() makes of one row, counts as none.
+    shapes = {name: (1, *value.shape[1:]) for name, value in outputs.items() if value.dim()}
+    return any(name not in alone or alone[name].shape != shape for name, shape in shapes.items())

@@ -1,0 +1,90 @@
+"""Modules that do what looks harmless: each is published with the scores that it gives, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from storage.errors import ParityError, Unsupported
+from trainer import EmbeddingBag, EmbeddingTable, publish
+
+IDS = torch.tensor([[0, 1], [2, 3], [4, 5]])
+BAGS = (torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 1]))
+
+
+class Single(nn.Module):
+    """Model of one embedding layer and a function over it."""
+
+    def __init__(self, layer: nn.Module, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = layer, function
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.function(self.layer, *args)
+
+
+def column(layer: nn.Module, ids: Tensor) -> Tensor:
+    return layer(ids[:, 0])
+
+
+def bags(layer: nn.Module, ids: Tensor, offsets: Tensor) -> Tensor:
+    return layer(ids, offsets)
+
+
+def test_hooks_of_an_own_layer_are_refused_and_those_of_a_plain_one_are_part_of_the_module(tmp_path: Path) -> None:
+    def doubled(layer: nn.Module, args: Any, rows: Tensor) -> Tensor:
+        return rows * 2
+
+    plain = Single(nn.Embedding(9, 4), column)
+    plain.layer.register_forward_hook(doubled)
+    publish(plain, IDS, tmp_path, name="m")  # compares the version's scores with those of the module
+    items = nn.Embedding(9, 4)
+    patched = Single(items, column)
+    items.forward = lambda ids: functional.embedding(ids + 1, items.weight)  # type: ignore[method-assign,assignment]
+    folder = publish(patched, IDS, tmp_path, name="n")
+    assert '"op":"add"' in (folder / "features.json").read_text().replace(" ", "")
+    ours = Single(EmbeddingBag(EmbeddingTable("t", 4)), bags)
+    ours.layer.register_forward_hook(doubled)
+    with pytest.raises(Unsupported, match=r"layer 'layer': it has hooks.*handle.remove\(\)"):
+        publish(ours, BAGS, tmp_path, name="o")
+
+
+@pytest.mark.parametrize("norm", [{"max_norm": 0.1}, {}])
+def test_a_functional_lookup_with_max_norm_is_refused_and_leaves_the_weight(
+    norm: dict[str, Any], tmp_path: Path
+) -> None:
+    module = Single(nn.Linear(4, 9), lambda layer, ids: functional.embedding(ids[:, 0], layer.weight, None, **norm))
+    before = module.layer.weight.detach().clone()  # type: ignore[operator]
+    if norm:
+        with pytest.raises(Unsupported, match="'layer': max_norm changes rows"):
+            publish(module, IDS, tmp_path, name="m")
+    else:
+        publish(module, IDS, tmp_path, name="m")
+    assert torch.equal(before, module.layer.weight)  # type: ignore[arg-type]
+
+
+def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    def masked(layer: nn.Module, ids: Tensor) -> Tensor:
+        return layer(ids[:, 0]).masked_fill(torch.tensor([True, False, False, False]), -torch.inf)
+
+    with pytest.raises(ParityError, match=r"'score': the module gives values that are not finite \(inf.*-1e9"):
+        publish(Single(nn.Embedding(9, 4), masked), IDS, tmp_path, name="m")
+
+
+def test_an_output_that_loses_the_batch_of_one_row_is_published(tmp_path: Path) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items = nn.Embedding(9, 1)
+
+        def forward(self, ids: Tensor) -> dict[str, Tensor]:
+            rows = self.items(ids[:, 0])
+            return {"a": rows, "b": rows.squeeze()}
+
+    assert (publish(Two(), IDS, tmp_path, name="m") / "dense.pt2").exists()
