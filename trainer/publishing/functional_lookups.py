@@ -26,6 +26,10 @@ _BAG = """input weight offsets max_norm norm_type scale_grad_by_freq mode sparse
 padding_idx"""
 
 
+class IndexedRows(nn.Embedding):
+    """A parameter indexed by ids, of which negative ones count from its end."""
+
+
 class FunctionalLookups(TorchFunctionMode):
     """Gives lookups in the parameters of `container.module` to a function, while it is active."""
 
@@ -80,7 +84,7 @@ def _lookup(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor
         rest = {"per_sample_weights": given.get("per_sample_weights")}
         return given["weight"], bag, ((given["input"], given.get("offsets")), rest)
     if func is Tensor.__getitem__ and args[0].dim() == 2 and _are_ids(args[1]):
-        return args[0], _layer, ((args[1],), {})
+        return args[0], _indexed, ((args[1],), {})
     if func in (Tensor.index_select, torch.index_select) and len(args) == 3 and args[1] == 0 and not kwargs:
         return (args[0], _layer, ((args[2],), {})) if args[0].dim() == 2 else None
     return None
@@ -100,6 +104,10 @@ def _are_ids(index: Any) -> bool:
 def _layer(weight: Tensor, path: str) -> EmbeddingLayer:
     """Returns a layer over the same memory, (rows, dim)."""
     return nn.Embedding(weight.shape[0], weight.shape[1], _weight=weight.detach())
+
+
+def _indexed(weight: Tensor, path: str) -> EmbeddingLayer:
+    return IndexedRows(weight.shape[0], weight.shape[1], _weight=weight.detach())
 
 
 def _bag(weight: Tensor, path: str, given: dict[str, Any]) -> EmbeddingLayer:

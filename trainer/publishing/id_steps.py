@@ -100,6 +100,19 @@ def step_of(known: Codes, name: str, args: Any, kwargs: Any, result: Tensor) -> 
     return None
 
 
+def counted_from_end(chain: Chain, size: int) -> Chain:
+    """Returns a chain whose numbers from -size to -1 become those from 0 to size - 1, as `rows[ids]` reads them.
+
+    Others that are no row become `size`. n + floor(n / (size + 1)) is n, or n - 1 below 0, and so modulo size + 1 n, or
+    n + size.
+    """
+    last = next((step for step in reversed(chain) if step != ("narrow",)), ())
+    if last[:1] == ("is",) or (last[:1] == ("modulo",) and last[1] <= size):
+        return chain
+    known = ("replace", -size, size - 1, True, size)
+    return (*chain, known, ("multiply", size + 2), ("floor_divide", size + 1), ("modulo", size + 1))
+
+
 def kind_of(chain: Chain) -> Chain:
     """Returns what chains have in common that can be transforms of one feature: a column may add what it likes."""
     return tuple(step[:1] if step[0] == "add" else step for step in chain)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from storage.errors import InvalidInput, Unsupported
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, check_layer, collected_names, embedding_layers
-from trainer.publishing.functional_lookups import FunctionalLookups, MakeLayer
+from trainer.publishing.functional_lookups import FunctionalLookups, IndexedRows, MakeLayer
 from trainer.publishing.tracing import Loss, Traced, Tracer, user_place
 
 # What to write instead, by the operator whose result no feature describes.
@@ -158,6 +158,9 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         layer = make()
         check_layer(path, layer)
         self.recording.parameters.add(path)
+        if isinstance(layer, IndexedRows):
+            self._inside_layer = True  # until the layer returns: these are no operators of the module
+            args = (tracer.counted_from_end(args[0], layer.num_embeddings),)
         return self.layer_called(path, layer, args, kwargs)
 
     def _call(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCall:

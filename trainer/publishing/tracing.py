@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from trainer.publishing.id_steps import Steps, mapped, step_of
+from trainer.publishing.id_steps import Steps, counted_from_end, mapped, step_of
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8, torch.bool)
 _IDS = (torch.int64, torch.int32)
@@ -158,6 +158,18 @@ class Tracer:
             if own.numel():
                 found[name] = own
         return found
+
+    def counted_from_end(self, ids: Tensor, size: int) -> Tensor:
+        """Returns ids of which negative ones count from the end of `size` rows, followed as steps."""
+        codes = self.codes_of(ids)
+        assert codes is not None
+
+        def number(chain: int) -> int:
+            return self.steps.number(counted_from_end(self.steps[chain], size))
+
+        result = torch.where(ids < 0, ids + size, ids)
+        self._set(result, mapped(codes // self.count, number) * self.count + codes % self.count)
+        return result
 
     def constants(self, values: Tensor) -> Tensor:
         """Returns the codes of integers that depend on no value of the batch."""

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from storage.errors import ParityError, Unsupported
+from storage.features import FeatureEngine, FeatureSpec, column_from_numpy
 from trainer import EmbeddingBag, EmbeddingTable, publish
 
 IDS = torch.tensor([[0, 1], [2, 3], [4, 5]])
@@ -88,3 +90,19 @@ def test_an_output_that_loses_the_batch_of_one_row_is_published(tmp_path: Path) 
             return {"a": rows, "b": rows.squeeze()}
 
     assert (publish(Two(), IDS, tmp_path, name="m") / "dense.pt2").exists()
+
+
+def test_negative_ids_count_from_the_end_of_an_indexed_parameter(tmp_path: Path) -> None:
+    def indexed(layer: nn.Module, ids: Tensor) -> Tensor:
+        weight: Any = layer.weight
+        return weight[ids - 1].sum(1) + weight[ids % 9].sum(1)
+
+    module = Single(nn.Linear(4, 9), indexed)
+    spec = FeatureSpec.model_validate_json((publish(module, IDS, tmp_path, name="m") / "features.json").read_text())
+    ids = np.arange(-9, 12).reshape(-1, 1).repeat(2, axis=1)
+    batch = FeatureEngine(spec).run({spec.inputs[0].name: column_from_numpy("INT64", ids)}, len(ids))
+    first, second = (batch.ids[feature.name].values.reshape(-1, 2)[:, 0].tolist() for feature in spec.ids_features)
+    wanted = torch.arange(9)[torch.arange(-9, 9)].tolist()
+    assert first == [9, *wanted, 9, 9], "9 is no row: of -10, 9 and 10, for which PyTorch raises an error"
+    assert second == [each % 9 for each in range(-9, 12)]
+    assert [step.op for step in spec.ids_features[1].transforms] == ["modulo"]
