@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import click
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.data_options import named
 from emberline.cli.objects import ModelPath, copy_of
+from emberline.cli.server_call import IDENTITY, access_to
 
 if TYPE_CHECKING:
     from emberline.proving.batches import Batch
@@ -31,7 +33,8 @@ Examples:
   emberline prove triton:8000 build/models/ranker --input user=INPUT__0 --input item=INPUT__1 --output ctr=OUTPUT__0
 
 \b
-Exit code 0 says that all answers are equal within the tolerance, or differ by rounding alone.""",
+Exit code 0 says that all answers are equal within the tolerance, or differ by rounding alone. Rows of --requests that
+the old server refuses make it 1; golden requests that it refuses are counted in the last line.""",
 )
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW", type=ModelPath())
@@ -56,6 +59,7 @@ Exit code 0 says that all answers are equal within the tolerance, or differ by r
 @click.option("--output", "outputs", metavar="OURS=THEIRS", multiple=True, help="The old server's name of an output.")
 @click.option("--batch-rows", type=click.IntRange(1), default=64, help="Rows of a request to the old server, at most.")
 @click.option("--timeout", type=click.FloatRange(0.1), default=30.0, help="Seconds to wait for an answer.")
+@IDENTITY
 @click.option("--report", type=LocalPath(dir_okay=False), help="Write what was found as JSON, too.")
 def command(
     old: str,
@@ -73,9 +77,10 @@ def command(
 ) -> None:
     """Send the same requests to the server OLD and the model NEW, and explain every difference.
 
-    OLD is HOST:PORT or http://HOST:PORT for KServe v2 over HTTP, grpc://HOST:PORT for gRPC: Triton, KServe, TorchServe,
-    or a server of ours. NEW is the model's folder in a repository, or its URL; no server of it has to run. Shifted ids,
-    swapped tables, another default vector, other pooling, missing and stale rows and rounding are recognised.
+    OLD is HOST:PORT or http://HOST:PORT for KServe v2 over HTTP, grpc://HOST:PORT for gRPC, https:// or grpcs:// over
+    TLS: Triton, KServe, TorchServe, or a server of ours. NEW is the model's folder in a repository, or its URL; no
+    server of it has to run. Shifted ids, swapped tables, another default vector, other pooling, missing and stale rows
+    and rounding are recognised.
     """
     proof = prove_model(
         old,
@@ -94,7 +99,7 @@ def command(
         from emberline.proving.proof_text import document
 
         report.write_text(json.dumps(document(proof), indent=2) + "\n", encoding="utf-8")
-    if not proof.is_equal:
+    if not proof.is_equal or (requests is not None and proof.refused):
         sys.exit(1)
 
 
@@ -116,7 +121,7 @@ def prove_model(
     """Compares and prints the report. What is asked are the batches, or the requests of a file, or the golden ones."""
     from emberline.proving.batches import cut, golden_batches, joined, read_requests
     from emberline.proving.local_model import LocalModel
-    from emberline.proving.old_server import Names, OldServer
+    from emberline.proving.old_server import Names, OldServer, read_address
     from emberline.proving.proof_text import lines
     from emberline.proving.prover import Prover
     from storage.checkpoint.as_of import find_as_of
@@ -125,8 +130,11 @@ def prove_model(
     found = find_as_of(folder, as_of)
     new = LocalModel(found)
     new.check_golden()
+    new.check_names(inputs or (), outputs or ())
+    url, access = access_to(read_address(old)[0])
+    names = Names(inputs or {}, outputs or {})
     server = OldServer(
-        old, model or folder.name, names=Names(inputs or {}, outputs or {}), batch_rows=batch_rows, timeout_s=timeout_s
+        url, model or folder.name, names=names, batch_rows=batch_rows, timeout_s=timeout_s, access=access
     )
     asked = batches
     if asked is None:
@@ -137,12 +145,10 @@ def prove_model(
         refused, reason = refused + int((~mask).sum()), reason or words
         if mask.any():
             kept.append({name: values[mask] for name, values in batch.items()})
-    if refused:
-        click.echo(f"left out: {refused} rows that the old server refuses ({reason[:300]})")
     if not kept:
-        raise InvalidInput("the old server refuses every request")
+        raise InvalidInput(f"the old server refuses every request: {reason[:500]}")
     click.echo(f"comparing {server.model} at {server.address} with snapshot {found}")
-    proof = Prover(new, server.score, kept, tolerance).prove()
+    proof = replace(Prover(new, server.score, kept, tolerance).prove(), refused=refused, refusal=reason)
     for line in lines(proof):
         click.echo(line)
     return proof

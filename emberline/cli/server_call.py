@@ -14,18 +14,22 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from emberline.cli.command import LocalPath
 from storage.errors import ConfigError, InvalidInput, Unavailable
 
+if TYPE_CHECKING:
+    from emberline.proving.transports import Access
+
 _META = "emberline.identity"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = click.argument("model")
 _MAX_TOKEN_BYTES = 512
+_RUNNING = "; is `emberline serve` running, and is --url right?"
 _PROBE_S = 2.0
 # OpenSSL's names for an answer that is not TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
@@ -129,6 +133,23 @@ def call_server(
         raise Unavailable(f"no answer from {address}: {_why_no_answer(url, identity, error)}") from None
 
 
+def access_to(url: str) -> tuple[str, Access]:
+    """Returns the address to call, and the caller's identity for another server's HTTP or gRPC."""
+    from emberline.proving.transports import Access
+
+    identity = _identity()
+    url, token = _with_token(url, identity.token_file)
+    found: dict[str, bytes | None] = {"ca": None, "cert": None, "key": None}
+    if url.startswith("grpcs:"):
+        _tls(identity)  # names a file that is not usable
+        files = {"ca": identity.ca, "cert": identity.cert, "key": identity.key or identity.cert}
+        found = {name: None if file is None else file.read_bytes() for name, file in files.items()}
+    opener = urllib.request.build_opener(_NoRedirect, *_handlers(url, identity))
+    return url, Access(
+        token, opener, lambda error: _why_no_answer(url, identity, error).removesuffix(_RUNNING), **found
+    )
+
+
 def model_path(model: str, verb: str) -> str:
     """Returns the path of a call that controls a model."""
     return f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"
@@ -152,7 +173,7 @@ def _why_no_answer(url: str, identity: Identity, error: Exception) -> str:
         return f"{cause}; if the server asks for a certificate of yours, give it with --cert and --key"
     reason = getattr(cause, "strerror", None) or str(cause)
     reason = reason if reason.isprintable() else "it does not speak HTTP"
-    return f"{reason}; is `emberline serve` running, and is --url right?"
+    return f"{reason}{_RUNNING}"
 
 
 def _speaks_tls(url: str) -> bool:

@@ -82,5 +82,12 @@ def paired(old: Outputs, new: Outputs) -> dict[str, np.ndarray]:
     return common
 
 
+def unpaired(old: Outputs, new: Outputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of outputs that are not compared: of the old server, and of the new model."""
+    if len(old) == 1 and len(new) == 1:
+        return (), ()
+    return tuple(name for name in old if name not in new), tuple(name for name in new if name not in old)
+
+
 def _flat(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, np.float64).reshape(len(values), -1)

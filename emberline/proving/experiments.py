@@ -9,6 +9,7 @@ import numpy as np
 
 from emberline.proving.batches import Batch
 from emberline.proving.comparison import Comparison
+from emberline.proving.transports import ServerFault
 from storage.errors import InvalidInput
 from storage.features import Feature, FeatureSpec
 from storage.features.transforms import Select, Slice
@@ -103,7 +104,7 @@ def attribute(batch: Batch, seen: Comparison, known: list[Place], ask: Ask) -> l
         asked = place.put(repeated(base, len(values)), values)
         try:
             apart = ask(asked).apart
-        except InvalidInput:
+        except (InvalidInput, ServerFault):
             continue
         change = np.abs(apart - seen.apart[base_row])
         spread = float(change.max(initial=0.0))
@@ -123,6 +124,6 @@ def shrunk(request: Batch, known: list[Place], ask: Ask) -> Batch:
         try:
             if ask(simpler).count:
                 request = simpler
-        except InvalidInput:
+        except (InvalidInput, ServerFault):
             continue
     return request

@@ -5,6 +5,8 @@ Lookups are done in numpy, so that a hypothesis about rows can be computed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 
@@ -12,7 +14,7 @@ from emberline.proving.batches import Batch, rows_of
 from emberline.proving.changes import Change
 from storage.checkpoint.as_of import AsOf
 from storage.checkpoint.graph import DenseGraph
-from storage.errors import InvalidInput, Unsupported
+from storage.errors import ConfigError, InvalidInput, Unsupported
 from storage.features import (
     Column,
     FeatureBatch,
@@ -84,6 +86,20 @@ class LocalModel:
         #: By feature of ids, the table that it reads.
         self.tables = {entry.name: entry.table for entry in self.spec.ids_features}
         self.pooling = {entry.name: entry.pooling for entry in self.spec.ids_features}
+
+    def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+        """Raises ConfigError naming an input or an output that the model has not."""
+        known = {
+            "input": [entry.name for entry in self.spec.inputs],
+            "output": [entry.name for entry in self._graph.outputs],
+        }
+        for what, names in (("input", inputs), ("output", outputs)):
+            for name in names:
+                if name not in known[what]:
+                    hint = did_you_mean(name, known[what])
+                    raise ConfigError(
+                        f"--{what}: the model has no {what} {name!r}{hint}; it has {known[what]}", field=what
+                    )
 
     def features(self, batch: Batch) -> FeatureBatch:
         """Computes the features of a batch of raw inputs. Raises InvalidInput naming the input at fault."""

@@ -16,6 +16,18 @@ _ALIKE = 0.25
 
 def lines(proof: Proof) -> Iterator[str]:
     """Yields the report, one fact a line."""
+    yield from _compared(proof)
+    old, new = (", ".join(map(repr, names)) for names in proof.unpaired)
+    if old:
+        yield f"NOT compared: the old server's outputs {old}, which the new model has not; pair them with --output"
+    if new:
+        yield f"NOT compared: the new model's outputs {new}, which the old server has not; pair them with --output"
+    if proof.refused:
+        whole = proof.rows + proof.refused
+        yield f"NOT compared: {proof.refused} of {whole} rows, which the old server refuses ({proof.refusal[:300]})"
+
+
+def _compared(proof: Proof) -> Iterator[str]:
     first = proof.first
     if first.count == 0:
         yield f"equal: {proof.rows} rows; the largest difference is {first.largest:.2g}, accepted {first.tolerance:.2g}"
@@ -89,6 +101,8 @@ def document(proof: Proof) -> dict[str, Any]:
             for each in proof.explained
         ],
         "unexplained_rows": proof.unexplained,
+        "refused_rows": proof.refused,
+        "not_compared": {"old_outputs": list(proof.unpaired[0]), "new_outputs": list(proof.unpaired[1])},
         "features": [
             {"name": each.feature, "asked": each.asked, "differ": each.differ, "largest_change": each.spread}
             for each in proof.attributions

@@ -16,7 +16,7 @@ import torch
 from emberline.proving.batches import Batch, merged_outputs, rows_of
 from emberline.proving.candidates import candidates, roundings, shifted
 from emberline.proving.changes import Change, Hypothesis
-from emberline.proving.comparison import Comparison, compare
+from emberline.proving.comparison import Comparison, compare, unpaired
 from emberline.proving.experiments import Attribution, attribute, places, row, shrunk
 from emberline.proving.fitting import fitted_default, rows_without
 from emberline.proving.local_model import LocalModel, taken
@@ -59,6 +59,11 @@ class Proof:
     attributions: tuple[Attribution, ...] = ()
     #: The smallest request found that shows what is not explained.
     example: Batch | None = None
+    #: Outputs that only one side has: of the old server, and of the new model.
+    unpaired: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    #: Rows that the old server refused, so that they are not compared, and its words about the first.
+    refused: int = 0
+    refusal: str = ""
 
     @property
     def unexplained(self) -> int:
@@ -85,6 +90,10 @@ class Prover:
 
     def prove(self) -> Proof:
         """Runs the whole search."""
+        new = self._model.score(taken(self._features, np.arange(1)))
+        return replace(self._searched(), unpaired=unpaired(self._answers, new))
+
+    def _searched(self) -> Proof:
         first = here = self._compared(Change())
         explained: list[Explained] = []
         for _ in range(_ROUNDS):

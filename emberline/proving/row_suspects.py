@@ -11,6 +11,7 @@ from emberline.proving.changes import Change, Hypothesis
 from emberline.proving.comparison import Comparison
 from emberline.proving.experiments import Ask, Place, places, repeated
 from emberline.proving.local_model import LocalModel
+from emberline.proving.transports import ServerFault
 from storage.errors import InvalidInput
 from storage.features import FeatureBatch
 
@@ -78,7 +79,7 @@ def _confirmed(base: Batch, place: Place, ids: np.ndarray, controls: np.ndarray,
         return False
     try:
         return bool(differing(ids.tolist()).any()) and not (len(controls) and bool(differing(controls.tolist()).any()))
-    except InvalidInput:
+    except (InvalidInput, ServerFault):
         return False
 
 

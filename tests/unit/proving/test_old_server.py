@@ -1,0 +1,177 @@
+"""Content that an old server refuses is left out; every other failure of it ends the comparison."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from emberline.proving import transports
+from emberline.proving.comparison import unpaired
+from emberline.proving.old_server import Names, OldServer
+from emberline.proving.transports import Access, ServerFault
+from storage.errors import ConfigError, EmberlineError, InvalidInput, NotFound, Unavailable
+
+BATCH = {"x": np.arange(8, dtype=np.float32)[:, None]}
+
+
+class Old(ThreadingHTTPServer):
+    """Doubles x, and answers `code` to requests with a 5 for the first `failures` of them."""
+
+    code, failures, asked = 400, 1000, 0
+    token = ""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Old
+
+    def do_GET(self) -> None:
+        self.answer(200, {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 1]}], "outputs": [{"name": "y"}]})
+
+    def do_POST(self) -> None:
+        values = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"][0]["data"]
+        self.server.token = self.headers.get("Authorization", "")
+        if 5 in values:
+            self.server.asked += 1
+            if self.server.asked <= self.server.failures:
+                self.answer(self.server.code, {"error": "not five"})
+                return
+        data = [2 * each for each in values]
+        self.answer(200, {"outputs": [{"name": "y", "datatype": "FP32", "shape": [len(data), 1], "data": data}]})
+
+    def answer(self, code: int, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[Old]:
+    monkeypatch.setattr(transports, "_WAITS_S", (0.01, 0.01))
+    with Old() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("code", [400, 422])
+def test_rows_whose_content_is_refused_are_left_out(old: Old, code: int) -> None:
+    old.code = code
+    accepted, words = OldServer(old.address, "m").accepted(BATCH)
+    assert np.flatnonzero(~accepted).tolist() == [5]
+    assert f"answered {code}" in words
+    assert "not five" in words
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "asked", "text"),
+    [
+        (401, ConfigError, 1, "--token-file"),
+        (403, ConfigError, 1, "--token-file"),
+        (404, NotFound, 1, "--model"),
+        (413, InvalidInput, 1, "--batch-rows"),
+        (429, Unavailable, 3, r"answered 429: .*\(3 times\)"),
+        (500, ServerFault, 1, "answered 500: .*not five"),
+        (503, Unavailable, 3, r"answered 503: .*\(3 times\)"),
+    ],
+)
+def test_other_failures_end_the_comparison(
+    old: Old, code: int, kind: type[EmberlineError], asked: int, text: str
+) -> None:
+    old.code = code
+    with pytest.raises(kind, match=text):
+        OldServer(old.address, "m").accepted(BATCH)
+    assert old.asked == asked
+
+
+def test_a_server_that_is_busy_for_a_while_is_asked_again(old: Old) -> None:
+    old.code, old.failures = 503, 2
+    assert OldServer(old.address, "m").score(BATCH)["y"].ravel().tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+def test_a_token_is_sent(old: Old) -> None:
+    OldServer(old.address, "m", access=Access(token="secret"), names=Names({}, {"score": "y"})).score(
+        {"x": BATCH["x"][:2]}
+    )
+    assert old.token == "Bearer secret"
+
+
+@pytest.mark.parametrize(("names", "what"), [(Names({"a": "z"}), "input 'z'"), (Names({}, {"a": "yy"}), "output 'yy'")])
+def test_names_that_the_server_has_not_are_refused_with_those_that_it_has(old: Old, names: Names, what: str) -> None:
+    with pytest.raises(ConfigError, match=rf"the old server has no {what}.*it has \['[xy]'\]"):
+        OldServer(old.address, "m", names=names)
+
+
+def test_outputs_of_one_side_alone_are_named() -> None:
+    values = np.zeros(2)
+    assert unpaired({"a": values, "b": values}, {"a": values, "c": values}) == (("b",), ("c",))
+    assert unpaired({"a": values}, {"b": values}) == ((), ())
+
+
+class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+    def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return service_pb2.ModelMetadataResponse(name="m")
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        values = np.frombuffer(request.raw_input_contents[0], np.float32)
+        if 5 in values:
+            context.abort(self.code, "not five")
+        answer = service_pb2.ModelInferResponse()
+        answer.outputs.add(name="y", datatype="FP32", shape=[len(values), 1])
+        answer.raw_output_contents.append((2 * values).tobytes())
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("INVALID_ARGUMENT", None),
+        ("INTERNAL", ServerFault),
+        ("UNAUTHENTICATED", ConfigError),
+        ("RESOURCE_EXHAUSTED", Unavailable),
+        ("NOT_FOUND", NotFound),
+    ],
+)
+def test_codes_of_grpc_mean_the_same(
+    code: str, kind: type[EmberlineError] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transports, "_WAITS_S", (0.01,))
+    servicer = Servicer()
+    servicer.code = grpc.StatusCode[code]
+    server = grpc.server(ThreadPoolExecutor(1))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        old = OldServer(f"grpc://127.0.0.1:{port}", "m")
+        if kind is None:
+            assert np.flatnonzero(~old.accepted(BATCH)[0]).tolist() == [5]
+        else:
+            with pytest.raises(kind, match=f"{code}: not five"):
+                old.accepted(BATCH)
+    finally:
+        server.stop(None).wait()
