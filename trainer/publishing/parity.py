@@ -61,7 +61,8 @@ class ParityChecker:
                     "batch, give a sample of another number of rows"
                 )
             shaped[name] = value.reshape(got[name].shape).numpy()
-        self._compare(shaped, got, "the two halves do not give the module's own outputs")
+        what = "the two halves do not give the module's own outputs (asked for its type, a layer gives another)"
+        self._compare(shaped, got, what)
 
     def check_graph(self, graph: DenseGraph, tensors: list[Tensor]) -> None:
         """Checks the exported half against the module, on the sample and at batch 1 and 2.

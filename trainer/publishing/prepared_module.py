@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from storage.checkpoint import GraphOutput
@@ -48,10 +49,11 @@ class PreparedModule:
         container = nn.Module()
         container.add_module("module", module)
         container.training = False
-        sample, plan, recording = _planned(container, sample_batch, spec, user_inputs)
-        wanted = named_outputs(recording.outputs)
-        described = graph_outputs(wanted)
-        check_row_order(module, sample, wanted)
+        sample, plan = _planned(container, sample_batch, spec, user_inputs)
+        with torch.no_grad():
+            wanted = named_outputs(sample.call(module, {name: leaf.clone() for name, leaf in sample.leaves.items()}))
+            described = graph_outputs(wanted)
+            check_row_order(module, sample, wanted)
         repeats = needs_more_rows(module, sample, wanted)
         half = DenseHalf(container, sample, plan, list(wanted), repeats_a_row=repeats)
         return cls(plan, half, tuple(described), wanted, FeatureEngine(plan.spec))
@@ -89,13 +91,13 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def _planned(
     container: nn.Module, sample_batch: object, spec: FeatureSpec | None, user_inputs: Sequence[str]
-) -> tuple[Sample, CutPlan, Recording]:
+) -> tuple[Sample, CutPlan]:
     module = container.get_submodule("module")
     if spec is None:
         sample = Sample.of(module, sample_batch)
         recording = record(container, sample.leaves, lambda: sample.call(module, sample.leaves))
         rows = _batch_rows(recording)
-        return sample, plan_from_sample(recording, sample.leaves, rows, user_inputs), recording
+        return sample, plan_from_sample(recording, sample.leaves, rows, user_inputs)
     if user_inputs:
         raise ConfigError("with a spec, `side: user` of its inputs says which are the user's", field="user_inputs")
     columns = _columns_of(sample_batch, spec)
@@ -104,7 +106,7 @@ def _planned(
     recording = record(container, sample.leaves, lambda: sample.call(module, sample.leaves))
     if _batch_rows(recording) != rows:
         raise Unsupported(f"the module gives {_batch_rows(recording)} rows for {rows} rows of the sample")
-    return sample, plan_with_spec(spec, columns, rows, recording, sample.leaves), recording
+    return sample, plan_with_spec(spec, columns, rows, recording, sample.leaves)
 
 
 def _columns_of(sample_batch: object, spec: FeatureSpec) -> dict[str, Column]:

@@ -106,3 +106,20 @@ def test_negative_ids_count_from_the_end_of_an_indexed_parameter(tmp_path: Path)
     assert first == [9, *wanted, 9, 9], "9 is no row: of -10, 9 and 10, for which PyTorch raises an error"
     assert second == [each % 9 for each in range(-9, 12)]
     assert [step.op for step in spec.ids_features[1].transforms] == ["modulo"]
+
+
+def test_a_row_that_other_rows_decide_is_refused_although_the_sample_does_not_show_it(tmp_path: Path) -> None:
+    def masked(layer: nn.Module, ids: Tensor) -> Tensor:
+        return (layer(ids) * (ids[:1] != 0).float()[:, :, None]).sum(1)
+
+    with pytest.raises(ParityError, match=r"'score' differs for some rows when other rows .* replaced; a module that"):
+        publish(Single(nn.Embedding(9, 4), masked), IDS + 1, tmp_path, name="m")
+
+
+def test_the_wanted_outputs_are_those_of_the_module_as_it_is(tmp_path: Path) -> None:
+    def asked(layer: nn.Module, ids: Tensor) -> Tensor:
+        rows = layer(ids[:, 0])
+        return rows if isinstance(layer, nn.Embedding) else -rows
+
+    with pytest.raises(ParityError, match="the two halves do not give the module's own outputs"):
+        publish(Single(nn.Embedding(9, 4), asked), IDS, tmp_path, name="m")
