@@ -89,7 +89,7 @@ class OnnxModule(nn.Module):
         for entry in self._graph.inputs:
             values[entry.name] = batch[entry.name]
         for node in self._graph.nodes:
-            if node.outputs[0] in values:
+            if node.outputs[0] and node.outputs[0] in values:
                 continue  # a sum that the layer before it has done
             results = self._run(node, values)
             values.update((name, value) for name, value in zip(node.outputs, results, strict=False) if name)
@@ -114,7 +114,7 @@ class OnnxModule(nn.Module):
             node.inputs,
             [values.get(name) for name in node.inputs],
             node.attributes,
-            len([name for name in node.outputs if name]),
+            max(place for place, name in enumerate(node.outputs, 1) if name),
             self._graph.opset,
             self._constant,
         )
@@ -136,12 +136,12 @@ class OnnxModule(nn.Module):
         weight = torch.from_numpy(rows).reshape(len(rows), -1)
         weight = weight if weight.dtype == torch.float32 else weight.float()
         path = _plain_name(node.inputs[0])
-        kept = self._modules.get(tables.get(path, ""))
+        kept = self._modules.get(tables.get(node.inputs[0], ""))
         weight = weight if kept is None else kept.weight  # type: ignore[assignment]
         name = path
         while name in self._modules or hasattr(self, name):
             name += "_again"
-        tables.setdefault(path, name)
+        tables.setdefault(node.inputs[0], name)
         pooled = _pooled_by(self._graph, node, consumers)
         layer: nn.Module
         if pooled is not None:

@@ -163,7 +163,11 @@ def _binary(on_arrays: Callable[..., Any], on_tensors: Callable[..., Any]) -> Ca
 
 
 def _divided(left: Any, right: Any) -> Any:
-    return left // right if left.dtype.kind in "iuO" and right.dtype.kind in "iuO" else left / right
+    kinds = left.dtype.kind + right.dtype.kind
+    if set(kinds) <= set("iu"):
+        # Towards zero, not down.
+        return left // right + ((left % right != 0) & ((left < 0) != (right < 0)))
+    return left // right if set(kinds) <= set("iuO") else left / right  # sizes are not negative
 
 
 def _div(left: Tensor, right: Tensor) -> Tensor:
@@ -205,9 +209,16 @@ def _pow(call: Call) -> Tensor:
     base, exponent = call.tensor(0), call.values[1]
     # A plain number where it is known: x ** 2 is then exactly x * x.
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and exponent.dtype != object:
-        raised: Tensor = torch.pow(base, float(exponent.reshape(-1)[0]))
-    else:
+        number = float(exponent.reshape(-1)[0])
+        if not base.is_floating_point():
+            whole = number.is_integer() and number >= 0
+            raised: Tensor = torch.pow(base, int(number)) if whole else torch.pow(base.double(), number)
+        else:
+            raised = torch.pow(base, number)
+    elif base.is_floating_point():
         raised = torch.pow(base, call.tensor(1))
+    else:
+        raised = torch.pow(base.double(), call.tensor(1).double())
     result: Tensor = raised.to(base.dtype)
     return result
 
@@ -215,7 +226,9 @@ def _pow(call: Call) -> Tensor:
 @operator("Mod")
 def _mod(call: Call) -> Any:
     if call.all_host():
-        return np.asarray(np.mod(call.values[0], call.values[1]))  # type: ignore[arg-type]
+        left, right = call.values
+        is_truncated = call.get("fmod", 0) and left.dtype != object  # type: ignore[union-attr]
+        return np.asarray((np.fmod if is_truncated else np.mod)(left, right))  # type: ignore[arg-type]
     return (torch.fmod if call.get("fmod", 0) else torch.remainder)(call.tensor(0), call.tensor(1))
 
 

@@ -67,17 +67,27 @@ def largest_difference(converted: Converted, sample: Mapping[str, Tensor]) -> fl
         other = np.asarray(values, np.float64)
         if own.shape != other.shape:
             raise ParityError(f"output {name!r} is {list(own.shape)}, in the original {list(other.shape)}")
-        apart = np.abs(own - other) / max(1.0, float(np.abs(other).max(initial=0.0)))
-        apart[np.isnan(own) & np.isnan(other)] = 0.0
+        apart = _differences(own, other)
         worst = float(np.max(apart, initial=0.0))
-        if not worst <= converted.tolerance:
-            row = int(np.unravel_index(np.nanargmax(apart), apart.shape)[0])
+        if worst > converted.tolerance:
+            row = int(np.unravel_index(np.argmax(apart), apart.shape)[0])
             raise ParityError(
                 f"output {name!r} of row {row} differs from the original's: {own[row].ravel()[:4].tolist()} instead of "
                 f"{other[row].ravel()[:4].tolist()}"
             )
         largest = max(largest, worst)
     return largest
+
+
+def _differences(own: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns differences over the largest finite value of the other one if that is above 1: none between two values
+    alike that are not finite, an infinite one where one alone is not finite.
+    """
+    finite = np.isfinite(own) & np.isfinite(other)
+    size = max(1.0, float(np.abs(other[np.isfinite(other)]).max(initial=0.0)))
+    apart = np.where((own == other) | (np.isnan(own) & np.isnan(other)), 0.0, np.inf)
+    apart[finite] = np.abs(own[finite] - other[finite]) / size
+    return apart
 
 
 class RenamedOutputs(nn.Module):

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from storage import open_version
-from storage.errors import EmberlineError, InvalidInput, UnsafeArtifact, Unsupported
+from storage.errors import EmberlineError, InvalidInput, ParityError, UnsafeArtifact, Unsupported
 from trainer.converting import Converted
 from trainer.converting.made_sample import made_sample
 from trainer.converting.onnx_file import read_onnx
@@ -340,6 +340,31 @@ def test_inputs_of_torchscript_may_be_named_by_their_place(tmp_path: Path) -> No
     assert torch.equal(converted.module(numbered), module(*arguments()))
     with pytest.raises(InvalidInput, match=r"forward\(\) takes \['user', 'pair', 'history', 'dense'\]"):
         convert_torchscript(tmp_path / "m.pt", {"user": arguments()[0]})
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "difference"),
+    [
+        ([np.inf, 0.5, np.nan], [np.inf, 0.5, np.nan], 0.0),
+        ([np.inf, 0.5, np.nan], [np.inf, 0.6, np.nan], None),
+        ([np.inf, 0.5, 1.0], [-np.inf, 0.5, 1.0], None),
+        ([np.nan, 0.5, 1.0], [0.0, 0.5, 1.0], None),
+        ([0.0, 0.5, 1.0], [np.inf, 0.5, 1.0], None),
+    ],
+)
+def test_values_that_are_not_finite_hide_no_difference(
+    own: list[float], other: list[float], difference: float | None
+) -> None:
+    class Fixed(nn.Module):
+        def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {"out": torch.tensor(own)}
+
+    converted = Converted(Fixed(), (), lambda batch: {"out": np.array(other, np.float32)})
+    if difference is not None:
+        assert largest_difference(converted, {}) == difference
+    else:
+        with pytest.raises(ParityError, match="output 'out' of row"):
+            largest_difference(converted, {})
 
 
 class Sorted(nn.Module):

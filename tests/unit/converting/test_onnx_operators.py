@@ -16,7 +16,7 @@ from trainer.converting.onnx_module import convert_onnx
 from trainer.converting.onnx_operators import OPERATORS
 
 ROWS = 5
-_TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
+_TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "l": TensorProto.INT64, "b": TensorProto.BOOL}
 FLOATS, WIDE, BOOLS = [("x", "f", (6,))], [("x", "f", (2, 6))], [("x", "b", (6,))]
 PAIR = [("x", "f", (6,)), ("y", "f", (6,))]
 INTS = [("x", "i", (6,))]
@@ -52,6 +52,9 @@ CASES = [
     case("Mod", INTS, ints(4)),
     case("Pow", FLOATS, np.float32(2)),
     case("Pow", [("x", "f", (6,))], floats(6), lift=0.5),
+    case("Pow", [("x", "l", (6,))], ints(2)),
+    case("Pow", [("x", "l", (6,))], np.float32(2)),
+    case("Pow", [("x", "l", (6,))], ints(2, 1, 0, 2, 1, 2)),
     case("Where", [("c", "b", (6,)), *PAIR]),
     case("Clip", FLOATS, np.float32(-0.5), np.float32(0.5)),
     case("LeakyRelu", FLOATS, alpha=0.2),
@@ -139,13 +142,18 @@ def test_an_operator_gives_what_onnxruntime_gives(given: Case, tmp_path: Path) -
         return  # a size is no output; `test_idioms_of_sizes_keep_the_batch_open` computes with one
     got = converted.outputs({entry: torch.from_numpy(np.ascontiguousarray(values)) for entry, values in batch.items()})
     for each in results:
-        np.testing.assert_allclose(got[each].numpy(), wanted[each], rtol=2e-5, atol=2e-6)
+        exact = wanted[each].dtype.kind in "iub"
+        np.testing.assert_allclose(
+            got[each].numpy(), wanted[each], rtol=0 if exact else 2e-5, atol=0 if exact else 2e-6
+        )
         assert got[each].numpy().dtype == wanted[each].dtype
 
 
 def drawn(random: np.random.Generator, kind: str, shape: tuple[int, ...]) -> np.ndarray:
     if kind == "f":
         return random.standard_normal(shape).astype(np.float32)
+    if kind == "l":
+        return random.integers(20_000_000, 90_000_000, shape)
     return random.integers(0, 6, shape) if kind == "i" else random.random(shape) > 0.5
 
 
@@ -161,6 +169,52 @@ def save(
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     onnx.save(onnx.shape_inference.infer_shapes(model), str(path))
+
+
+@pytest.mark.parametrize(("name", "attributes"), [("Div", {}), ("Mod", {}), ("Mod", {"fmod": 1})])
+def test_whole_constants_are_divided_as_onnxruntime_does(name: str, attributes: dict[str, int], tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node(name, ["left", "right"], ["known"], **attributes),
+        helper.make_node("Add", ["x", "known"], ["out"]),
+    ]
+    constants = {"left": ints(-7, 7, -7, 7, -6, 0), "right": ints(2, -2, -2, 2, 2, -2)}
+    save(tmp_path / "m.onnx", nodes, INTS, constants, ["out"])
+    converted = convert_onnx(tmp_path / "m.onnx")
+    batch = {"x": np.arange(12).reshape(2, 6)}
+    assert converted.original is not None
+    got = converted.outputs({"x": torch.from_numpy(batch["x"])})["out"].numpy()
+    np.testing.assert_array_equal(got, converted.original(batch)["out"])
+
+
+@pytest.mark.parametrize(("name", "parts", "outputs"), [("GRU", 3, ["", "out"]), ("LSTM", 4, ["", "", "out"])])
+def test_the_first_output_may_be_left_out(name: str, parts: int, outputs: list[str], tmp_path: Path) -> None:
+    width = 5 * parts
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
+        helper.make_node(name, ["steps", "w", "r", "b"], outputs, hidden_size=5),
+    ]
+    constants = {"w": floats(1, width, 4), "r": floats(1, width, 5), "b": floats(1, 2 * width)}
+    save(tmp_path / "m.onnx", nodes, [("x", "f", (3, 4))], constants, ["out"])
+    converted = convert_onnx(tmp_path / "m.onnx")
+    batch = {"x": floats(ROWS, 3, 4)}
+    assert converted.original is not None
+    got = converted.outputs({"x": torch.from_numpy(batch["x"])})["out"].numpy()
+    np.testing.assert_allclose(got, converted.original(batch)["out"], rtol=2e-5, atol=2e-6)
+
+
+def test_tables_whose_names_differ_in_a_dot_are_two(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gather", ["a.b", "ids"], ["first"]),
+        helper.make_node("Gather", ["a_b", "ids"], ["second"]),
+        helper.make_node("Gather", ["a.b", "others"], ["third"]),
+    ]
+    constants = {"a.b": np.zeros((4, 2), np.float32), "a_b": np.ones((4, 2), np.float32)}
+    results = ["first", "second", "third"]
+    save(tmp_path / "m.onnx", nodes, [("ids", "i", ()), ("others", "i", ())], constants, results)
+    converted = convert_onnx(tmp_path / "m.onnx")
+    found = converted.outputs({"ids": torch.tensor([1, 2]), "others": torch.tensor([1, 2])})
+    assert [float(found[name].mean()) for name in results] == [0.0, 1.0, 0.0]
+    assert len({weight.data_ptr() for weight in converted.module.state_dict().values()}) == 2
 
 
 def test_idioms_of_sizes_keep_the_batch_open(tmp_path: Path) -> None:
