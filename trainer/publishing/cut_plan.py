@@ -123,6 +123,8 @@ class CutPlan:
     weights_read: frozenset[str] = frozenset()
     #: Paths of parameters in which the module looks rows up by itself.
     parameters: frozenset[str] = frozenset()
+    #: Whether the module writes into its inputs or into results of lookups.
+    writes_inputs: bool = False
 
     @property
     def own_layers(self) -> frozenset[str]:
@@ -222,7 +224,8 @@ def plan_with_spec(
     read = weights_read(recording, calls)
     tables, cuts = tuple(names.sources()), tuple(features.values())
     parameters = frozenset(recording.parameters)
-    return CutPlan(spec, tuple(calls), cuts, inputs, tables, columns, rows, read, parameters)
+    writes = recording.tracer.writes_inputs
+    return CutPlan(spec, tuple(calls), cuts, inputs, tables, columns, rows, read, parameters, writes)
 
 
 def weights_read(recording: Recording, calls: Sequence[CutCall]) -> frozenset[str]:

@@ -65,6 +65,8 @@ class DenseHalf(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         plan, position = self._plan, len(self._plan.dense)
+        if plan.writes_inputs:
+            tensors = tuple(tensor.clone() for tensor in tensors)
         if self._repeats_a_row:
             tensors = tuple(torch.cat([tensor, tensor[:1]]) for tensor in tensors)
         batch = tensors[0].shape[0]

@@ -101,6 +101,7 @@ class _Planner:
             self._rows,
             read,
             frozenset(self._recording.parameters),
+            self._tracer.writes_inputs,
         )
 
     def _dense(self, name: str) -> DenseInput:

@@ -144,7 +144,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recording.calls.append(call)
         if call.values is not None or call.loss is not None:
             made = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
-            tracer.taint(made, Loss(f"the layer {path!r}", call.place))
+            tracer.looked_up(made, Loss(f"the layer {path!r}", call.place))
         return result
 
     def functional_called(
@@ -197,6 +197,8 @@ def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Rec
     watches = {layer: _Watch(path, layer, watcher) for path, layer in layers.items()}
     recording = watcher.recording
     recording.own_names = collected_names(container)
+    # The module may write into them.
+    given = {name: leaf.clone() for name, leaf in leaves.items()}
     lookups = FunctionalLookups(container, watcher.functional_called)
     with replaced(container, watches), torch.no_grad(), watcher, lookups:
         try:
@@ -205,6 +207,8 @@ def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Rec
             raise InvalidInput(
                 f"sample_batch: the module cannot run on it: {type(error).__name__}: {error}", field="sample_batch"
             ) from error
+    for name, leaf in leaves.items():
+        leaf.copy_(given[name])
     outputs = [value for value in pytree.tree_leaves(recording.outputs) if isinstance(value, Tensor)]
     recording.tracer.use(outputs, Loss("an output", ""))
     if not recording.calls:

@@ -77,11 +77,14 @@ class Tracer:
         self.steps = Steps()
         #: Sample tensors whose values were used otherwise than as ids, and by what first.
         self.used: dict[str, Loss] = {}
+        #: Whether the module wrote into tensors of the sample or into results of lookups.
+        self.writes_inputs = False
         self._traced: dict[int, tuple[Tensor, Traced]] = {}
         # Tensors that depend on the batch, with the operator that made them where they cannot be followed.
         self._tainted = WeakTensorKeyDictionary()
         # Memory that numbers of the batch were written into, with the operator that did; kept, so that it stays one's.
         self._written: dict[int, tuple[Tensor, Loss]] = {}
+        self._given = {_storage(leaf) for leaf in self.leaves.values()}
         for name, leaf in self.leaves.items():
             self._set(leaf, torch.arange(leaf.numel()).reshape(leaf.shape) + self.starts[name], name)
 
@@ -108,6 +111,11 @@ class Tracer:
         found = self._tainted[tensor]
         return found if isinstance(found, Loss) else Loss("an operator", "")
 
+    def looked_up(self, rows: Sequence[Tensor], loss: Loss) -> None:
+        """Notes the results of a lookup."""
+        self.taint(rows, loss)
+        self._given |= {_storage(value) for value in rows}
+
     def taint(self, tensors: Sequence[Tensor], loss: Loss) -> None:
         """Notes that tensors depend on the batch."""
         for tensor in tensors:
@@ -129,6 +137,7 @@ class Tracer:
         if codes is None:
             self.use(known, loss)
         for value in written:
+            self.writes_inputs |= _storage(value) in self._given
             self._forget(value)
             # Tensors of the same memory hold what was written, and only this one may be known.
             self._written[_storage(value)] = (value, loss)

@@ -123,3 +123,30 @@ def test_the_wanted_outputs_are_those_of_the_module_as_it_is(tmp_path: Path) -> 
 
     with pytest.raises(ParityError, match="the two halves do not give the module's own outputs"):
         publish(Single(nn.Embedding(9, 4), asked), IDS, tmp_path, name="m")
+
+
+def below_two_is_one(layer: nn.Module, ids: Tensor) -> Tensor:
+    ids[ids < 2] = 1
+    return layer(ids).sum(1)
+
+
+def one_more(layer: nn.Module, ids: Tensor) -> Tensor:
+    ids.add_(1)
+    return layer(ids).sum(1)
+
+
+def doubled_rows(layer: nn.Module, ids: Tensor) -> Tensor:
+    return layer(ids).mul_(2).sum(1)
+
+
+def without_negative_values(layer: nn.Module, ids: Tensor, dense: Tensor) -> Tensor:
+    dense[dense < 0] = 0
+    return layer(ids).sum(1) + dense
+
+
+@pytest.mark.parametrize("function", [below_two_is_one, one_more, doubled_rows, without_negative_values])
+def test_a_module_may_write_into_its_inputs_and_rows(function: Callable[..., Tensor], tmp_path: Path) -> None:
+    dense = (torch.linspace(-1, 1, 12).reshape(3, 4),) if function is without_negative_values else ()
+    before = IDS.clone()
+    assert publish(Single(nn.Embedding(9, 4), function), (IDS, *dense), tmp_path, name="m").exists()
+    assert torch.equal(before, IDS)
