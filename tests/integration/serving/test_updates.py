@@ -368,6 +368,7 @@ def test_canary_pin_and_quarantine_outlive_a_restart(live: Live) -> None:
     live.stop()
     live.start()
     after = live.report()
+    assert after["served"].pop("since_unix_ms") > before["served"].pop("since_unix_ms")
     for key in ("mode", "served", "canary", "quarantined"):
         assert after[key] == before[key]
     assert after["canary"]["id"] == two.id
