@@ -113,14 +113,17 @@ class Prover:
             return Proof(rows, first, tuple(explained), here)
         known, example = places(self._model.spec), int(np.argmax(here.apart))
         batch, start = self._batch_of(example)
-        seen = replace(here, apart=here.apart[start : start + rows_of(batch)])
+        # Rows that are explained without a change would differ when they are asked again.
+        asked = start + np.flatnonzero(~self._aside[start : start + rows_of(batch)])
+        batch = {name: values[asked - start] for name, values in batch.items()}
+        seen = replace(here, apart=here.apart[asked])
         followed = attribute(batch, seen, known, self._ask)
         return Proof(rows, first, tuple(explained), here, tuple(followed), shrunk(self._row(example), known, self._ask))
 
     def _certain(self, explained: list[Explained], here: Comparison) -> tuple[list[Explained], Comparison]:
         """Drops hypotheses that made differences smaller and few rows equal: no proof where some rows are left."""
         least = _EQUAL * len(here.apart)
-        kept = [each for each in explained if each.before - each.after >= least]
+        kept = [each for each in explained if each.hypothesis.rows or each.before - each.after >= least]
         if len(kept) == len(explained):
             return explained, here
         self._change, self._aside[:] = Change(), False
@@ -239,7 +242,8 @@ class Prover:
         return None
 
     def _suspect_rows(self, here: Comparison) -> Hypothesis | None:
-        return suspects(self._model, self._features, self._row, here, self._change, self._compared, self._ask)
+        equal = ~here.differs & ~self._aside
+        return suspects(self._model, self._features, self._row, here, self._change, self._compared, self._ask, equal)
 
     def _with_ids(self, number: int, feature: str, ids: np.ndarray) -> FeatureBatch:
         """Returns a row of the batch once for each id, with that as the only id of a feature."""

@@ -17,8 +17,10 @@ from emberline.proving.proof_text import document, lines
 from emberline.proving.prover import Proof, Prover
 from storage.checkpoint.as_of import find_as_of
 from storage.errors import InvalidInput, Unsupported
+from storage.features import FeatureSpec, column_from_numpy
 from tests.integration.serving.test_fallback_served import SPEC, Shop, columns
-from trainer import publish
+from trainer import EmbeddingBag, EmbeddingTable, publish
+from trainer.embedding import EmbeddingCollection
 from trainer.publishing import Publisher
 
 ROWS, TOLERANCE = 96, 1e-5
@@ -165,6 +167,56 @@ def test_stale_rows_are_named_with_their_ids(model: LocalModel) -> None:
     assert only_text(proved(model, old, batch)) == (
         "has other values in table item for 4 ids (10, 30, 31, 50) of item: stale or newer rows"
     )
+
+
+def test_stale_rows_of_ids_that_are_computed_are_named(tmp_path: Path) -> None:
+    class Items(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = EmbeddingTable("items", DIM, optimizer="sgd", seed=4)
+            self.table.lookup(np.arange(ITEMS), train=True)
+            self.features = EmbeddingCollection({"item": EmbeddingBag(self.table)})
+
+        def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {"score": torch.sigmoid(self.features(inputs).pooled.sum(dim=1, keepdim=True))}
+
+    item = {"name": "item", "inputs": ["raw"], "output": "ids", "table": "items"}
+    shifted = [{"op": "add", "values": [-5000]}]
+    spec = FeatureSpec.parse(
+        {"inputs": [{"name": "raw", "dtype": "INT64"}], "features": [{**item, "transforms": shifted}]}
+    )
+    raw = 5000 + np.random.default_rng(3).integers(0, ITEMS, ROWS)
+    raw[:3] = 5033
+    folder = Publisher(Items(), {"raw": column_from_numpy("INT64", raw)}, tmp_path, name="items", spec=spec).publish()
+    here, old = (LocalModel(find_as_of(folder.parent)) for _ in range(2))
+    old.rows["items"].find(np.array([0]))
+    old.rows["items"]._rows[33] += 0.5
+    proof = Prover(here, lambda batch: old.score(old.features(batch)), [{"raw": raw}], TOLERANCE).prove()
+    assert only_text(proof) == "has other values in table items for the id 33 of item: stale or newer rows"
+
+
+def test_only_rows_that_an_experiment_confirms_are_called_stale(model: LocalModel) -> None:
+    class Two(Ranker):
+        """Has a stale row of an item, and another network for one user, whose items no other request has."""
+
+        def forward(self, user: Tensor, item: Tensor, tags: Tensor, dense: Tensor) -> Tensor:
+            scores = super().forward(user, item, tags, dense)
+            return torch.where((dense[:, :1] > 2), scores * 0.5, scores)
+
+    old = Two()
+    with torch.no_grad():
+        old.item.weight[[85]] += 0.5
+    batch = requests()
+    batch["item"] = np.clip(batch["item"], 3, 70)
+    batch["item"][:4], batch["item"][4:8] = 85, [80, 81, 82, 83]
+    batch["dense"][4:8, 0] = 3.0
+    proof = proved(model, old, batch)
+    assert proof.first.count == 8
+    assert proof.unexplained == 4
+    assert [each.hypothesis.text for each in proof.explained] == [
+        "has other values in table item for the id 85 of item: stale or newer rows"
+    ]
+    assert [each.feature for each in proof.attributions] == ["dense[0]"]
 
 
 def test_rows_that_the_old_server_lacks_are_named(model: LocalModel) -> None:
