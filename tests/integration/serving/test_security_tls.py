@@ -22,6 +22,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from click.testing import CliRunner
 
+from emberline.cli import prove as prove_command
 from emberline.cli import snapshots
 from serving import Server, ServerConfig
 from serving.security import tls as tls_module
@@ -400,3 +401,31 @@ def test_a_command_is_advised_to_use_http_where_there_is_no_tls(
     finally:
         server.stop()
     assert told(f"http://127.0.0.1:{server.http_port}").endswith("is `emberline serve` running, and is --url right?")
+
+
+def prove(world: World, version_dir: Path, address: str, *arguments: str) -> tuple[int, str]:
+    """Returns the exit code and the output of `emberline prove` against the server, with the golden requests."""
+    given = [address, str(version_dir.parent), "--model", "ranker", *arguments]
+    found = CliRunner().invoke(prove_command.command, [*given, "--ca", str(world.ca.certificate)])
+    return found.exit_code, found.output + str(found.exception or "")
+
+
+@pytest.mark.parametrize("protocol", ["https", "grpcs"])
+def test_a_proof_asks_a_server_with_tls_and_tokens(
+    protocol: str, encrypted: Ports, mutual: Ports, world: World, version_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("web")
+    (tmp_path / "wrong").write_text("webb")
+
+    def address(ports: Ports) -> str:
+        return f"{protocol}://127.0.0.1:{ports.http if protocol == 'https' else ports.grpc}"
+
+    code, told = prove(world, version_dir, address(encrypted), "--token-file", str(tmp_path / "token"))
+    assert code == 0, told
+    assert "equal: " in told
+    code, told = prove(world, version_dir, address(encrypted), "--token-file", str(tmp_path / "wrong"))
+    assert code == 1
+    assert re.search("answered (401|UNAUTHENTICATED): .*--token-file", told), told
+    client = ["--cert", str(world.job.certificate), "--key", str(world.job.key)]
+    code, told = prove(world, version_dir, address(mutual), *client)
+    assert code == 0, told
