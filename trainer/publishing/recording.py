@@ -31,6 +31,7 @@ _NOT_IN_GRAPHS = {
     "_pack_padded_sequence": "packed sequences have shapes that depend on lengths: run the layer over the padded rows, "
     "and take the state at length - 1, or set what lies behind the length to 0 by a mask",
 }
+_NUMBER = torch.ops.aten._local_scalar_dense.default
 _ELSE = (
     "pass the layer a tensor of the batch, a column of one (x[:, k]), or what shifts by constants (+, -, %, //, clamp, "
     "where) make of it"
@@ -128,10 +129,20 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         instead = _NOT_IN_GRAPHS.get(func._schema.name.removeprefix("aten::"))
         if instead is not None:
             raise Unsupported(f"{func} at {user_place()}: {instead}")
+        if func is _NUMBER and not self._inside_layer and self._is_number_of_batch(args[0]):
+            raise Unsupported(
+                f"the module reads a number out of a tensor of the batch at {user_place()} (.item(), int(), bool(), an "
+                "`if` or a bound of a slice). Its graph has to be the same for every value: use torch.where, masks and "
+                "fixed lengths, or give the number as an argument that is no tensor"
+            )
         result = func(*args, **(kwargs or {}))
         if not self._inside_layer:
             self.recording.tracer.saw(func, args, kwargs, result)
         return result
+
+    def _is_number_of_batch(self, tensor: Tensor) -> bool:
+        # A float alone decides nothing: it may be printed.
+        return not tensor.is_floating_point() and not self.recording.tracer.is_constant(tensor)
 
     def layer_called(self, path: str, layer: EmbeddingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = self.recording.tracer

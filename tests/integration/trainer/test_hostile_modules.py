@@ -24,6 +24,10 @@ def number_of_first_row(model: Any, history: Tensor) -> Tensor:
     return model.head(model.items(history).sum(1)) * float(history[0, 0])
 
 
+def value_of_first_row(model: Any, history: Tensor) -> Tensor:
+    return model.head(model.items(history).sum(1)) * float(history[0, 0].float())
+
+
 def one_against_all(model: Any, history: Tensor) -> Tensor:
     rows = model.items(history).sum(1)
     return rows @ rows.t()
@@ -37,7 +41,8 @@ def read_by_numpy(model: Any, history: Tensor) -> Tensor:
     ("function", "words"),
     [
         (running_sum, "differs for some rows when the sample's rows come in reverse order"),
-        (number_of_first_row, "differs for some rows when the sample's rows come in reverse order"),
+        (number_of_first_row, "the module reads a number out of a tensor of the batch at .*test_hostile_modules.py"),
+        (value_of_first_row, "differs for some rows when the sample's rows come in reverse order"),
         (one_against_all, "reverse order|as many values for each row"),
         (read_by_numpy, r"not numpy\(\), tolist\(\) or item\(\)"),
     ],

@@ -248,14 +248,14 @@ class Frequencies(nn.Module):
         return self.head(torch.fft.rfft(self.items(ids)[:, 0]).abs())
 
 
-class Branching(nn.Module):
+class Rounding(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.items = nn.Embedding(9, 4)
 
     def forward(self, ids: Tensor) -> Tensor:
         rows = self.items(ids[:, 0])
-        return rows if rows.sum() > -1e9 else -rows
+        return rows + int(rows.sum() * 0)
 
 
 def test_an_operator_that_graphs_may_not_use_is_named_with_its_place(tmp_path: Path) -> None:
@@ -272,11 +272,11 @@ def test_an_operator_that_graphs_may_not_use_is_named_with_its_place(tmp_path: P
 def test_a_failing_export_says_where_and_prints_no_graph(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    line = inspect.getsourcelines(Branching.forward)[1] + 2
+    line = inspect.getsourcelines(Rounding.forward)[1] + 2
     with pytest.raises(Unsupported) as refusal:
-        publish(Branching(), IDS.repeat(3, 1), tmp_path, name="m")
+        publish(Rounding(), IDS.repeat(3, 1), tmp_path, name="m")
     message = str(refusal.value)
-    assert f"at {__file__}:{line} (return rows if rows.sum() > -1e9 else -rows). Its graph has to be" in message
+    assert f"at {__file__}:{line} (return rows + int(rows.sum() * 0)). Its graph has to be" in message
     assert "\n" not in message
     assert capfd.readouterr() == ("", "")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

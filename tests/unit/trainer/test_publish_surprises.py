@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,3 +151,25 @@ def test_a_module_may_write_into_its_inputs_and_rows(function: Callable[..., Ten
     before = IDS.clone()
     assert publish(Single(nn.Embedding(9, 4), function), (IDS, *dense), tmp_path, name="m").exists()
     assert torch.equal(before, IDS)
+
+
+def up_to_the_longest(layer: nn.Module, ids: Tensor) -> Tensor:
+    return layer(ids[:, : (ids != 0).sum(1).max()]).sum(1)
+
+
+def unless_empty(layer: nn.Module, ids: Tensor) -> Tensor:
+    return layer(ids).sum(1) if (ids != 0).any() else layer(ids[:, 0])
+
+
+def printed_length(layer: nn.Module, ids: Tensor) -> Tensor:
+    str(int((ids != 0).sum()))
+    return layer(ids).sum(1)
+
+
+@pytest.mark.parametrize("function", [up_to_the_longest, unless_empty, printed_length])
+def test_a_number_read_out_of_the_batch_is_refused_with_its_line(
+    function: Callable[..., Tensor], tmp_path: Path
+) -> None:
+    line = inspect.getsourcelines(function)[1] + 1
+    with pytest.raises(Unsupported, match=rf"number out of a tensor of the batch at {__file__}:{line} .*torch.where"):
+        publish(Single(nn.Embedding(9, 4), function), IDS, tmp_path, name="m")
