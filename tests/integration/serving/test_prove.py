@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.triton import TritonProcess
 from emberline.cli.frame import main
+from emberline.proving.proof_text import body
 from tests.support.server_process import ServerProcess
 from trainer import publish
 
@@ -120,6 +121,22 @@ def test_a_server_of_ours_is_compared(
     asked = ["--model", "old", "--requests", str(repository / "known.npz"), "--output", "score=score"]
     assert prove(address, str(repository / "models" / "ranker"), *asked) == 1
     assert "explained: the old server has the tables user and item swapped; 64 rows differed" in capsys.readouterr().out
+
+
+def test_requests_that_the_old_server_refuses_are_named_last_and_make_the_exit_code_1(
+    served: ServerProcess, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {name: values.numpy() for name, values in sample().items()}
+    wrong = {name: values[:3] for name, values in asked.items()} | {"dense": np.zeros((3, 5), np.float32)}
+    bodies = [json.dumps(body(batch)) for batch in (asked, wrong)]
+    (tmp_path / "asked.jsonl").write_text("\n".join(bodies))
+    arguments = [str(repository / "models" / "ranker"), "--requests", str(tmp_path / "asked.jsonl")]
+    assert prove(served.url, *arguments) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("equal: 64 rows") for line in told)
+    assert told[-1].startswith("NOT compared: 3 of 67 rows, which the old server refuses (")
+    assert prove(served.url, *arguments, "--output", "scores=score") == 1
+    assert "the model has no output 'scores'; did you mean 'score'?" in capsys.readouterr().err
 
 
 def test_an_import_is_compared_with_the_server_that_it_replaces(
