@@ -18,7 +18,7 @@ from torch.nn import functional
 from storage.checkpoint import TableData
 from storage.errors import Unsupported
 from storage.initializers import AbsentRows, Initializer
-from trainer.publishing.embedding_layers import LAYER_TYPES, TABLE_LAYERS, TableSource
+from trainer.publishing.embedding_layers import LAYER_TYPES, TABLE_LAYERS, ForwardOfOtherRows, TableSource
 
 # Small, so that no activation is saturated, and different for each id.
 _STAND_IN = AbsentRows.of(Initializer("normal", 0.05), seed=1)
@@ -51,7 +51,7 @@ def stand_ins(module: nn.Module) -> Iterator[None]:
     layers = [each for each in module.modules() if isinstance(each, LAYER_TYPES) and not isinstance(each, TABLE_LAYERS)]
     for layer in layers:
         # An attribute of the object, so that the layer's class still says what it is.
-        layer.forward = _answer(layer)  # type: ignore[method-assign]
+        layer.forward = ForwardOfOtherRows(_answer(layer))  # type: ignore[method-assign]
     try:
         yield
     finally:

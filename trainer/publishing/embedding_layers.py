@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from storage.checkpoint import TableData
 from storage.checkpoint.fingerprint import MASK, rows_fingerprint
@@ -132,6 +132,17 @@ def count_of_byte(codes: np.ndarray) -> np.ndarray:
     return counts
 
 
+@dataclass(frozen=True)
+class ForwardOfOtherRows:
+    """The forward of a layer that looks up as its own does, in rows that are elsewhere: the layer counts as plain."""
+
+    look_up: Callable[..., Tensor]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Looks up."""
+        return self.look_up(*args, **kwargs)
+
+
 def embedding_layers(container: nn.Module) -> dict[str, EmbeddingLayer]:
     """Returns every embedding layer once, by its first path in container.module.
 
@@ -162,7 +173,9 @@ def _has_own_forward(path: str, layer: nn.Module) -> bool:
 
     Raises Unsupported for one of ours: its lookups show in its calls alone.
     """
-    hooked = "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks
+    own = vars(layer).get("forward")
+    replaced = own is not None and not isinstance(own, ForwardOfOtherRows)
+    hooked = replaced or layer._forward_hooks or layer._forward_pre_hooks
     if isinstance(layer, Embedding | EmbeddingBag):
         if hooked:
             raise Unsupported(
