@@ -26,7 +26,7 @@ _SAMPLE = 1 << 18
 _MOST_PARTS = 4096
 # In memory lie _PARTS_AT_ONCE parts that are read, sorted or passed on, each with its sorted copy, and shards that are
 # written.
-_SHARE = 8
+_SHARE = 12
 _PARTS_AT_ONCE = 3
 # Blocks whose rows are divided among parts at once.
 _SPILLERS = 2
