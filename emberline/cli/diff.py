@@ -26,7 +26,7 @@ from storage.errors import InvalidInput
 if TYPE_CHECKING:
     from emberline.difference.report import SnapshotDifference
     from storage.checkpoint.as_of import AsOf
-    from storage.features import Column
+    from storage.features import Column, FeatureSpec
 
 _LEFT = {"table", "rows are", "", "weight", "shape", "part", "name", "by itself", "changed rows that it reads"}
 
@@ -116,21 +116,22 @@ def _found(
     from serving.scoring import Scorer, open_source
     from storage.features import column_from_arrow
 
-    parts: list[dict[str, Column]] = []
-    for as_of in (before, after):
-        spec = as_of.version.spec
+    def read(spec: FeatureSpec) -> tuple[dict[str, Column], int]:
         with advice_on_columns():
             data = open_source(spec, source, (), data_options(data_config))
         table = data.range(0, min(rows, data.rows)).read()
-        parts.append({entry.name: column_from_arrow(table.column(entry.source), entry) for entry in spec.inputs})
-    columns, count = parts[0], table.num_rows
+        return {entry.name: column_from_arrow(table.column(entry.source), entry) for entry in spec.inputs}, len(table)
+
+    spec, spec_after = before.version.spec, after.version.spec
+    columns, count = read(spec)
+    columns_after = None if spec_after.inputs == spec.inputs else read(spec_after)[0]
     with ExitStack() as opened:
         scorers = []
         for as_of in (before, after):
             folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="emberline-diff-"))
             scorers.append(opened.enter_context(Scorer(as_of, Path(folder), dram_bytes=dram_bytes)))
         first, second = scorers
-        requests = Requests(columns, count, first.features(columns, count), columns_after=parts[1])
+        requests = Requests(columns, count, first.features(columns, count), columns_after=columns_after)
         found, changes = compare_snapshots(before, after, top=top, requests=requests, scorer=first, on_table=on_table)
         found.scores = score_differences(first, second, requests, changes, top)
         found.not_compared = outputs_not_compared(first, second)

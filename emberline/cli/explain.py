@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from emberline.cli.ages import utc
 from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.data_options import DATA_CONFIG
@@ -136,8 +136,7 @@ def _place(entry: Mapping[str, Any]) -> str:
 def _changed(changed: Mapping[str, Any] | None) -> str:
     if changed is None:
         return ""
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(changed["published_unix_ms"] / 1000))
-    return f"{changed['name']}{' or before' if changed['or_before'] else ''} ({moment} UTC)"
+    return f"{changed['name']}{' or before' if changed['or_before'] else ''} ({utc(changed['published_unix_ms'])} UTC)"
 
 
 def _values(values: Sequence[float], sign: str = "") -> str:

@@ -145,9 +145,7 @@ def access_to(url: str) -> tuple[str, Access]:
         files = {"ca": identity.ca, "cert": identity.cert, "key": identity.key or identity.cert}
         found = {name: None if file is None else file.read_bytes() for name, file in files.items()}
     opener = urllib.request.build_opener(_NoRedirect, *_handlers(url, identity))
-    return url, Access(
-        token, opener, lambda error: _why_no_answer(url, identity, error).removesuffix(_RUNNING), **found
-    )
+    return url, Access(token, opener, lambda error: _why_no_answer(url, identity, error, hint=""), **found)
 
 
 def model_path(model: str, verb: str) -> str:
@@ -155,8 +153,8 @@ def model_path(model: str, verb: str) -> str:
     return f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"
 
 
-def _why_no_answer(url: str, identity: Identity, error: Exception) -> str:
-    """Explains what went wrong, and what to do about it."""
+def _why_no_answer(url: str, identity: Identity, error: Exception, hint: str = _RUNNING) -> str:
+    """Explains what went wrong, and what to do about it. hint: where nothing more is known."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return (
@@ -173,7 +171,7 @@ def _why_no_answer(url: str, identity: Identity, error: Exception) -> str:
         return f"{cause}; if the server asks for a certificate of yours, give it with --cert and --key"
     reason = getattr(cause, "strerror", None) or str(cause)
     reason = reason if reason.isprintable() else "it does not speak HTTP"
-    return f"{reason}{_RUNNING}"
+    return f"{reason}{hint}"
 
 
 def _speaks_tls(url: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -47,19 +47,22 @@ def command(model: str, url: str, as_json: bool, timeout: float) -> None:
 
 def state_line(state: Mapping[str, Any]) -> str:
     """Returns one line: what is served, how, and what waits."""
-    served, canary = state.get("served"), state.get("canary")
-    text = f"{state['model']}: {state['mode']}, "
-    text += f"serves {served['name']} ({served['id']})" if served else "serves nothing"
-    if canary:
-        text += f"; canary {canary['name']} for {canary['fraction']:.4g} of the requests"
+    served = state.get("served")
+    what = f"serves {served['name']} ({served['id']})" if served else "serves nothing"
+    return "; ".join([f"{state['model']}: {state['mode']}, {what}", *beside(state)])
+
+
+def beside(state: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what there is beside what is served: a canary, held snapshots, a shadow, and what updates wait for."""
+    if canary := state.get("canary"):
+        yield f"canary {canary['name']} for {canary['fraction']:.4g} of the requests"
     held = [entry["name"] for entry in state["snapshots"] if entry["state"] == "held"]
     if held:
-        text += f"; held: {', '.join(held)}"
+        yield f"held: {', '.join(held)}"
     if line := shadow_line(state.get("shadow")):
-        text += f"; {line}"
+        yield line
     if state.get("waiting"):
-        text += f"; waiting: {state['waiting']}"
-    return text
+        yield f"waiting: {state['waiting']}"
 
 
 def shadow_line(shadow: Mapping[str, Any] | None) -> str:

@@ -14,7 +14,7 @@ from emberline.cli.ages import age
 from emberline.cli.command import Command
 from emberline.cli.console import table_console
 from emberline.cli.server_call import URL, call_server, model_path, timeout_option
-from emberline.cli.snapshots import shadow_line
+from emberline.cli.snapshots import beside
 from storage.errors import InvalidInput
 
 _COLUMNS = ("model", "serves", "since", "published", "mode", "answered", "failed", "mean ms")
@@ -118,15 +118,7 @@ def notes(model: Mapping[str, Any]) -> Iterator[str]:
     if found is None:
         yield model["trouble"]
         return
-    if canary := found["canary"]:
-        yield f"canary {canary['name']} answers {canary['fraction']:.4g} of the requests"
-    if line := shadow_line(found["shadow"]):
-        yield line
-    held = [entry["name"] for entry in found["snapshots"] if entry["state"] == "held"]
-    if held:
-        yield f"held: {', '.join(held)}"
-    if found["waiting"]:
-        yield f"waiting: {found['waiting']}"
+    yield from beside(found)
     if found.get("store_unreadable"):
         yield f"the folder of its stores cannot be read: {found['store_unreadable']}"
     for refused in found["quarantined"]:

@@ -53,9 +53,10 @@ def _compare(
         found = named_outputs(sample.call(module, leaves))
     except Exception:  # offsets of bags, which have an order of their own, or values that do not go together
         return
+    rows = len(next(iter(outputs.values())))
     for name, wanted in outputs.items():
         got = found.get(name)
-        if not wanted.dim() or len(wanted) != len(next(iter(outputs.values()))):
+        if not wanted.dim() or len(wanted) != rows:
             continue
         if got is not None and got.shape == wanted.shape:
             own, other = (got.flip(0), wanted) if kept is None else (got[kept], wanted[kept])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,17 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers import PeerMissingError, environment
 from serving.scoring.scorer import Scorer
 from storage.checkpoint.as_of import find_as_of
 from storage.errors import InvalidInput, Unsupported
 from storage.features import Column, column_from_jagged, column_from_numpy
 from tests.integration.trainer.keyed_jagged import KeyedJaggedTensor
+from tests.support.with_torchrec import run_with_torchrec
 from trainer import EmbeddingBag, EmbeddingCollection, EmbeddingTable, Initializer, publish
 from trainer.publishing import Publisher
 
 LENGTHS = {"item": [2, 0, 1, 3], "shop": [1, 1, 0, 2], "liked": [0, 2, 2, 1]}
-ROOT = Path(__file__).parents[3]
 
 
 @dataclass
@@ -153,13 +149,5 @@ def test_what_a_keyed_tensor_cannot_be_asked_for_is_named(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_torchrecs_own_models_are_served_as_they_compute(tmp_path: Path) -> None:
-    try:
-        environment.python()
-    except PeerMissingError as missing:
-        pytest.skip(f"TorchRec: {missing}")
-    (site,) = (environment.FOLDER / "lib").glob("python*/site-packages")
-    program = [sys.executable, "-W", "ignore", "-m", "tests.integration.trainer.torchrec_models", str(tmp_path)]
-    where = {**os.environ, "PYTHONPATH": str(site)}
-    done = subprocess.run(program, cwd=ROOT, env=where, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.split() == ["dlrm", "dlrm_dcn", "dlrm_projection", "deepfm", "weighted"]
+    printed = run_with_torchrec("tests.integration.trainer.torchrec_models", tmp_path)
+    assert printed.split() == ["dlrm", "dlrm_dcn", "dlrm_projection", "deepfm", "weighted"]
