@@ -114,6 +114,9 @@ class ModelUpdater:
     def advance(self) -> None:
         """Takes what is there, one after the other, until there is nothing to take."""
         with self._turn:
+            # One that was stopped has released its store, and must not lock it again: nobody would release it.
+            if self.model.stopping.is_set():
+                return
             if not self._restored and not (self._is_alone() and self._has_store() and self._guarded(self._restore)):
                 return
             while not self.model.stopping.is_set() and self._guarded(self._advance_once):

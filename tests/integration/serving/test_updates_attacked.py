@@ -275,6 +275,17 @@ def test_a_load_waits_for_every_unload_before_it_not_only_the_last(live: Live) -
     assert live.served() is two
 
 
+def test_a_load_whose_model_was_unloaded_meanwhile_does_not_lock_the_store_again(live: Live) -> None:
+    start = live.version()
+    live.start()
+    found = live.repository._models[NAME]  # as a load has found it, before another thread unloads it
+    live.repository.unload(NAME)
+    found.advance()
+    live.repository.load(NAME)
+    assert live.repository._models[NAME] is not found
+    assert live.served() is start
+
+
 def test_loads_and_unloads_from_many_threads_leave_one_model_that_can_be_served(live: Live) -> None:
     start = live.version()
     live.start()
