@@ -84,7 +84,8 @@ class Tracer:
         self._tainted = WeakTensorKeyDictionary()
         # Memory that numbers of the batch were written into, with the operator that did; kept, so that it stays one's.
         self._written: dict[int, tuple[Tensor, Loss]] = {}
-        self._given = {_storage(leaf) for leaf in self.leaves.values()}
+        # Memory of the sample and of results of lookups; kept, so that no later tensor has the same memory.
+        self._given: dict[int, Tensor] = {_storage(leaf): leaf for leaf in self.leaves.values()}
         for name, leaf in self.leaves.items():
             self._set(leaf, torch.arange(leaf.numel()).reshape(leaf.shape) + self.starts[name], name)
 
@@ -114,7 +115,7 @@ class Tracer:
     def looked_up(self, rows: Sequence[Tensor], loss: Loss) -> None:
         """Notes the results of a lookup."""
         self.taint(rows, loss)
-        self._given |= {_storage(value) for value in rows}
+        self._given |= {_storage(value): value for value in rows}
 
     def taint(self, tensors: Sequence[Tensor], loss: Loss) -> None:
         """Notes that tensors depend on the batch."""

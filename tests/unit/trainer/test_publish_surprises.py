@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from storage.checkpoint import open_version
 from storage.errors import ParityError, Unsupported
 from storage.features import FeatureEngine, FeatureSpec, column_from_numpy
 from trainer import EmbeddingBag, EmbeddingTable, publish
@@ -173,3 +174,19 @@ def test_a_number_read_out_of_the_batch_is_refused_with_its_line(
     line = inspect.getsourcelines(function)[1] + 1
     with pytest.raises(Unsupported, match=rf"number out of a tensor of the batch at {__file__}:{line} .*torch.where"):
         publish(Single(nn.Embedding(9, 4), function), IDS, tmp_path, name="m")
+
+
+def sums_of_own_tensors(layer: nn.Module, ids: Tensor) -> Tensor:
+    total = layer(ids).sum(1)
+    for _ in range(100):  # results of lookups are freed, and their memory may be that of the next tensor
+        part = torch.zeros(total.shape)
+        part += layer(ids).sum(1)
+        total = total + part
+    return total
+
+
+def test_writing_into_a_tensor_of_its_own_is_not_writing_into_rows(tmp_path: Path) -> None:
+    graph = open_version(
+        publish(Single(nn.Embedding(9, 4), sums_of_own_tensors), IDS, tmp_path, name="m")
+    ).computation()
+    assert not any("clone" in str(step) for step in graph)
