@@ -28,10 +28,13 @@ class InferenceCalls:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    async def infer(self, request: Any, left_s: float | None, metadata: Callable[[], Any]) -> Any:
+    async def infer(
+        self, request: Any, left_s: float | None, metadata: Callable[[], Any], request_id: str = ""
+    ) -> Any:
         """Returns a ModelInferResponse. Raises EmberlineError.
 
         left_s: seconds until the caller's deadline, None without one. metadata: returns the metadata of the call.
+        request_id: the id of a request without one of its own.
         """
         given = proto_parameters(request)
         routing = routing_of_parameters(given) if given else ANYWHERE
@@ -41,6 +44,7 @@ class InferenceCalls:
             model.check_load()
             named = regions if regions.is_empty else regions_for(regions, forwarded_metadata(metadata()))
             decoded = decode_proto_request(model.signature, request, given, named)
+            decoded.id = decoded.id or request_id
             timeout_us = decoded.timeout_us
             if left_s is not None and left_s < _LONGEST_TIMEOUT_S:
                 left_us = max(1, int(left_s * 1e6))

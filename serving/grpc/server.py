@@ -20,6 +20,7 @@ from serving.grpc.message_bounds import check_message
 from serving.grpc.quiet import keep_quiet_about_callers_that_left
 from serving.grpc.streaming import stream_answers
 from serving.ports import port_message
+from serving.protocol.request_ids import REQUEST_ID, request_id_of_metadata
 from serving.security.tls import ServerTls
 from storage.errors import ConfigError, EmberlineError
 
@@ -117,7 +118,9 @@ def _handlers(
         await check_message(data, is_inference=True)
         message = read_message(request, data)
         gate.admit_inference(message.model_name, context)
-        answer = await inference.infer(message, context.time_remaining(), context.invocation_metadata)
+        metadata = context.invocation_metadata
+        request_id = request_id_of_metadata(metadata())
+        answer = await inference.infer(message, context.time_remaining(), metadata, request_id)
         return bytes(answer.SerializeToString())
 
     async def ask(name: str, data: bytes, context: Any) -> bytes:
@@ -132,6 +135,9 @@ def _handlers(
         def admitted(model: str) -> None:
             gate.admit_inference(model, context)
 
+        request_id = request_id_of_metadata(context.invocation_metadata())
+        if request_id:
+            await context.send_initial_metadata(((REQUEST_ID, request_id),))
         async for answer in stream_answers(
             inference,
             requests,
@@ -163,10 +169,18 @@ def _guarded(
     """
 
     async def guarded(data: bytes, context: Any) -> None:
+        request_id = request_id_of_metadata(context.invocation_metadata())
+        echoed = ((REQUEST_ID, request_id),) if request_id else ()
         try:
-            await context.write(await answer(data, context))
+            content = await answer(data, context)
+            if echoed:
+                await context.send_initial_metadata(echoed)
+            await context.write(content)
         except Exception as error:
             _, code, text = status_of(gate.told(error, context))
+            if echoed:
+                # Before an error nothing else may be sent: a client repeats no call whose response has begun.
+                context.set_trailing_metadata(echoed)
             fail(context, code, text)
 
     return guarded

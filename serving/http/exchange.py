@@ -11,6 +11,7 @@ from serving.errors import BodyTooLarge
 from serving.http.head import RequestHead
 from serving.http.limits import HttpLimits
 from serving.http.messages import HttpRequest, HttpResponse
+from serving.protocol.request_ids import REQUEST_ID_HEADER, request_id_of_header
 from serving.security.principals import Connection
 from storage.errors import EmberlineError, InvalidInput
 
@@ -129,14 +130,17 @@ def _date_line() -> bytes:
     return line
 
 
-def response_head(response: HttpResponse, keep_alive: bool, speaks_1_0: bool) -> list[bytes]:
+def response_head(response: HttpResponse, exchange: Exchange, keep_alive: bool) -> list[bytes]:
     """Returns the pieces of a response's head, including the empty line."""
     head = [_STATUS_LINES[response.status], _date_line(), b"content-length: %d\r\n" % len(response.content)]
     for name, value in response.headers:
         head += (name, b": ", value, b"\r\n")
+    request_id = exchange.request.headers.get(REQUEST_ID_HEADER)
+    if request_id is not None and (echoed := request_id_of_header(request_id)):
+        head += (REQUEST_ID_HEADER, b": ", echoed.encode(), b"\r\n")
     if not keep_alive:
         head.append(b"connection: close\r\n")
-    elif speaks_1_0:
+    elif exchange.speaks_1_0:
         head.append(b"connection: keep-alive\r\n")
     head.append(b"\r\n")
     return head

@@ -17,6 +17,7 @@ from serving.control.models import (
 from serving.http.messages import JSON, HttpRequest, HttpResponse
 from serving.http.route import InferenceRoute
 from serving.protocol.json_text import SHORT_JSON_BYTES
+from serving.protocol.request_ids import REQUEST_ID_HEADER, request_id_of_header
 from serving.protocol.routing import routing_of_parameters
 from serving.protocol.tensors import InferRequest
 from serving.protocol.v1 import decode_predict, encode_predict
@@ -52,6 +53,7 @@ class InferenceRoutes:
                 decoded = await asyncio.to_thread(decode_request, model.signature, header, named)
             else:
                 decoded = decode_request(model.signature, header, named)
+            decoded.id = decoded.id or request_id_of_header(request.headers.get(REQUEST_ID_HEADER))
             result = await answer_request(
                 model, decoded, routing, timeout_us=decoded.timeout_us, follow=not route.version
             )

@@ -430,7 +430,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         content = response.content
         keep_alive = exchange.keep_alive and not (self._is_stopping or self._limits.is_retiring or response.closes)
-        head = response_head(response, keep_alive, exchange.speaks_1_0)
+        head = response_head(response, exchange, keep_alive)
         if exchange.is_head:
             content = b""
         write_response(transport, b"".join(head), content, is_tls=self._is_tls)

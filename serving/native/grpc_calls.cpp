@@ -154,7 +154,12 @@ void GrpcServer::begin_response(Call& call) {
     return head;
   }();
   if (std::exchange(call.has_responded, true)) return;
-  if (!ClientSide::respond(call, kHead, true)) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
+  HeaderList own;
+  if (call.has_request_id) {
+    own = kHead;
+    own.add(kRequestIdHeader, call.request_id());
+  }
+  if (!ClientSide::respond(call, call.has_request_id ? own : kHead, true)) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
 }
 
 // Sends the answers whose turn it is.
@@ -224,6 +229,7 @@ void GrpcServer::fail(Call& call, HeaderList trailers) {
   }
   HeaderList head = response_head();
   for (const std::string_view name : {"grpc-status", "grpc-message"}) head.add(name, trailers.value(name));
+  if (call.has_request_id) head.add(kRequestIdHeader, call.request_id());
   call.has_responded = true;
   if (!ClientSide::respond(call, head, false)) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
 }

@@ -175,6 +175,11 @@ int GrpcServer::ClientSide::on_header(nghttp2_session* session, const nghttp2_fr
     expect(call->timeout_ns == 0);
     call->timeout_ns = timeout_of(content);
     expect(call->timeout_ns != 0);
+  } else if (key == kRequestIdHeader) {
+    // Of two different ones, neither counts.
+    call->has_request_id = is_request_id(content) && call->head.value(kRequestIdHeader) == content;
+  } else if (key == kTraceparentHeader) {
+    call->has_traceparent = true;
   } else if (key == "authorization") {
     expect(false);
   }

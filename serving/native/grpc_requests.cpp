@@ -48,6 +48,18 @@ void GrpcServer::ask(Call& call, std::string message) {
   if (!put(call, slot, request)) forward_request(call, slot, std::move(request->bytes));
 }
 
+// Keeps what the head of a call says of its requests. Requests of a stream have an id of their own, or none.
+void GrpcServer::take_context(const Call& call, InferRequest& request) {
+  const auto keep = [&](std::string_view text) {
+    const Span span{request.made.size(), text.size(), true};
+    request.made.append(text);
+    return span;
+  };
+  request.header_id = keep(call.request_id());
+  if (call.has_traceparent) request.traceparent = keep(call.head.value(kTraceparentHeader));
+  if (request.id.empty() && !call.is_stream) request.id = call.request_id();
+}
+
 // Returns false for a request that is for the Python path.
 bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> request) {
   const auto message = InferMessage::read(std::string_view(request->bytes).substr(kPrefixBytes));
@@ -55,6 +67,7 @@ bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> reque
   const std::shared_ptr<const Route> route = routes_->find(message->path());
   request->arrived_ns = now_ns();
   if (route == nullptr || !message->fill(*route, *request, kPrefixBytes)) return false;
+  if (call.has_request_id || call.has_traceparent) take_context(call, *request);
   request->mailbox = mailbox_;
   request->ticket = call.connection->ticket;
   request->stream = call.id;

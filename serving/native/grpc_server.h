@@ -76,6 +76,7 @@ class GrpcServer : public Server {
 
   // Steps of a request.
   void ask(Call& call, std::string message);
+  static void take_context(const Call& call, InferRequest& request);
   bool put(Call& call, Slot& slot, std::shared_ptr<InferRequest> request);
   void answer(Call& call, Slot& slot, std::string bytes);
   void refuse_request(Call& call, Slot& slot, const std::string& id, std::string_view code, std::string_view text);

@@ -86,7 +86,7 @@ void Model::write(std::string& out, const InferRequest& request, const std::vect
   }
   json += "]}";
   const auto json_size = static_cast<std::int64_t>(json.size());
-  out.reserve(out.size() + json.size() + static_cast<std::size_t>(bytes) + 256);
+  out.reserve(out.size() + json.size() + static_cast<std::size_t>(bytes) + 256 + request.header_id.size);
   out.append("HTTP/1.1 200 OK\r\n").append(date).append("content-length: ");
   append_number(out, json_size + bytes);
   if (has_bytes) {
@@ -95,6 +95,7 @@ void Model::write(std::string& out, const InferRequest& request, const std::vect
   } else {
     out.append("\r\ncontent-type: application/json");
   }
+  if (request.header_id.size != 0) out.append("\r\nx-request-id: ").append(request.text(request.header_id));
   out.append(closes ? "\r\nconnection: close\r\n\r\n" : "\r\n\r\n").append(json);
   for (const WantedOutput& wanted : request.outputs) {
     if (!wanted.is_binary) continue;

@@ -130,6 +130,10 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
   const std::int64_t json_length = head.json_length;
   const bool accepts_encoding = head.accepts_encoding;
   const std::string routing_key(head.routing_key);
+  const auto span = [&](std::string_view text) {
+    return text.empty() ? Span() : Span{static_cast<std::size_t>(text.data() - connection.buffer.data()), text.size()};
+  };
+  const Span header_id = span(head.request_id), traceparent = span(head.traceparent);
   auto request = std::make_shared<InferRequest>();
   // The head's views end here. Of two copies the smaller one is made, so that a request that came with many others does
   // not hold the memory of all.
@@ -144,6 +148,8 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
   request->mailbox = mailbox_;
   request->ticket = connection.ticket;
   request->arrived_ns = now_ns();
+  request->header_id = header_id;
+  request->traceparent = traceparent;
   const bool is_read = read_http_request(route, *request, body, json_length, routing_key);
   const auto queues = is_read ? request->model->queues() : nullptr;
   if (!is_read || queues->all.size() != 1 ||
@@ -151,6 +157,7 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
     ++connection.declined;
     return pass_on(connection, request->bytes + connection.buffer);
   }
+  if (request->id.empty() && header_id.size != 0) request->id = request->text(header_id);
   const auto& queue = queues->all.front();
   Refusal refusal = queue->put(request);
   if (refusal.is_closed) {
@@ -158,7 +165,7 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
   }
   if (refusal) {
     missed(*request, Missed::Why::kOverloaded);
-    refuse(connection, options_.overloaded_status, refusal.overloaded, false);
+    refuse(connection, options_.overloaded_status, refusal.overloaded, false, request->text(header_id));
     return Step::kGoOn;
   }
   in_flight_.fetch_add(1, std::memory_order_relaxed);
@@ -171,12 +178,15 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
 }
 
 // Lets a response with an error be sent instead of the request's. ends: it is the last one of the connection.
-void HttpServer::refuse(HttpConnection& connection, std::string_view status, std::string_view text, bool ends) {
+// request_id: of the request's head.
+void HttpServer::refuse(HttpConnection& connection, std::string_view status, std::string_view text, bool ends,
+                        std::string_view request_id) {
   release(connection);
   const std::string content = "{\"error\":\"" + escaped(text) + "\"}";
   std::string response(status);
   response.append(date_line()).append("content-length: ").append(std::to_string(content.size()));
   response.append("\r\ncontent-type: application/json\r\n");
+  if (!request_id.empty()) response.append("x-request-id: ").append(request_id).append("\r\n");
   if (ends || is_retiring()) response.append("connection: close\r\n");
   response.append("\r\n").append(content);
   connection.unsent = std::move(response);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+
+#include "request_context.h"
 
 namespace emberline::front {
 
@@ -102,6 +105,8 @@ struct Headers {
   bool has_host = false;
   std::optional<std::int64_t> content_length, json_length;
   std::optional<std::string_view> routing_key;
+  std::string_view request_id, traceparent;
+  bool has_traceparent = false;
   bool accepts_encoding = false;
 
   // Adds a header; returns false for one that an ordinary request does not have.
@@ -116,6 +121,15 @@ struct Headers {
       case 6: return !equals(name, "expect");
       case 7: return !equals(name, "upgrade") && !equals(name, "trailer");
       case 10: return !equals(name, "connection") || equals(value, "keep-alive");
+      case 11:
+        if (!equals(name, kTraceparentHeader)) break;
+        // Of two, neither counts.
+        traceparent = std::exchange(has_traceparent, true) ? std::string_view() : value;
+        return true;
+      case 12:
+        if (!equals(name, kRequestIdHeader)) break;
+        request_id = is_request_id(value) ? value : std::string_view();
+        return true;
       case 13: return !equals(name, "authorization");
       case 14: return !equals(name, "content-length") || set(content_length, value);
       case 15:
@@ -186,6 +200,8 @@ HeadState read_head(std::string_view bytes, InferHead& head) {
   head.json_length = headers.json_length.value_or(head.content_length);
   if (head.json_length == 0 || head.json_length > head.content_length) return HeadState::kOther;
   head.routing_key = headers.routing_key.value_or("");
+  head.request_id = headers.request_id;
+  head.traceparent = headers.traceparent;
   head.accepts_encoding = headers.accepts_encoding;
   return HeadState::kInference;
 }

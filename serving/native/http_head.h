@@ -21,6 +21,8 @@ struct InferHead {
   std::int64_t json_length = 0;
   // Of the header Emberline-Routing-Key; empty for none.
   std::string_view routing_key;
+  // Of the headers X-Request-Id, where it can be echoed, and Traceparent; empty for none.
+  std::string_view request_id, traceparent;
   // Whether the client may be sent a compressed response.
   bool accepts_encoding = false;
 };

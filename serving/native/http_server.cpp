@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "http_connection.h"
+#include "http_head.h"
 
 namespace emberline::front {
 
@@ -78,7 +79,8 @@ void HttpServer::read_letter(Connection& given, Mailbox::Letter& letter) {
       work(connection);
       break;
     case Mailbox::Letter::Kind::kExpire:
-      refuse(connection, options_.expired_status, options_.expired, false);
+      refuse(connection, options_.expired_status, options_.expired, false,
+             letter.request->text(letter.request->header_id));
       work(connection);
       break;
     case Mailbox::Letter::Kind::kHandOver:
@@ -105,7 +107,7 @@ bool HttpServer::expire(Connection& given, const std::shared_ptr<InferRequest>& 
   if (!connection.queue->discard(request.get())) return false;  // a session has it, and answers it
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
   missed(*request, Missed::Why::kExpired);
-  refuse(connection, options_.expired_status, options_.expired, false);
+  refuse(connection, options_.expired_status, options_.expired, false, request->text(request->header_id));
   work(connection);
   return false;
 }
@@ -124,7 +126,9 @@ bool HttpServer::is_due(const Connection& given, std::int64_t now, bool drains) 
 void HttpServer::on_due(Connection& given) {
   HttpConnection& connection = of(given);
   if (connection.state == HttpConnection::State::kReading && !connection.buffer.empty() && connection.unsent.empty()) {
-    refuse(connection, options_.late_status, options_.late, true);
+    InferHead head;
+    read_head(connection.buffer, head);
+    refuse(connection, options_.late_status, options_.late, true, head.request_id);
     work(connection);
   } else {
     finish(connection);

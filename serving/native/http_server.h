@@ -58,7 +58,8 @@ class HttpServer : public Server {
   Step begin_request(HttpConnection& connection, const struct InferHead& head, const Route& route);
   Step flush(HttpConnection& connection);
   Step pass_on(HttpConnection& connection, std::string bytes);
-  void refuse(HttpConnection& connection, std::string_view status, std::string_view text, bool ends);
+  void refuse(HttpConnection& connection, std::string_view status, std::string_view text, bool ends,
+              std::string_view request_id = {});
   bool hold(HttpConnection& connection, std::size_t bytes);
   void release(HttpConnection& connection);
   void drop(HttpConnection& connection);

@@ -92,8 +92,12 @@ struct InferRequest : Waiting {
   // Whether a column has one row for all rows of the request, which so has to be a batch of its own.
   bool has_one_row = false;
   std::vector<WantedOutput> outputs;
+  // Its own id, else that of its head.
   std::string id;
+  // The id in its head, and what that says of its trace.
+  Span header_id, traceparent;
 
+  std::string_view text(const Span& span) const { return {data(span), span.size}; }
   const char* data(const Span& span) const { return (span.is_made ? made : bytes).data() + span.offset; }
 };
 
