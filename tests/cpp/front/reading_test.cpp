@@ -75,6 +75,21 @@ TEST(the_routing_key_of_a_head_is_read) {
   CHECK(state(bytes) == HeadState::kOther);
 }
 
+TEST(the_id_and_the_trace_of_a_head_are_read) {
+  InferHead head;
+  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  std::string bytes = with("Host: ", "X-Request-ID:  a/1=b \r\ntraceparent: " + trace + "\r\nHost: ");
+  CHECK(read_head(bytes, head) == HeadState::kInference && head.request_id == "a/1=b" && head.traceparent == trace);
+  for (const std::string odd : {"a\"b", "a\\b", "a b", ""}) {
+    bytes = with("Host: ", "X-Request-Id: " + odd + "\r\nHost: ");
+    CHECK(read_head(bytes, head) == HeadState::kInference && head.request_id.empty() && head.traceparent.empty());
+  }
+  bytes = with("Host: ", "X-Request-Id: " + std::string(257, 'x') + "\r\nHost: ");
+  CHECK(read_head(bytes, head) == HeadState::kInference && head.request_id.empty());
+  bytes = with("Host: ", "Traceparent: " + trace + "\r\nTraceparent: " + trace + "\r\nHost: ");
+  CHECK(read_head(bytes, head) == HeadState::kInference && head.traceparent.empty());
+}
+
 TEST(the_affinity_of_a_head_is_for_load_balancers_alone) {
   CHECK(state(with("Host: ", "EMBERLINE-Affinity: user-7\r\nHost: ")) == HeadState::kInference);
   CHECK(state(with("Host: ", "Emberline-Affinitx: user-7\r\nHost: ")) == HeadState::kOther);

@@ -11,6 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from serving import Server
+from serving.engine.endpoint import Endpoint
 from serving.grpc.native_server import HAS_NATIVE_GRPC
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.http_calls import ask
@@ -75,15 +76,18 @@ def test_answers_to_wrong_requests_and_to_control_calls_have_it_too(server: Serv
 def test_a_refusal_by_deadline_has_it(server: Server, published: Published, by_python: bool) -> None:
     body, length = body_of(tensors(published, 1), parameters={"binary_data_output": True, "timeout": 1})
     endpoint = server.repository.get("ranker")
-    queue = endpoint.group.queues[0]
-    queue.native.pause()
+    model = server.repository.get("ranker")
+    assert isinstance(model, Endpoint)
+    for queue in model.group._queues:
+        queue.native.pause()
     try:
         with socket.create_connection(("127.0.0.1", server.http_port), timeout=30) as connection:
             extra = f"X-Request-Id: {ID}\r\n" + ("Authorization: Bearer none\r\n" if by_python else "")
             connection.sendall(request_bytes(body, length, headers=extra))
             answer = connection.recv(4096)
     finally:
-        queue.native.resume()
+        for queue in model.group._queues:
+            queue.native.resume()
     assert answer.startswith(b"HTTP/1.1 504 ")
     assert f"\r\n{KEY}: {ID}\r\n".encode() in answer
 
