@@ -28,9 +28,7 @@ class InferenceCalls:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    async def infer(
-        self, request: Any, left_s: float | None, metadata: Callable[[], Any], request_id: str = ""
-    ) -> Any:
+    async def infer(self, request: Any, left_s: float | None, metadata: Callable[[], Any], request_id: str = "") -> Any:
         """Returns a ModelInferResponse. Raises EmberlineError.
 
         left_s: seconds until the caller's deadline, None without one. metadata: returns the metadata of the call.

@@ -159,7 +159,8 @@ void GrpcServer::begin_response(Call& call) {
     own = kHead;
     own.add(kRequestIdHeader, call.request_id());
   }
-  if (!ClientSide::respond(call, call.has_request_id ? own : kHead, true)) ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
+  if (!ClientSide::respond(call, call.has_request_id ? own : kHead, true))
+    ClientSide::reset(call, NGHTTP2_INTERNAL_ERROR);
 }
 
 // Sends the answers whose turn it is.

@@ -1,4 +1,4 @@
-"""Reads the id by which clients and proxies name a request in its head: the header x-request-id, or the metadata key."""
+"""Reads the id that the head of a request names it by: the header x-request-id, or the metadata key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def request_id_of_header(value: bytes | None) -> str:
 
 
 def request_id_of_metadata(metadata: Iterable[Any] | None) -> str:
-    """Returns the id in the metadata of a gRPC call; "" where there is none that can be echoed, or there are several."""
+    """Returns the id in the metadata of a gRPC call; "" where there is none that can be echoed, or several differ."""
     found = {value for key, value in metadata or () if key == REQUEST_ID}
     value = found.pop() if len(found) == 1 else ""
     return _checked(value) if isinstance(value, str) else ""

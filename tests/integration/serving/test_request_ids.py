@@ -75,7 +75,6 @@ def test_answers_to_wrong_requests_and_to_control_calls_have_it_too(server: Serv
 @BOTH
 def test_a_refusal_by_deadline_has_it(server: Server, published: Published, by_python: bool) -> None:
     body, length = body_of(tensors(published, 1), parameters={"binary_data_output": True, "timeout": 1})
-    endpoint = server.repository.get("ranker")
     model = server.repository.get("ranker")
     assert isinstance(model, Endpoint)
     for queue in model.group._queues:
@@ -98,7 +97,7 @@ def called(
     """Returns the status of a call, what its head and its end say, and the message."""
     call = channel.unary_unary(INFER).future(data, metadata=metadata, timeout=30)
     code = call.code()
-    said = {key: value for key, value in (*call.initial_metadata(), *call.trailing_metadata())}
+    said = dict((*call.initial_metadata(), *call.trailing_metadata()))
     return code, said, call.result() if code is grpc.StatusCode.OK else b""
 
 
