@@ -79,12 +79,10 @@ class ModelUpdater:
         self._mending = Mending(self.model)
         self.model.on_damage = self.look
         self._config_mark: tuple[int, ...] = ()
-        self._wake = threading.Event()
-        self._turn = threading.Lock()
+        self._wake, self._turn = threading.Event(), threading.Lock()
         self._restored = self._following = False
         self._threads: dict[str, threading.Thread] = {}
-        self._retry_s = 0.0
-        self._not_before = 0.0
+        self._retry_s = self._not_before = 0.0
 
     def load(self) -> None:
         """Serves what was served before, or the newest good version, and takes every delta that is there.
