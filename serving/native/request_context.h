@@ -14,8 +14,8 @@ constexpr std::size_t kLongestRequestId = 256;
 // 00-TRACE-SPAN-FLAGS; a later version may have more behind it, which is not kept.
 constexpr std::size_t kTraceparentBytes = 55;
 
-// Whether an id can be echoed in a header and in JSON as it is: visible ASCII without quotes and backslashes. Others are
-// treated as none, as in serving/protocol/request_ids.py.
+// Whether an id can be echoed in a header and in JSON as it is: visible ASCII without quotes and backslashes. Others
+// count as none, as in serving/protocol/request_ids.py.
 inline bool is_request_id(std::string_view text) {
   return !text.empty() && text.size() <= kLongestRequestId && std::all_of(text.begin(), text.end(), [](char byte) {
     return byte > 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
