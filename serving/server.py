@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable
 
 from serving.config import ServerConfig
+from serving.console.app import ConsoleApp
+from serving.console.feed import Feed
+from serving.console.state import Look
 from serving.control.models import LocalModels
 from serving.event_loop import run_on_loop
 from serving.gpu.driver import Gpus
@@ -20,6 +23,7 @@ from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer, Upstre
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
 from serving.http.control import LocalHttpControl
+from serving.http.event_stream import StreamingConnection
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
 from serving.http.metrics_app import MetricsApp
@@ -162,18 +166,22 @@ class Server:
                 bind_grpc(grpc, config.host, self.grpc_port, tls)
             control = LocalHttpControl(self.repository)
             limits = HttpLimits(config)
+            app = HttpApp(models, control, gate)
             http = http_server(
-                HttpApp(models, control, gate),
+                app,
                 limits,
                 config.drain_timeout_s,
                 tls,
                 protocol=AdoptedConnection if is_native else HttpProtocol,
             )
+            feed = Feed(gate, Look(self.repository))
+            page = GatedApp(MetricsApp(self.repository, self._native_counts, self._restarts), gate)
             metrics = http_server(
-                GatedApp(MetricsApp(self.repository, self._native_counts, self._restarts), gate),
+                ConsoleApp(page, app, gate, feed),
                 HttpLimits(config),
                 config.drain_timeout_s,
                 tls,
+                protocol=StreamingConnection,
             )
             await grpc.start()
             tasks = [
@@ -203,6 +211,7 @@ class Server:
             deadline = time.monotonic() + config.drain_timeout_s
             self.repository.stop_loading()
             http.end()
+            feed.close()
             metrics.end()
             health.stop()
             for native, bound in ((self.native, ports.http), (self.native_grpc, ports.grpc)):

@@ -19,7 +19,14 @@ FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 # Upper bounds, in milliseconds, of the latency buckets of answered requests; one more bucket has no upper bound.
 LATENCY_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-_BUCKETS_NS = tuple(bound * 1_000_000 for bound in LATENCY_BUCKETS_MS)
+# The same with ten buckets a decade, for percentiles; they divide the buckets above.
+_PREFERRED = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
+FINE_BUCKETS_MS = tuple(
+    bound for decade in (0.1, 1, 10, 100, 1000) for each in _PREFERRED if (bound := round(each * decade, 4)) <= 5000
+)
+_BUCKETS_NS = tuple(round(bound * 1e6) for bound in FINE_BUCKETS_MS)
+# The bucket of LATENCY_BUCKETS_MS that each fine one lies in.
+_COARSE = tuple(bisect_left(LATENCY_BUCKETS_MS, bound) for bound in (*FINE_BUCKETS_MS, float("inf")))
 
 
 @dataclass(slots=True)
@@ -64,9 +71,17 @@ class ModelStatistics:
         self.stages = {name: Duration() for name in STAGES}
         #: Failed requests by FAILURE_REASONS.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
-        #: Answered requests by LATENCY_BUCKETS_MS, each in one bucket.
-        self.latencies = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+        #: Answered requests by FINE_BUCKETS_MS, each in one bucket.
+        self.fine_latencies = [0] * (len(FINE_BUCKETS_MS) + 1)
         self.batches: dict[int, BatchTimes] = {}
+
+    @property
+    def latencies(self) -> list[int]:
+        """Returns answered requests by LATENCY_BUCKETS_MS, each in one bucket."""
+        counts = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+        for place, count in zip(_COARSE, self.fine_latencies, strict=True):
+            counts[place] += count
+        return counts
 
     def executed(self, *, rows: int, queue_ns: list[int], input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Records one batch. queue_ns: the wait of each of its requests. The other times are the whole batch's."""
@@ -93,14 +108,14 @@ class ModelStatistics:
         with self._lock:
             self.stages["success"].add(sum(took_ns), len(took_ns))
             for ns in took_ns:
-                self.latencies[bisect_left(_BUCKETS_NS, ns)] += 1
+                self.fine_latencies[bisect_left(_BUCKETS_NS, ns)] += 1
 
     def finished(self, ns: int, error: BaseException | None = None) -> None:
         """Records the end of one request. error: why it was not answered."""
         with self._lock:
             if error is None:
                 self.stages["success"].add(ns)
-                self.latencies[bisect_left(_BUCKETS_NS, ns)] += 1
+                self.fine_latencies[bisect_left(_BUCKETS_NS, ns)] += 1
                 return
             self.stages["fail"].add(ns)
             self.failures[failure_reason(error)] += 1

@@ -130,9 +130,16 @@ def _date_line() -> bytes:
     return line
 
 
-def response_head(response: HttpResponse, exchange: Exchange, keep_alive: bool) -> list[bytes]:
-    """Returns the pieces of a response's head, including the empty line."""
-    head = [_STATUS_LINES[response.status], _date_line(), b"content-length: %d\r\n" % len(response.content)]
+def response_head(
+    response: HttpResponse, exchange: Exchange, keep_alive: bool, *, has_length: bool = True
+) -> list[bytes]:
+    """Returns the pieces of a response's head, including the empty line.
+
+    has_length: False for content that ends with the connection.
+    """
+    head = [_STATUS_LINES[response.status], _date_line()]
+    if has_length:
+        head.append(b"content-length: %d\r\n" % len(response.content))
     for name, value in response.headers:
         head += (name, b": ", value, b"\r\n")
     request_id = exchange.request.headers.get(REQUEST_ID_HEADER)

@@ -22,7 +22,7 @@ def admit(gate: Gate, request: HttpRequest) -> None:
     if not request.path.isprintable():
         raise InvalidInput("the path has characters that cannot be printed", field="path")
     need, model, call = http_need(request.method, request.path)
-    if request.method == "POST" and (need.is_control or need is REGIONS) and _is_of_a_page(request.headers):
+    if request.method == "POST" and (need.is_control or need is REGIONS) and is_of_a_page(request.headers):
         error = Forbidden("this call came from a web page of another origin; pages may not control this server")
         gate.refused(need, model, request.caller, "http", call, error)
         raise error
@@ -39,7 +39,7 @@ def told(gate: Gate, request: HttpRequest, error: UnknownModel) -> NotFound:
     return error.told_to(lambda name: gate.sees(name, authorization, request.caller))
 
 
-def _is_of_a_page(headers: Mapping[bytes, bytes]) -> bool:
+def is_of_a_page(headers: Mapping[bytes, bytes]) -> bool:
     """Returns whether a browser sent the request for a page of another origin.
 
     A browser sends a simple POST without asking anyone first. It says so in headers that pages cannot set; other

@@ -35,7 +35,7 @@ class MetricsApp:
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """See HttpApplication."""
-        status, body, content_type = 404, b"only GET /metrics is here\n", "text/plain; version=0.0.4"
+        status, body, content_type = 404, b"only GET /metrics and GET /console are here\n", "text/plain; version=0.0.4"
         if request.path == "/metrics" and request.method == "GET":
             accept = request.headers.get(b"accept", b"").decode("latin-1")
             # Not on the event loop, because the counters wait while an update writes its state.

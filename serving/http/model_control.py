@@ -14,7 +14,7 @@ from serving.control.explaining import explain_json
 from serving.http.openapi_schemas import ANY_OBJECT
 from serving.http.operations import ControlCall, Operation
 from serving.protocol.v2 import parse_header_length
-from serving.security.needs import EXPLAIN, LOOK_AT_MODEL, MODEL, OPEN, control_need
+from serving.security.needs import EXPLAIN, LOOK_AT_MODEL, MODEL, OPEN, SAMPLE, control_need
 from storage.errors import NotFound
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ def _fleet(call: ControlCall) -> Awaitable[_State]:
     return call.run(lambda: call.repository.fleet_view(call.name))
 
 
+def _sample(call: ControlCall) -> Awaitable[_State]:
+    return call.run(lambda: call.repository.sample(call.name))
+
+
 def _explain(call: ControlCall) -> Awaitable[_State]:
     length = call.headers.get("inference-header-content-length")
     header_length = parse_header_length(None if length is None else length.encode("latin-1"))
@@ -113,6 +117,16 @@ MODEL_CONTROL_OPERATIONS = (
     _look(_PATH + "budget", handler=_budget, summary="The DRAM budget, and what others would give"),
     _look(_PATH + "sessions", handler=_sessions, summary="The sessions, and what each has done"),
     _look(_PATH + "fleet", handler=_fleet, summary="What all replicas serve, and what each has staged or refused"),
+    Operation(
+        "GET",
+        _PATH + "sample",
+        SAMPLE,
+        _sample,
+        "Some golden requests, as the body of a v1 request",
+        "repository",
+        ANY_OBJECT,
+        errors=(404, 501, 503),
+    ),
     Operation(
         "POST",
         _PATH + "explain",

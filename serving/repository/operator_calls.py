@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pydantic import JsonValue
 
 from serving.fleet.fleet import Fleet
-from serving.updates import commands, explaining, report, shadow_commands
+from serving.updates import commands, explaining, outline, report, sampling, shadow_commands
 from serving.updates.change import Change, carry_out
 from serving.updates.counters import UpdateCounters
 from serving.updates.explaining import Decode
@@ -95,6 +95,22 @@ class OperatorCalls:
     def snapshots(self, name: str) -> dict[str, JsonValue]:
         """Returns what is served, retained, held, quarantined and waited for; docs/live.md describes it."""
         return report.snapshots(self._updater(name).model)
+
+    def outline(self, name: str) -> dict[str, JsonValue]:
+        """Returns a short form of `snapshots(name)`, without a look at the disk."""
+        return outline.outline(self._updater(name).model)
+
+    def memory(self, name: str) -> dict[str, JsonValue]:
+        """Returns `budget(name)` and the hottest ids; what would take long is left out, with the reason."""
+        updater = self._updater(name)
+        try:
+            return outline.memory(updater.model)
+        except StoreError as error:  # a store that is being closed
+            raise Unavailable(f"model {name!r}: {error}") from error
+
+    def sample(self, name: str) -> dict[str, JsonValue]:
+        """Returns some golden requests of the served version, as the body of a v1 request."""
+        return sampling.sample(self._updater(name).model)
 
     def explain(self, name: str, decode: Decode, row: int) -> dict[str, JsonValue]:
         """Explains the score of a row of a request; docs/explain.md describes it."""

@@ -86,6 +86,15 @@ class Gate:
         except EmberlineError:
             return False
 
+    def identify(self, need: Need, authorization: bytes | None, caller: Caller) -> Principal:
+        """Returns who calls, for calls that go on for long: it counts against no rate.
+
+        Raises Unauthenticated, and Forbidden for a caller without the role.
+        """
+        principal = self._find(authorization, caller)
+        self._check_role(principal, need)
+        return principal
+
     def refused(
         self,
         need: Need,

@@ -43,7 +43,11 @@ ABOUT_MODEL = Need(PREDICT | READ, MODEL)
 LOOK_AT_MODEL = Need(READ, MODEL)
 # Whoever explains a request sees its score, and what the model knows of its ids.
 EXPLAIN = Need(PREDICT | READ, MODEL, "explain", all_roles=True)
+# The same of a golden request, which holds raw features that the model was trained on.
+SAMPLE = Need(PREDICT | READ, MODEL, "sample", all_roles=True)
 LOOK_AT_SERVER = Need(READ, SERVER)
+# The console shows the models that its caller may see.
+WATCH = Need(READ, NOTHING, "console")
 REGIONS = Need(PREDICT, SERVER)
 # The need of an unknown path: only callers that may see what exists learn that it does not.
 UNKNOWN = Need(READ, NOTHING)

@@ -36,14 +36,7 @@ from serving.updates.steps import OnStep
 from serving.updates.store_lock import StoreLock
 from serving.updates.taking_shadows import is_shadow, next_of_shadow, restore_shadow, take_shadow
 from serving.updates.version_diff import TooDifferent
-from storage.errors import (
-    CheckpointError,
-    ConfigError,
-    EmberlineError,
-    NotFound,
-    SignatureError,
-    StoreError,
-)
+from storage.errors import CheckpointError, ConfigError, EmberlineError, NotFound, SignatureError, StoreError
 
 logger = logging.getLogger("emberline.serving")
 
