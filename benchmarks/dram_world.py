@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.traffic import BATCH, Array, Popularity, Traffic, uniform, zipf
+from benchmarks.traffic import BATCH, Array, Traffic
+from loadtest.popularity import Popularity, uniform, zipf
 from storage._table import Lookup, Table
 
 _CHUNK_ROWS = 1 << 18

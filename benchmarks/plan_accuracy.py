@@ -21,7 +21,8 @@ import numpy as np
 from benchmarks.catalog import Run
 from benchmarks.command import script
 from benchmarks.measure import median
-from benchmarks.traffic import Array, Traffic, random_ids, zipf
+from benchmarks.traffic import Array, Traffic, random_ids
+from loadtest.popularity import zipf
 from storage.checkpoint.tables import Shard
 from storage.features import Jagged
 from storage.specs import LookupSpec, TableSpec

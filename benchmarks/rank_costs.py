@@ -20,9 +20,9 @@ import click
 import numpy as np
 
 from benchmarks.rank_world import IDS, TABLES
-from benchmarks.traffic import zipf
 from emberline.cli.command import Command
 from emberline.cli.frame import run_command
+from loadtest.popularity import zipf
 
 NAME = "python -m benchmarks.rank_costs"
 #: Exchanges that a step waits for before it has its rows: how many ids come, ids, rows. Those behind travel at once.

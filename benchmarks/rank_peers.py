@@ -16,7 +16,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.rank_world import DENSE, IDS, TABLES, Task, config
-from benchmarks.traffic import Traffic, zipf
+from benchmarks.traffic import Traffic
+from loadtest.popularity import zipf
 from trainer.config import TrainConfig
 from trainer.models import build_model, build_tables
 

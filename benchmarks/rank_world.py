@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.traffic import Traffic, random_ids, zipf
+from benchmarks.traffic import Traffic, random_ids
+from loadtest.popularity import zipf
 from trainer.config import TrainConfig, parse_content
 
 TABLES, DENSE = 26, 13

@@ -28,8 +28,9 @@ from benchmarks.catalog import Run
 from benchmarks.command import script
 from benchmarks.mirror import object_store
 from benchmarks.starts_world import DIM, NAME, publish
-from benchmarks.traffic import Array, expected_codes, zipf
+from benchmarks.traffic import Array, expected_codes
 from loadtest.bodies import binary_body
+from loadtest.popularity import zipf
 from loadtest.rows import Tensor
 from serving import Server, ServerConfig
 from serving.repository import shared_hot_ids

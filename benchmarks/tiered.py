@@ -26,7 +26,8 @@ from benchmarks.disk_world import MadeTable, drop_page_cache
 from benchmarks.gauge import QUIET_CORES_DISK
 from benchmarks.measure import median
 from benchmarks.served_table import Served, Window
-from benchmarks.traffic import BATCH, Array, Traffic, production_reuse, random_ids, zipf
+from benchmarks.traffic import BATCH, Array, Traffic, random_ids
+from loadtest.popularity import production_reuse, zipf
 
 DIM = 32
 TENTH = 10

@@ -18,7 +18,8 @@ from benchmarks.catalog import Run
 from benchmarks.dram_world import FEATURES
 from benchmarks.measure import Contestant, per_second
 from benchmarks.peers.training_program import first_rows, gradient
-from benchmarks.traffic import Array, Traffic, random_ids, zipf
+from benchmarks.traffic import Array, Traffic, random_ids
+from loadtest.popularity import zipf
 from trainer.embedding import (
     EmbeddingBag,
     EmbeddingCollection,

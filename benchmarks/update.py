@@ -23,7 +23,8 @@ from benchmarks.dram_world import Batches, draw, filled_table
 from benchmarks.measure import Contestant, per_second, together, wait_for
 from benchmarks.peers import PeerMissingError
 from benchmarks.peers.process import PeerProcess
-from benchmarks.traffic import Array, random_ids, zipf
+from benchmarks.traffic import Array, random_ids
+from loadtest.popularity import zipf
 from storage._table import Table
 
 DIM = 64

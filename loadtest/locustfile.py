@@ -1,32 +1,39 @@
-"""The locust users. Each sends requests as fast as the answers come back (a closed loop), drawn from --data.
+"""The locust users. Each sends prepared requests over a connection of its own, at the times that the pace gives it.
 
     locust -f loadtest/locustfile.py --host http://127.0.0.1:8000 --model movielens --data test.parquet
 
-opens locust's web page on port 8089; `python -m loadtest` runs the same users headless.
+opens locust's web page on port 8089: a closed loop, in which each user sends its next request when it has the response,
+or with --rate an open loop of that many requests a second. `emberline loadtest` runs the same users without the page.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import random
+import socket
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
+import gevent
 import grpc
 import grpc.experimental.gevent
-from locust import FastHttpUser, User, events, task
+from locust import User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from loadtest.access import access_headers
-from loadtest.bodies import binary_body, grpc_request, json_body
-from loadtest.latency import Latencies
-from loadtest.rows import RequestSource, Tensor, model_inputs
+from loadtest.channel import INFER, open_channel
+from loadtest.control import Control
+from loadtest.counts import SecondCounts
+from loadtest.figures import latency_figures
+from loadtest.pacing import Pace, Timer
+from loadtest.prepared import Prepared, encode
+from loadtest.rows import RequestSource, model_inputs
+from loadtest.wire import HttpConnection, Tls, request_begin, whole_request
 
 # grpc waits in its own threads unless told that gevent schedules this process.
 grpc.experimental.gevent.init_gevent()
@@ -35,6 +42,8 @@ grpc.experimental.gevent.init_gevent()
 PREPARED_REQUESTS = 256
 TIMEOUT_S = 30.0
 ACCESS = access_headers()
+# A phase without an end, for locust's own commands.
+ENDLESS = 10**9
 
 
 @events.init_command_line_parser.add_listener
@@ -42,16 +51,30 @@ def _add_options(parser: LocustArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="Name of the model to ask.")
     parser.add_argument(
         "--data",
-        required=True,
+        default="",
         help="File, folder, pattern or URL of rows with the columns of the model's training.",
     )
+    parser.add_argument("--prepared", default="", help="Folder of prepared requests, instead of --data.")
     parser.add_argument("--items", type=int, default=32, help="Rows a request.")
+    parser.add_argument("--rate", type=float, default=0.0, help="Requests a second (open loop); 0: a closed loop.")
     parser.add_argument("--grpc", default="127.0.0.1:8001", help="Address of the gRPC port.")
     parser.add_argument("--seed", type=int, default=1, help="The same seed sends the same requests.")
     parser.add_argument("--figures", default="", help="Write exact latencies of the run to this JSON file.")
+    parser.add_argument("--ca", default="", help="Certificate of who signed the server's, for https.")
+    parser.add_argument("--cert", default="", help="Certificate of one's own, where the server asks for one.")
+    parser.add_argument("--key", default="", help="Its key.")
+    parser.add_argument("--control", type=int, default=-1, help="Descriptor of the connection to `emberline loadtest`.")
+    parser.add_argument("--index", type=int, default=0, help="Number of this process among --of.")
+    parser.add_argument("--of", type=int, default=1, help="Processes that share the load.")
 
 
-_latencies = Latencies()
+class _Run:
+    """What the users of this process share."""
+
+    pace = Pace()
+    options = Namespace()
+    began = 0.0
+    numbers = itertools.count()
 
 
 @events.init.add_listener
@@ -59,6 +82,13 @@ def _prepare(environment: Environment, **_: Any) -> None:
     # Requests are prepared before the run's clock starts, once for all users of a kind: a closed loop must not spend
     # its time on encoding.
     options: Namespace = environment.parsed_options
+    _Run.options, _Run.pace = options, Pace(options.index, options.of)
+    if options.control >= 0:
+        environment.events.spawning_complete.add_listener(lambda user_count, **_: _serve(environment, user_count))
+    if options.prepared:
+        for kind in environment.user_classes:
+            kind.prepared = Prepared.load(Path(options.prepared))
+        return
     try:
         inputs = model_inputs(environment.host, options.model)
         source = RequestSource(options.data, inputs, items=options.items, seed=options.seed)
@@ -66,111 +96,171 @@ def _prepare(environment: Environment, **_: Any) -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"loadtest: cannot prepare requests for {options.model!r} at {environment.host}: {error}")
     for kind in environment.user_classes:
-        kind.requests = [kind.encode(options.model, tensors) for tensors in drawn]
+        kind.prepared = encode(kind.kind, options.model, [drawn])
+
+
+def _serve(environment: Environment, users: int) -> None:
+    connection = socket.socket(fileno=_Run.options.control)
+    Control(connection, _Run.pace, environment.runner.quit).start(users)
+
+
+class _Whole:
+    """The counts of a run of locust's own commands, which has one phase without an end."""
+
+    def __init__(self) -> None:
+        self.counts, self.began, self.ended = SecondCounts(), time.monotonic(), time.monotonic()
+
+    def take(self) -> None:
+        """Adds what was counted since the last call."""
+        phase = _Run.pace.phase
+        if phase is not None:
+            for each in phase.take_counts().values():
+                self.counts.merge(each)
+        self.ended = time.monotonic()
+
+    def follow(self) -> None:
+        """Takes the counts every second, so that they do not become many."""
+        while _whole is self:
+            gevent.sleep(1.0)
+            self.take()
+
+
+_whole = _Whole()
 
 
 @events.test_start.add_listener
 def _start(**_: Any) -> None:
-    _latencies.clear()
+    global _whole
+    _Run.numbers, _Run.began = itertools.count(), time.monotonic()
+    if _Run.options.control < 0:
+        rate = _Run.options.rate
+        load = {"rate": [rate, rate]} if rate else {"users": ENDLESS}
+        _Run.pace.begin({"number": 0, "begin": time.monotonic(), "seconds": ENDLESS, **load})
+        _whole = _Whole()
+        gevent.spawn(_whole.follow)
 
 
-@events.request.add_listener
-def _record(response_time: float, exception: BaseException | None, **_: Any) -> None:
-    _latencies.add(response_time, failed=exception is not None)
+@events.test_stop.add_listener
+def _stop(**_: Any) -> None:
+    _whole.take()
 
 
 @events.quitting.add_listener
 def _write(environment: Environment, **_: Any) -> None:
     path = environment.parsed_options.figures
     if path:
-        Path(path).write_text(json.dumps(_latencies.figures()))
+        Path(path).write_text(json.dumps(latency_figures(_whole.counts, _whole.ended - _whole.began)))
 
 
-class HttpBinaryUser(FastHttpUser):
-    """KServe v2 over HTTP with binary tensors."""
+class _Sender(User):
+    """Sends one request after the other when they are due."""
 
-    network_timeout = connection_timeout = TIMEOUT_S
-    requests: ClassVar[list[tuple[bytes, int]]] = []
-
-    @staticmethod
-    def encode(model: str, tensors: Sequence[Tensor]) -> tuple[bytes, int]:
-        """Encodes a request for the wire, and returns the length of its JSON part."""
-        return binary_body(tensors)
-
-    @task
-    def infer(self) -> None:
-        """Sends one request."""
-        body, header_bytes = random.choice(self.requests)
-        path = f"/v2/models/{self.environment.parsed_options.model}/infer"
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": str(header_bytes),
-            **ACCESS,
-        }
-        with self.client.post(path, data=body, headers=headers, name="http binary", catch_response=True) as answer:
-            if answer.status_code != 200:
-                answer.failure(f"{answer.status_code}: {answer.text}")
-
-
-class HttpJsonUser(FastHttpUser):
-    """KServe v2 over HTTP, all JSON."""
-
-    network_timeout = connection_timeout = TIMEOUT_S
-    requests: ClassVar[list[bytes]] = []
-
-    @staticmethod
-    def encode(model: str, tensors: Sequence[Tensor]) -> bytes:
-        """Encodes a request for the wire."""
-        return json_body(tensors)
-
-    @task
-    def infer(self) -> None:
-        """Sends one request."""
-        path = f"/v2/models/{self.environment.parsed_options.model}/infer"
-        headers = {"Content-Type": "application/json", **ACCESS}
-        with self.client.post(
-            path, data=random.choice(self.requests), headers=headers, name="http json", catch_response=True
-        ) as answer:
-            if answer.status_code != 200:
-                answer.failure(f"{answer.status_code}: {answer.text}")
-
-
-class GrpcUser(User):
-    """KServe v2 over gRPC with raw tensors."""
-
-    requests: ClassVar[list[service_pb2.ModelInferRequest]] = []
-
-    @staticmethod
-    def encode(model: str, tensors: Sequence[Tensor]) -> service_pb2.ModelInferRequest:
-        """Makes the message; it is serialised when it is sent."""
-        return grpc_request(model, tensors)
+    abstract = True
+    kind = ""
+    prepared: ClassVar[Prepared]
 
     def on_start(self) -> None:
-        """Opens a channel of its own."""
-        options = self.environment.parsed_options
-        self._channel = grpc.insecure_channel(options.grpc, options=[("grpc.use_local_subchannel_pool", 1)])
-        self._infer = service_pb2_grpc.GRPCInferenceServiceStub(self._channel).ModelInfer
+        """Takes a number and opens a connection."""
+        self._timer, self._number = Timer(), next(_Run.numbers)
+        self.connect()
 
     def on_stop(self) -> None:
-        """Closes the channel."""
-        self._channel.close()
+        """Closes the connection."""
+        self._timer.close()
+        self.disconnect()
 
     @task
     def infer(self) -> None:
-        """Sends one request."""
-        request = random.choice(self.requests)
-        began = time.perf_counter()
-        failure: Exception | None = None
-        length = 0
-        try:
-            length = self._infer(request, timeout=TIMEOUT_S, metadata=tuple(ACCESS.items())).ByteSize()
-        except grpc.RpcError as error:
-            failure = error
+        """Waits until a request is due, and sends it."""
+        turn = _Run.pace.take(self._number, self._timer)
+        number = turn.number * _Run.options.of + _Run.options.index
+        error, length = self.send(self.prepared.pick(number, turn.due - _Run.began))
+        latency = _Run.pace.record(turn, error)
+        if _Run.options.control >= 0:
+            return  # nobody reads locust's own statistics, which would cost more than the sending
         self.environment.events.request.fire(
-            request_type="grpc",
-            name="grpc",
-            response_time=(time.perf_counter() - began) * 1000,
+            request_type=self.kind,
+            name=self.kind,
+            response_time=latency,
             response_length=length,
-            exception=failure,
+            exception=None if error is None else RuntimeError(error),
             context={},
         )
+
+    def connect(self) -> None:
+        """Opens a connection, at the latest when the first request is sent."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Closes it."""
+        raise NotImplementedError
+
+    def send(self, place: int) -> tuple[str | None, int]:
+        """Sends a prepared request; returns what went wrong, and the bytes of the answer."""
+        raise NotImplementedError
+
+
+class _HttpSender(_Sender):
+    abstract = True
+    content_type = ""
+
+    def connect(self) -> None:
+        """Makes the connection; it opens with the first request."""
+        options = _Run.options
+        tls = Tls(options.ca, options.cert, options.key)
+        self._connection = HttpConnection(self.environment.host, tls, TIMEOUT_S)
+        headers = {"Content-Type": self.content_type, **ACCESS}
+        self._begin = request_begin(self.environment.host, quote(options.model, safe=""), headers)
+
+    def disconnect(self) -> None:
+        """Closes it."""
+        self._connection.close()
+
+    def send(self, place: int) -> tuple[str | None, int]:
+        """Sends a request, and reads the response."""
+        request = whole_request(self._begin, self.prepared.body(place), self.prepared.headers[place])
+        try:
+            answer = self._connection.ask(request)
+        except OSError as error:
+            return f"{type(error).__name__}: {error}", 0
+        if answer.status != 200:
+            return f"{answer.status}: {answer.reason}", answer.length
+        return None, answer.length
+
+
+class HttpBinaryUser(_HttpSender):
+    """KServe v2 over HTTP with binary tensors."""
+
+    kind = "http_binary"
+    content_type = "application/octet-stream"
+
+
+class HttpJsonUser(_HttpSender):
+    """KServe v2 over HTTP, all JSON."""
+
+    kind = "http_json"
+    content_type = "application/json"
+
+
+class GrpcUser(_Sender):
+    """KServe v2 over gRPC with raw tensors. The messages are serialised beforehand."""
+
+    kind = "grpc"
+
+    def connect(self) -> None:
+        """Opens a channel of its own."""
+        options = _Run.options
+        tls = Tls(options.ca, options.cert, options.key) if self.environment.host.startswith("https:") else None
+        self._channel = open_channel(options.grpc, tls)
+        self._infer = self._channel.unary_unary(INFER)
+
+    def disconnect(self) -> None:
+        """Closes it."""
+        self._channel.close()
+
+    def send(self, place: int) -> tuple[str | None, int]:
+        """Makes a call."""
+        try:
+            return None, len(self._infer(self.prepared.body(place), timeout=TIMEOUT_S, metadata=tuple(ACCESS.items())))
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}", 0

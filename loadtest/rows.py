@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,11 @@ def model_inputs(host: str, model: str) -> list[InputMetadata]:
     """Returns the raw inputs of a model, without the companions of lists and nulls. host: http://address:port."""
     request = urllib.request.Request(f"{host}/v2/models/{model}", headers=access_headers())
     with urllib.request.urlopen(request, timeout=30) as answer:
-        metadata = json.loads(answer.read())
+        return inputs_of(json.loads(answer.read()))
+
+
+def inputs_of(metadata: Mapping[str, Any]) -> list[InputMetadata]:
+    """Returns the raw inputs of a model, of its metadata as KServe v2 has them."""
     return [
         InputMetadata(
             entry["name"],

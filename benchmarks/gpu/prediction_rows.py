@@ -72,7 +72,7 @@ from benchmarks.gpu.tier_parts import (
     P99_BESIDE,
     VISIBLE_MS,
 )
-from benchmarks.traffic import ZIPF
+from loadtest.popularity import ZIPF
 
 
 def share_of_rows(row_bytes: float) -> float:

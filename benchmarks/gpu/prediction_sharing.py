@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.traffic import BATCH, Array, Popularity, production_reuse, random_ids, zipf
+from benchmarks.traffic import BATCH, Array, random_ids
+from loadtest.popularity import Popularity, production_reuse, zipf
 from storage._table import GpuCache
 from storage.hbm.sharing import Placement
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.gpu.device import Gpu
 from benchmarks.gpu.index import BUCKET_BYTES, WORK_BYTES, Index, buckets_for, ids_of, make_index
-from benchmarks.traffic import ZIPF
+from loadtest.popularity import ZIPF
 from serving.gpu.driver import Stream
 from storage.hbm import lookup_kernels
 from storage.hbm.device import KernelCall

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.tier_session import TierSession
-from benchmarks.traffic import expected_codes, zipf
+from benchmarks.traffic import expected_codes
+from loadtest.popularity import zipf
 from storage.checkpoint.tables import Shard
 from storage.hbm.gpus import gpus_of
 from storage.hbm.replica import bytes_of

@@ -16,7 +16,8 @@ from torch import Tensor
 from benchmarks.dlrm_towers import DENSE, SPARSE
 from benchmarks.gpu.bench import Bench
 from benchmarks.measure import Contestant, median
-from benchmarks.traffic import Array, Traffic, random_ids, zipf
+from benchmarks.traffic import Array, Traffic, random_ids
+from loadtest.popularity import zipf
 from trainer.config import TrainConfig, parse_content
 from trainer.data import Batch
 from trainer.devices import Arriving, CudaTransfers, Sent, Transfers, replaced_transfers, running_on

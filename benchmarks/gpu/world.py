@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from benchmarks.dlrm_towers import DENSE, SPARSE, Towers
 from benchmarks.dlrm_world import spec
 from benchmarks.gpu.device import Gpu
-from benchmarks.traffic import expected_codes, zipf
+from benchmarks.traffic import expected_codes
+from loadtest.popularity import zipf
 from serving.gpu.context import ExecutionContext
 from serving.gpu.device_model import DeviceModel
 from serving.model_config.buckets import Bucket, GraphSettings

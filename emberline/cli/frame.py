@@ -38,6 +38,7 @@ COMMANDS = {
     "forget": ("emberline.cli.forget", "Erase the rows of ids everywhere, and prove it."),
     "serve": ("emberline.cli.serve", "Serve a model repository over HTTP and gRPC."),
     "predict": ("emberline.cli.predict", "Send rows to a running server and print the scores."),
+    "loadtest": ("emberline.cli.loadtest", "Send load to a running server, or find how much it takes."),
     "score": ("emberline.cli.score:score", "Score files of rows as of a snapshot, without a server."),
     "load": ("emberline.cli.live:load", "Load a model into a running server."),
     "unload": ("emberline.cli.live:unload", "Unload a model from a running server."),

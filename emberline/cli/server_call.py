@@ -148,6 +148,11 @@ def access_to(url: str) -> tuple[str, Access]:
     return url, Access(token, opener, lambda error: _why_no_answer(url, identity, error, hint=""), **found)
 
 
+def given_identity() -> Identity:
+    """Returns the caller's identity, for a command that speaks to a server in another way than `call_server`."""
+    return _identity()
+
+
 def model_path(model: str, verb: str) -> str:
     """Returns the path of a call that controls a model."""
     return f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/{verb}"

@@ -70,6 +70,8 @@ rect:hover { opacity: 0.75; }
 .curve.c6 { stroke: var(--c6); } .point.c6 { fill: var(--c6); } .legend .c6 { background: var(--c6); }
 .curve.c7 { stroke: var(--c7); } .point.c7 { fill: var(--c7); } .legend .c7 { background: var(--c7); }
 line.axis { stroke: var(--soft); stroke-width: 1; }
+line.switch { stroke: var(--c4); stroke-width: 1.2; stroke-dasharray: 3 3; }
+line.bound { stroke: var(--uses); stroke-width: 1.2; stroke-dasharray: 6 4; }
 line.grid { stroke: var(--line); stroke-width: 1; }
 figcaption { font-size: 13px; }
 figcaption b { color: var(--text); font-weight: 600; }

@@ -21,7 +21,8 @@ from benchmarks.gpu.prediction_assumptions import H200
 from benchmarks.gpu.replica import GpuRows, Lookups, Shape, expected_rows, fitting_rows, zipf_ranks
 from benchmarks.gpu.suite import Suite
 from benchmarks.gpu.tier_world import MadeDelta, fitting_table
-from benchmarks.traffic import expected_codes, zipf
+from benchmarks.traffic import expected_codes
+from loadtest.popularity import zipf
 from storage._table import GpuCache
 from storage.hbm.kernels import compile_source
 from storage.hbm.replica import bytes_of

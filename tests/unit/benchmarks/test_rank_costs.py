@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from benchmarks import rank_costs
 from benchmarks.rank_costs import Training, different, step
 from benchmarks.rank_world import IDS, TABLES
-from benchmarks.traffic import Traffic, zipf
+from benchmarks.traffic import Traffic
+from loadtest.popularity import zipf
 
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.dram_world import draw
 from benchmarks.tiered import trained_counts
-from benchmarks.traffic import REUSE_FILE, Popularity, Traffic, production_reuse, random_ids, uniform, zipf
+from benchmarks.traffic import Traffic, random_ids
+from loadtest.popularity import REUSE_FILE, Popularity, production_reuse, uniform, zipf
 
 
 def test_ids_are_unique_positive_and_follow_from_the_seed() -> None:

@@ -1,0 +1,265 @@
+"""`emberline loadtest`: sends load to a running server and reports throughput and latency."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from emberline.cli.command import Command, DataArgument, LocalPath
+from emberline.cli.server_call import URL
+from storage.errors import ConfigError
+
+KINDS = ("http_binary", "http_json", "grpc")
+_FIRST_RATE = 100.0
+
+
+class Duration(click.ParamType[float]):
+    """A length of time: seconds, or a number with s, m or h."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Returns seconds."""
+        from loadtest.phases import parse_duration
+
+        try:
+            return float(value) if isinstance(value, int | float) else parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command(
+    cls=Command,
+    name="loadtest",
+    epilog="""\b
+Examples:
+  emberline loadtest --model movielens --data build/movielens/test.parquet
+  emberline loadtest --model movielens --data build/movielens/test.parquet --rate 500 --seconds 60
+  emberline loadtest --model movielens --data build/movielens/test.parquet --find-p99 10 --hold 5m --html load.html
+
+\b
+What is sent, and when:
+  --users 4                        closed loop: each user sends its next request when it has the response
+  --users 1,4,16                   the same with more and more users, --seconds each
+  --rate 500                       open loop: 500 requests a second, whether responses come or not
+  --rate 100,200,400               steps of --seconds each
+  --rate 100..1000@60s             a ramp over a minute
+  --rate 200@30s,1000@5s,200@30s   a spike
+  --rate 500@8h                    a soak test
+  --find-p99 10                    find the highest rate whose p99 stays under 10 ms
+
+\b
+A closed loop shows what some callers get who wait for their responses. It
+cannot overload a server: when the server is slow, it sends less. For the
+latency that users see at a given traffic, use an open loop: latency counts from
+when a request was due, so the time in which it could not be sent is part of it.
+
+\b
+Exit codes:
+  0  everything was answered, and no condition of --fail-if holds
+  1  a request failed, a condition holds, no rate was found, or the test could not run
+  2  wrong usage
+  130  interrupted; what was measured is reported""",
+)
+@click.option("--model", required=True, help="Name of the model to ask.")
+@click.option(
+    "--data",
+    type=DataArgument(),
+    help="File, folder, pattern or URL of rows with the columns that the model was trained on.",
+)
+@click.option(
+    "--requests",
+    type=LocalPath(exists=True, dir_okay=False),
+    help="Recorded requests instead of rows, sent in their order: JSON lines of KServe v2 bodies, .npz, .safetensors "
+    "or .parquet, as `emberline prove --requests` reads them.",
+)
+@click.option("--users", help="Closed loop: users, or steps of users such as 1,4,16. Default: 4.")
+@click.option("--rate", help="Open loop: requests a second, or a profile of rates (see below).")
+@click.option(
+    "--find-p99", type=click.FloatRange(0, min_open=True), help="Find the highest rate whose p99 is under MS."
+)
+@click.option("--hold", type=Duration(), default=0.0, show_default=False, help="Hold the rate that was found so long.")
+@click.option("--seconds", type=Duration(), default=10.0, help="Length of each phase that names none.")
+@click.option("--step", type=Duration(), default=5.0, help="Length of a measurement of --find-p99.")
+@click.option("--start-rate", type=click.FloatRange(1), default=_FIRST_RATE, help="Rate that --find-p99 begins with.")
+@click.option(
+    "--arrivals",
+    type=click.Choice(["equal", "poisson"]),
+    default="equal",
+    help="Gaps between the requests of an open loop: equal, or random as of users who do not know of each other.",
+)
+@click.option("--items", type=click.IntRange(1, 100_000), default=32, help="Rows of a request.")
+@click.option(
+    "--ids",
+    help="Draw the ids of the data with another popularity: uniform, zipf, zipf:1.2, or reuse, as ids recur in "
+    "production models. Default: as rows are in the data.",
+)
+@click.option(
+    "--drift",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    help="With --ids: share of the hot ids that become others each minute, such as 0.05.",
+)
+@click.option("--user-inputs", help="Inputs that are sent with one row, such as user,age: many items of one user.")
+@click.option("--distinct", type=click.IntRange(1, 1_000_000), default=2000, help="Different requests to prepare.")
+@click.option("--rows", type=click.IntRange(1, 10_000_000), default=100_000, help="Rows of --data to read.")
+@click.option("--seed", type=int, default=1, help="The same seed sends the same requests.")
+@click.option(
+    "--kinds",
+    help=f"Kinds of requests, one after the other: {','.join(KINDS)}. Default: all in a closed loop, http_binary "
+    "otherwise.",
+)
+@click.option("--connections", type=click.IntRange(1, 10_000), default=64, help="Connections of an open loop at most.")
+@click.option("--processes", type=click.IntRange(1, 64), default=1, help="Processes that share the load.")
+@click.option("--grpc", help="gRPC address. Default: port 8001 of the host of --url.")
+@click.option("--metrics", help="The server's metrics page, or none. Default: port 8002 of the host of --url.")
+@click.option("--json", "json_path", type=LocalPath(dir_okay=False), help="Write all figures here.")
+@click.option("--html", "html_path", type=LocalPath(dir_okay=False), help="Write a report with plots here, one file.")
+@click.option(
+    "--fail-if",
+    multiple=True,
+    help="End with 1 if this holds of the figures: p99>10ms, failed>0.1%, rate<500, hit_rate<90%. May be repeated.",
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@URL
+@click.pass_context
+def command(ctx: click.Context, url: str, model: str, **given: Any) -> None:
+    """Send load to a running server, and report requests a second and latency.
+
+    Requests are made of rows of --data, or read from --requests, and prepared before the load begins.
+    """
+    if importlib.util.find_spec("locust") is None:
+        raise ConfigError("loadtest needs locust: pip install 'emberline[loadtest]'")
+    plan, connections, kinds, conditions = _checked(given)
+    results = _run(url, model, given, plan, connections, kinds)
+    interrupted = any(run["interrupted"] for run in results.values())
+    if given["json_path"] is not None:
+        given["json_path"].write_text(json.dumps(_plain(results), indent=2) + "\n", encoding="utf-8")
+    if given["html_path"] is not None:
+        from emberline.comparison.page import write_page
+        from emberline.loads.page import to_html
+
+        write_page(given["html_path"], to_html(f"{model} at {url}", results))
+    held = [
+        f"{kind}: {condition.text}" for kind, run in results.items() for condition in conditions if condition.holds(run)
+    ]
+    for text in held:
+        click.echo(f"failed: {text}", err=True)
+    if interrupted:
+        ctx.exit(130)
+    not_found = any(run["search"] and run["search"]["rate"] is None for run in results.values())
+    if held or not_found or any(run["failures"] for run in results.values()):
+        ctx.exit(1)
+
+
+def _checked(given: dict[str, Any]) -> tuple[Any, int, list[str], list[Any]]:
+    """Returns the plan, the connections, the kinds and the conditions. Raises click.UsageError."""
+    from loadtest.conditions import parse_condition
+    from loadtest.phases import parse_rates, parse_users
+    from loadtest.popularity import parse_popularity
+    from loadtest.runner import Plan
+
+    if (given["data"] is None) == (given["requests"] is None):
+        raise click.UsageError("give either --data, rows to make requests of, or --requests, recorded requests")
+    if sum(given[name] is not None for name in ("users", "rate", "find_p99")) > 1:
+        raise click.UsageError("give one of --users, --rate and --find-p99")
+    if given["hold"] and given["find_p99"] is None:
+        raise click.UsageError("--hold goes with --find-p99; to hold a rate that you know, use --rate RATE@DURATION")
+    if given["requests"] is not None and (given["ids"] or given["user_inputs"]):
+        raise click.UsageError("--ids and --user-inputs go with --data; recorded requests are sent as they are")
+    if given["drift"] and not given["ids"]:
+        raise click.UsageError("--drift goes with --ids, such as --ids zipf --drift 0.05")
+    name = "rate"
+    try:
+        phases = [] if given["rate"] is None else parse_rates(given["rate"], given["seconds"])
+        name = "users"
+        if given["rate"] is None and given["find_p99"] is None:
+            phases = parse_users(given["users"] or "4", given["seconds"])
+        name = "ids"
+        if given["ids"]:
+            parse_popularity(given["ids"], 10)
+        name = "fail-if"
+        conditions = [parse_condition(text) for part in given["fail_if"] for text in part.split(",")]
+    except ValueError as error:
+        raise click.UsageError(f"--{name}: {error}") from None
+    is_open = bool(phases and phases[0].rate) or given["find_p99"] is not None
+    named = given["kinds"].split(",") if given["kinds"] else list(KINDS[:1] if is_open else KINDS)
+    kinds = [each.strip() for each in named]
+    for kind in kinds:
+        if kind not in KINDS:
+            raise click.UsageError(f"--kinds: expected some of {', '.join(KINDS)}, got {kind!r}")
+    plan = Plan(
+        phases,
+        given["find_p99"],
+        first_rate=given["start_rate"],
+        step_s=given["step"],
+        hold_s=given["hold"],
+        gaps=given["seed"] if given["arrivals"] == "poisson" else None,
+    )
+    connections = given["connections"] if is_open else max(phase.users for phase in phases)
+    return plan, max(connections, given["processes"]), kinds, conditions
+
+
+def _run(
+    url: str, model: str, given: dict[str, Any], plan: Any, connections: int, kinds: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Runs each kind, and prints its figures. Returns them by kind."""
+    from emberline.loads import table
+    from emberline.loads.progress import progress
+    from emberline.loads.requests import fetch_page, find_target, from_rows, metrics_url, recorded, send_first
+    from emberline.loads.results import result_of
+    from loadtest.drivers import LocustDrivers
+    from loadtest.runner import run_plan
+    from loadtest.scrape import MetricsWatch
+    from loadtest.sources import Wanted
+
+    target, inputs = find_target(url, given["grpc"], model)
+    if given["requests"] is not None:
+        content = recorded(given["requests"], inputs, given["items"])
+    else:
+        users = tuple(name.strip() for name in (given["user_inputs"] or "").split(",") if name.strip())
+        wanted = Wanted(
+            **{name: given[name] for name in ("items", "distinct", "seed", "rows", "drift")},
+            ids=given["ids"] or "",
+            user_inputs=users,
+        )
+        content = from_rows(str(given["data"]), inputs, wanted, plan.seconds)
+    page = given["metrics"] or metrics_url(target)
+    results: dict[str, dict[str, Any]] = {}
+    click.echo(f"{model} at {target.url}: {content.description}")
+    click.echo(table.head())
+    for kind in kinds:
+        prepared = content.prepare(kind, model)
+        send_first(target, kind, prepared)
+        watch = None if page == "none" else MetricsWatch(fetch_page(page), model)
+        with tempfile.TemporaryDirectory(prefix="emberline-loadtest-") as folder:
+            prepared.save(Path(folder, "requests"))
+            drivers = LocustDrivers(
+                kind, target, Path(folder, "requests"), users=connections, processes=given["processes"]
+            )
+            with drivers, watch or nullcontext(), progress(kind, quiet=given["quiet"]) as show:
+                run = run_plan(kind, drivers, plan, show)
+        results[kind] = result_of(run, watch, page, content.description, prepared, connections, given["processes"])
+        for line in table.lines(run):
+            click.echo(line)
+        for note in results[kind]["server"]["notes"]:
+            click.echo(f"  note: {note}")
+        if run.interrupted:
+            break
+    return results
+
+
+def _plain(value: Any) -> Any:
+    """Replaces what JSON has no number for by null."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

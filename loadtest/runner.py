@@ -1,0 +1,177 @@
+"""Runs a load test with one kind of request: a profile of phases, or a search for a rate and a hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from loadtest.drivers import Watch
+from loadtest.figures import latency_figures, total
+from loadtest.phases import Phase
+from loadtest.records import PhaseRecord
+from loadtest.search import FAILED, KEPT_UP, Found, Step, find_rate
+
+#: Seconds that the last answers of a phase may take: as long as a request waits for one.
+DRAIN_S = 30.0
+# The same for a measurement of a search, of which most show only that a rate is too high.
+_SEARCH_DRAIN_S = 2.0
+# A measurement of a search has so many requests, if that takes no longer than _LONGEST_STEP_S.
+_STEP_REQUESTS = 1000
+_LONGEST_STEP_S = 60.0
+# Seconds at the begin of each measurement that a search leaves out, while connections open and caches settle.
+_SETTLING_S = 1
+
+
+class Drivers(Protocol):
+    """What sends the requests: locust processes, or a program that others wrote."""
+
+    def run(self, phase: Phase, *, seed: int | None, drain_s: float, watch: Watch) -> PhaseRecord:
+        """Sends a phase and returns what was measured; Ctrl-C ends it, and the record says so."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be sent."""
+
+    phases: Sequence[Phase] = ()
+    #: Bound of the p99 of a search, in milliseconds; None for a profile of phases.
+    bound_ms: float | None = None
+    #: The rate with which a search begins, and the seconds of one of its measurements.
+    first_rate: float = 100.0
+    step_s: float = 5.0
+    #: Seconds for which the rate that was found is held.
+    hold_s: float = 0.0
+    #: Seed of random gaps between requests; None for equal gaps.
+    gaps: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the test takes; of a search, about."""
+        return sum(phase.seconds for phase in self.phases) if self.bound_ms is None else 20 * self.step_s + self.hold_s
+
+
+# Called while a phase runs: its title among all, and what was measured so far.
+Show = Callable[[str, PhaseRecord], None]
+
+
+@dataclass
+class KindRun:
+    """What was measured with one kind of request."""
+
+    kind: str
+    records: list[PhaseRecord] = field(default_factory=list)
+    found: Found | None = None
+    interrupted: bool = False
+
+    @property
+    def began(self) -> float:
+        """When the first phase began, time.monotonic."""
+        return self.records[0].began if self.records else 0.0
+
+    def judged(self) -> list[PhaseRecord]:
+        """Returns the phases that the figures are about: all of a profile; of a search, the hold or what came last."""
+        if self.found is None or not self.records:
+            return self.records
+        return self.records[-1:]
+
+    def figures(self) -> dict[str, Any]:
+        """Returns the figures of the whole run; of a search, those of the hold or of its last measurement."""
+        judged = self.judged()
+        counts = total(record.counts() for record in judged)
+        return latency_figures(counts, sum(record.lasted for record in judged))
+
+    def over_time(self) -> list[dict[str, Any]]:
+        """Returns the figures by second, from the begin of the first phase."""
+        entries = []
+        for record in self.records:
+            begin = record.began - self.began
+            rates = record.phase.rate
+            for entry in record.over_time():
+                share = min(1.0, entry["second"] / record.phase.seconds)
+                offered = None if rates is None else rates[0] + (rates[1] - rates[0]) * share
+                entries.append({**entry, "second": begin + entry["second"], "offered": offered})
+        return entries
+
+    def notes(self) -> list[str]:
+        """Returns what a reader has to know of these figures, in whole sentences."""
+        notes = [note for record in self.judged() for note in record.generator_notes()]
+        counts = total(record.counts() for record in self.judged())
+        if counts.unanswered:
+            notes.append(
+                f"{counts.unanswered:,} requests had no answer when the test ended. They count in the percentiles with "
+                "the time that they had waited, so the true ones are higher."
+            )
+        if self.interrupted:
+            notes.append("The test was interrupted; the figures are those of what had been measured.")
+        return notes
+
+
+def run_plan(kind: str, drivers: Drivers, plan: Plan, show: Show) -> KindRun:
+    """Runs a plan. Ctrl-C ends it, and the result has what was measured."""
+    run = KindRun(kind)
+    try:
+        if plan.bound_ms is None:
+            for number, phase in enumerate(plan.phases, 1):
+                title = phase.title if len(plan.phases) == 1 else f"{phase.title} ({number} of {len(plan.phases)})"
+                _phase(run, drivers, plan, phase, DRAIN_S, lambda record, title=title: bool(show(title, record)))
+        else:
+            _search(run, drivers, plan, plan.bound_ms, show)
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run
+
+
+def _phase(run: KindRun, drivers: Drivers, plan: Plan, phase: Phase, drain_s: float, watch: Watch) -> PhaseRecord:
+    record = drivers.run(phase, seed=plan.gaps, drain_s=drain_s, watch=watch)
+    run.records.append(record)
+    if record.interrupted:
+        raise KeyboardInterrupt
+    return record
+
+
+def _search(run: KindRun, drivers: Drivers, plan: Plan, bound_ms: float, show: Show) -> None:
+    found = run.found = Found(bound_ms)
+
+    def measure(rate: float, seconds: float, purpose: str) -> Step:
+        seconds = min(max(seconds, _STEP_REQUESTS / rate), _LONGEST_STEP_S) + _SETTLING_S
+        title = f"{'confirming' if purpose == 'confirm' else 'trying'} {rate:.4g}/s"
+
+        def watch(record: PhaseRecord) -> bool:
+            show(title, record)
+            # So many late answers make the p99 too large, whatever comes.
+            late = record.counts(_SETTLING_S).latency.over(bound_ms)
+            return late > 0.02 * rate * seconds
+
+        phase = Phase(seconds, (rate, rate))
+        record = _phase(run, drivers, plan, phase, _SEARCH_DRAIN_S, watch)
+        return _step(record, rate, bound_ms, purpose)
+
+    find_rate(found, measure, first=plan.first_rate, step_s=plan.step_s)
+    if found.rate is not None and plan.hold_s:
+        title = f"holding {found.rate:.4g}/s"
+        phase = Phase(plan.hold_s, (found.rate, found.rate))
+        record = drivers.run(phase, seed=plan.gaps, drain_s=DRAIN_S, watch=lambda each: bool(show(title, each)))
+        run.records.append(record)
+        found.held_p99_ms, found.held_s = record.counts().latency.quantile(0.99), record.lasted
+        if record.interrupted:
+            raise KeyboardInterrupt
+
+
+def _step(record: PhaseRecord, rate: float, bound_ms: float, purpose: str) -> Step:
+    figures = record.figures(_SETTLING_S)
+    p99, failed = figures["p99_ms"], figures["failures"] / max(1, figures["requests"])
+    answered = figures["requests_per_second"]
+    if math.isnan(p99):
+        why = "no request was answered"
+    elif failed > FAILED:
+        why = f"{failed:.2%} of the requests failed"
+    elif p99 > bound_ms:
+        why = f"p99 {p99:.2f} ms"
+    elif answered < KEPT_UP * rate:
+        why = f"{answered:.4g} answers a second"
+    else:
+        why = ""
+    return Step(rate, record.lasted, p99, why, purpose, answered, figures["p50_ms"])

@@ -1,0 +1,158 @@
+"""Finds the highest rate whose p99 stays under a bound: doubles, halves the interval, and confirms what it found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Measurements of a search at most.
+MOST_STEPS = 40
+LOWEST_RATE, HIGHEST_RATE = 1.0, 200_000.0
+# The interval is narrow enough when its ends differ by so much.
+_NARROW = 1.04
+# A rate that is not confirmed is lowered by so much, so often.
+_LOWER, _CONFIRMATIONS = 0.95, 6
+# A measurement over the bound is repeated, unless it was over it by this factor: a disturbance is no limit.
+_FAR_OVER = 2.0
+# How much longer the confirmation is than a measurement of the search.
+_CONFIRM_TIMES = 4.0
+#: Share of failed requests up to which a measurement counts.
+FAILED = 0.001
+#: Share of the offered rate that has to be answered.
+KEPT_UP = 0.97
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement. why: what was wrong with it; "" if it stayed under the bound."""
+
+    rate: float
+    seconds: float
+    p99_ms: float
+    why: str = ""
+    purpose: str = "search"
+    #: Good answers a second.
+    answered: float = math.nan
+    p50_ms: float = math.nan
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the rate was held under the bound."""
+        return not self.why
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Returns the step for a report."""
+        return {
+            "rate": self.rate,
+            "seconds": self.seconds,
+            "requests_per_second": self.answered,
+            "p50_ms": self.p50_ms,
+            "p99_ms": self.p99_ms,
+            "why": self.why,
+            "purpose": self.purpose,
+        }
+
+
+@dataclass
+class Found:
+    """The result of a search. rate: None if no rate was found, and why says the reason."""
+
+    bound_ms: float
+    steps: list[Step] = field(default_factory=list)
+    rate: float | None = None
+    #: p99 of the confirmation.
+    p99_ms: float = math.nan
+    why: str = ""
+    #: p99 of the hold after it; not a number without one.
+    held_p99_ms: float = math.nan
+    held_s: float = 0.0
+
+    @property
+    def difference(self) -> float:
+        """By which share the held p99 differs from that of the search."""
+        return self.held_p99_ms / self.p99_ms - 1
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Returns the result for a report."""
+        held = self.held_s > 0
+        return {
+            "bound_ms": self.bound_ms,
+            "rate": self.rate,
+            "p99_ms": self.p99_ms,
+            "why": self.why,
+            "held_s": self.held_s,
+            "held_p99_ms": self.held_p99_ms if held else None,
+            "difference": self.difference if held else None,
+            "steps": [step.to_json_value() for step in self.steps],
+        }
+
+
+# Measures a rate for some seconds; purpose is search or confirm.
+Measure = Callable[[float, float, str], Step]
+
+
+class SearchEndedError(Exception):
+    """No rate was found."""
+
+
+def find_rate(found: Found, measure: Measure, *, first: float, step_s: float) -> None:
+    """Searches, and fills `found` as it goes on, so that an interrupted search keeps its steps.
+
+    first: the rate to begin with. step_s: seconds of a measurement.
+    """
+    try:
+        good, bad = _interval(found, measure, first, step_s)
+        while bad / good > _NARROW:
+            middle = math.sqrt(good * bad)
+            if _is_good(found, measure, middle, step_s):
+                good = middle
+            else:
+                bad = middle
+        for rate in _lowered(good):
+            step = _measured(found, measure, rate, _CONFIRM_TIMES * step_s, "confirm")
+            if step.is_good:
+                found.rate, found.p99_ms = rate, step.p99_ms
+                return
+        raise SearchEndedError(
+            f"no rate near {good:.4g}/s was confirmed: the p99 changes from one measurement to the next"
+        )
+    except SearchEndedError as ended:
+        found.why = str(ended)
+
+
+def _lowered(rate: float) -> Iterator[float]:
+    for number in range(_CONFIRMATIONS):
+        yield rate * _LOWER**number
+
+
+def _interval(found: Found, measure: Measure, first: float, step_s: float) -> tuple[float, float]:
+    """Returns a rate that is good and one above it that is not."""
+    rate = first
+    if _is_good(found, measure, rate, step_s):
+        while _is_good(found, measure, min(2 * rate, HIGHEST_RATE), step_s):
+            rate = min(2 * rate, HIGHEST_RATE)
+            if rate >= HIGHEST_RATE:
+                raise SearchEndedError(f"even {HIGHEST_RATE:,.0f}/s stay under the bound")
+        return rate, 2 * rate
+    while rate / 2 >= LOWEST_RATE:
+        rate /= 2
+        if _is_good(found, measure, rate, step_s):
+            return rate, 2 * rate
+    raise SearchEndedError(f"not even {rate:.3g}/s stay under the bound: {found.steps[-1].why}")
+
+
+def _is_good(found: Found, measure: Measure, rate: float, step_s: float) -> bool:
+    step = _measured(found, measure, rate, step_s, "search")
+    if not step.is_good and step.p99_ms <= _FAR_OVER * found.bound_ms:
+        step = _measured(found, measure, rate, step_s, "search")
+    return step.is_good
+
+
+def _measured(found: Found, measure: Measure, rate: float, seconds: float, purpose: str) -> Step:
+    if len(found.steps) >= MOST_STEPS:
+        raise SearchEndedError(f"no rate was found in {MOST_STEPS} measurements")
+    step = measure(rate, seconds, purpose)
+    found.steps.append(step)
+    return step
