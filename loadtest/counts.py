@@ -12,6 +12,7 @@ from loadtest.histogram import Histogram
 MOST_ERRORS = 20
 OTHER_ERRORS = "other errors"
 _LONGEST_ERROR = 300
+_NUMBERS = ("waited", "failed", "unanswered", "answered")
 
 
 @dataclass
@@ -55,19 +56,20 @@ class SecondCounts:
         return {
             "latency": self.latency.to_json_value(),
             "lag": self.lag.to_json_value(),
-            "waited": self.waited,
-            "failed": self.failed,
-            "unanswered": self.unanswered,
-            "answered": self.answered,
+            **{name: getattr(self, name) for name in _NUMBERS},
             "errors": self.errors,
         }
 
     @classmethod
     def from_json_value(cls, content: Mapping[str, Any]) -> SecondCounts:
         """Returns the counts that `to_json_value` described."""
+        waited, failed, unanswered, answered = (int(content[name]) for name in _NUMBERS)
         return cls(
             Histogram.from_json_value(content["latency"]),
             Histogram.from_json_value(content["lag"]),
-            *(int(content[name]) for name in ("waited", "failed", "unanswered", "answered")),
-            errors=dict(content["errors"]),
+            waited,
+            failed,
+            unanswered,
+            answered,
+            dict(content["errors"]),
         )

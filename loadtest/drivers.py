@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import time
@@ -24,6 +25,8 @@ START_TIMEOUT_S = 90.0
 _SILENCE_S = 90.0
 # All processes begin a phase together, after its message has reached them.
 _LEAD_S = 0.05
+# How long a process may take to end.
+_ENDING_S = 3.0
 #: Seconds that the last answers of an interrupted phase may take.
 INTERRUPTED_DRAIN_S = 2.0
 
@@ -61,6 +64,10 @@ class LocustDrivers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def note(self) -> str:
+        """Returns nothing: each record says what shows of the processes."""
+        return ""
 
     def close(self) -> None:
         """Ends the processes: by closing their connections, and those that go on by a signal."""
@@ -179,10 +186,9 @@ class _Process:
     def close(self) -> None:
         """Ends the process."""
         self.connection.close()
-        for end in (lambda: None, self._process.terminate, self._process.kill):
-            end()
-            try:
-                self._process.wait(timeout=3)
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if number:
+                    self._process.send_signal(number)
+                self._process.wait(timeout=_ENDING_S)
                 return
-            except subprocess.TimeoutExpired:
-                continue

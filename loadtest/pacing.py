@@ -154,7 +154,7 @@ class Pace:
         if rate is not None:
             seed = content.get("seed")
             gaps = None if seed is None else random.Random(f"{seed}-{content['number']}-{self._index}")
-            arrivals = Arrivals(*rate, seconds, index=self._index, processes=self._processes, gaps=gaps)
+            arrivals = Arrivals(rate[0], rate[1], seconds, index=self._index, processes=self._processes, gaps=gaps)
         # Users are divided among the processes; the first ones have one more where it does not divide.
         users = (int(content.get("users", 0)) + self._processes - 1 - self._index) // self._processes
         self._phase = RunningPhase(content["number"], content["begin"], seconds, arrivals=arrivals, users=users)

@@ -31,6 +31,10 @@ class Drivers(Protocol):
         """Sends a phase and returns what was measured; Ctrl-C ends it, and the record says so."""
         ...
 
+    def note(self) -> str:
+        """Returns what a reader has to know of figures from there; "" for nothing."""
+        ...
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -65,6 +69,8 @@ class KindRun:
     records: list[PhaseRecord] = field(default_factory=list)
     found: Found | None = None
     interrupted: bool = False
+    #: What a reader has to know of the generator.
+    note: str = ""
 
     @property
     def began(self) -> float:
@@ -97,7 +103,8 @@ class KindRun:
 
     def notes(self) -> list[str]:
         """Returns what a reader has to know of these figures, in whole sentences."""
-        notes = [note for record in self.judged() for note in record.generator_notes()]
+        notes = [self.note] if self.note else []
+        notes += [note for record in self.judged() for note in record.generator_notes()]
         counts = total(record.counts() for record in self.judged())
         if counts.unanswered:
             notes.append(
@@ -111,17 +118,27 @@ class KindRun:
 
 def run_plan(kind: str, drivers: Drivers, plan: Plan, show: Show) -> KindRun:
     """Runs a plan. Ctrl-C ends it, and the result has what was measured."""
-    run = KindRun(kind)
+    run = KindRun(kind, note=drivers.note())
     try:
         if plan.bound_ms is None:
             for number, phase in enumerate(plan.phases, 1):
                 title = phase.title if len(plan.phases) == 1 else f"{phase.title} ({number} of {len(plan.phases)})"
-                _phase(run, drivers, plan, phase, DRAIN_S, lambda record, title=title: bool(show(title, record)))
+                _phase(run, drivers, plan, phase, DRAIN_S, _shown(show, title))
         else:
             _search(run, drivers, plan, plan.bound_ms, show)
     except KeyboardInterrupt:
         run.interrupted = True
     return run
+
+
+def _shown(show: Show, title: str) -> Watch:
+    """Returns what shows a phase and never ends it."""
+
+    def watch(record: PhaseRecord) -> bool:
+        show(title, record)
+        return False
+
+    return watch
 
 
 def _phase(run: KindRun, drivers: Drivers, plan: Plan, phase: Phase, drain_s: float, watch: Watch) -> PhaseRecord:
@@ -153,7 +170,7 @@ def _search(run: KindRun, drivers: Drivers, plan: Plan, bound_ms: float, show: S
     if found.rate is not None and plan.hold_s:
         title = f"holding {found.rate:.4g}/s"
         phase = Phase(plan.hold_s, (found.rate, found.rate))
-        record = drivers.run(phase, seed=plan.gaps, drain_s=DRAIN_S, watch=lambda each: bool(show(title, each)))
+        record = drivers.run(phase, seed=plan.gaps, drain_s=DRAIN_S, watch=_shown(show, title))
         run.records.append(record)
         found.held_p99_ms, found.held_s = record.counts().latency.quantile(0.99), record.lasted
         if record.interrupted:

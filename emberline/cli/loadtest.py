@@ -118,6 +118,12 @@ Exit codes:
 )
 @click.option("--connections", type=click.IntRange(1, 10_000), default=64, help="Connections of an open loop at most.")
 @click.option("--processes", type=click.IntRange(1, 64), default=1, help="Processes that share the load.")
+@click.option(
+    "--generator",
+    type=click.Choice(["locust", "h2load", "wrk2"]),
+    default="locust",
+    help="What sends the load. h2load and wrk2 are programs in C, for rates at which locust's own cost would show.",
+)
 @click.option("--grpc", help="gRPC address. Default: port 8001 of the host of --url.")
 @click.option("--metrics", help="The server's metrics page, or none. Default: port 8002 of the host of --url.")
 @click.option("--json", "json_path", type=LocalPath(dir_okay=False), help="Write all figures here.")
@@ -130,7 +136,7 @@ Exit codes:
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @URL
 @click.pass_context
-def command(ctx: click.Context, url: str, model: str, **given: Any) -> None:
+def command(ctx: click.Context, /, url: str, model: str, **given: Any) -> None:
     """Send load to a running server, and report requests a second and latency.
 
     Requests are made of rows of --data, or read from --requests, and prepared before the load begins.
@@ -138,6 +144,11 @@ def command(ctx: click.Context, url: str, model: str, **given: Any) -> None:
     if importlib.util.find_spec("locust") is None:
         raise ConfigError("loadtest needs locust: pip install 'emberline[loadtest]'")
     plan, connections, kinds, conditions = _checked(given)
+    if given["generator"] != "locust":
+        from loadtest.compiled import check_generator
+
+        for kind in kinds:
+            check_generator(given["generator"], kind, plan.phases)
     results = _run(url, model, given, plan, connections, kinds)
     interrupted = any(run["interrupted"] for run in results.values())
     if given["json_path"] is not None:
@@ -215,7 +226,6 @@ def _run(
     from emberline.loads.progress import progress
     from emberline.loads.requests import fetch_page, find_target, from_rows, metrics_url, recorded, send_first
     from emberline.loads.results import result_of
-    from loadtest.drivers import LocustDrivers
     from loadtest.runner import run_plan
     from loadtest.scrape import MetricsWatch
     from loadtest.sources import Wanted
@@ -240,13 +250,11 @@ def _run(
         send_first(target, kind, prepared)
         watch = None if page == "none" else MetricsWatch(fetch_page(page), model)
         with tempfile.TemporaryDirectory(prefix="emberline-loadtest-") as folder:
-            prepared.save(Path(folder, "requests"))
-            drivers = LocustDrivers(
-                kind, target, Path(folder, "requests"), users=connections, processes=given["processes"]
-            )
+            drivers = _drivers(given, kind, target, prepared, Path(folder), connections)
             with drivers, watch or nullcontext(), progress(kind, quiet=given["quiet"]) as show:
                 run = run_plan(kind, drivers, plan, show)
-        results[kind] = result_of(run, watch, page, content.description, prepared, connections, given["processes"])
+        generator = {"name": given["generator"], "processes": given["processes"], "connections": connections}
+        results[kind] = result_of(run, watch, page, content.description, prepared.count, generator)
         for line in table.lines(run):
             click.echo(line)
         for note in results[kind]["server"]["notes"]:
@@ -254,6 +262,18 @@ def _run(
         if run.interrupted:
             break
     return results
+
+
+def _drivers(given: dict[str, Any], kind: str, target: Any, prepared: Any, folder: Path, connections: int) -> Any:
+    """Returns what sends the load."""
+    from loadtest.compiled import CompiledDriver
+    from loadtest.drivers import LocustDrivers
+
+    name, processes = given["generator"], given["processes"]
+    if name != "locust":
+        return CompiledDriver(name, kind, target, prepared, folder, connections=connections, threads=processes)
+    prepared.save(folder / "requests")
+    return LocustDrivers(kind, target, folder / "requests", users=connections, processes=processes)
 
 
 def _plain(value: Any) -> Any:

@@ -5,28 +5,22 @@ from __future__ import annotations
 import os
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
-from loadtest.prepared import Prepared
 from loadtest.runner import KindRun
 from loadtest.scrape import MetricsWatch, server_figures
 
-_LOCAL = {"127.0.0.1", "localhost", "::1"}
-
 
 def result_of(
-    run: KindRun,
-    watch: MetricsWatch | None,
-    page: str,
-    description: str,
-    prepared: Prepared,
-    connections: int,
-    processes: int,
+    run: KindRun, watch: MetricsWatch | None, page: str, sent: str, distinct: int, generator: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the figures of one kind of requests, with all that they were made of."""
+    """Returns the figures of one kind of requests, with all that they were made of.
+
+    page: where metrics were read. sent: what requests are, in words. distinct: how many there are. generator: its name
+    and size.
+    """
     phases = [{**record.figures(), "began_s": record.began - run.began} for record in run.records]
     is_open = bool(run.records) and run.records[0].phase.rate is not None
-    server = {"hit_rate": None, "series": [], "switches": [], "notes": []}
+    server: dict[str, Any] = {"hit_rate": None, "series": [], "switches": [], "notes": []}
     if watch is not None:
         server |= server_figures(watch.looks, run.began)
         if watch.trouble:
@@ -36,23 +30,12 @@ def result_of(
         "hit_rate": server["hit_rate"],
         "mode": "open" if is_open else "closed",
         "interrupted": run.interrupted,
-        "sent": description,
-        "distinct_requests": prepared.count,
+        "sent": sent,
+        "distinct_requests": distinct,
         "ended_unix": time.time(),
         "phases": phases,
         "over_time": run.over_time(),
         "search": None if run.found is None else run.found.to_json_value(),
         "server": server,
-        "generator": {
-            "name": "locust",
-            "processes": processes,
-            "connections": connections,
-            "cores_of_machine": os.cpu_count(),
-            "notes": run.notes(),
-        },
+        "generator": {**generator, "cores_of_machine": os.cpu_count(), "notes": run.notes()},
     }
-
-
-def is_local(url: str) -> bool:
-    """Returns whether a server runs on this machine, by its address."""
-    return (urlsplit(url).hostname or "") in _LOCAL

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadtest.bodies import binary_body, grpc_request, json_body
-from loadtest.latency import Latencies
 from loadtest.rows import InputMetadata, RequestSource, Tensor
 
 INPUTS = [
@@ -82,17 +81,6 @@ def test_all_three_forms_hold_the_same_values(data: Path) -> None:
         if tensor.dtype == "INT64":
             assert data_values == tensor.values.ravel().tolist()
     assert at == len(rest)
-
-
-def test_latencies_count_failures_apart_and_give_exact_quantiles() -> None:
-    latencies = Latencies()
-    for milliseconds in range(1, 101):
-        latencies.add(float(milliseconds), failed=False)
-    latencies.add(1e9, failed=True)
-    figures = latencies.figures()
-    assert figures["requests"] == 101
-    assert figures["failures"] == 1
-    assert (figures["p50_ms"], figures["p99_ms"], figures["max_ms"]) == (50.0, 99.0, 100.0)
 
 
 def drawn(data: Path, *inputs: InputMetadata) -> dict[str, list[object]]:

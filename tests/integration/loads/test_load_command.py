@@ -1,0 +1,169 @@
+"""`emberline loadtest` on a real server: profiles, recorded requests, a search, reports, interruption, and errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.loads.asking import command, environment, load
+from tests.support.html_page import Page
+from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
+
+
+def figures(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_profile_is_reported_as_text_json_and_page(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
+    json_path, page = tmp_path / "load.json", tmp_path / "load.html"
+    done = load(
+        tiny,
+        *("--data", str(rows), "--rate", "40,40..80@2s", "--seconds", "2", "--ids", "zipf", "--drift", "0.5"),
+        *("--arrivals", "poisson", "--processes", "2", "--items", "4"),
+        *("--json", str(json_path), "--html", str(page)),
+    )
+    assert "ids by zipf (words" in done.stdout
+    assert "40 to 80/s" in done.stdout
+    found = figures(json_path)["http_binary"]
+    assert found["mode"] == "open"
+    assert found["failures"] == found["unanswered"] == 0
+    assert [phase["phase"] for phase in found["phases"]] == ["40/s", "40 to 80/s"]
+    assert sum(phase["requests"] for phase in found["phases"]) == found["requests"] > 100
+    assert sum(entry["requests"] for entry in found["over_time"]) == found["requests"]
+    assert found["hit_rate"] == 1.0
+    assert {entry["snapshot"] for entry in found["server"]["series"]} == {"1.0"}
+    parsed = Page(page.read_text(encoding="utf-8"))
+    assert [tag for tag, _ in parsed.seen].count("svg") == 4
+    assert not [
+        attributes for tag, attributes in parsed.seen if tag in ("script", "link", "img") or "src" in attributes
+    ]
+
+
+def test_users_send_each_kind(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
+    json_path = tmp_path / "load.json"
+    load(tiny, "--data", str(rows), "--users", "1,3", "--seconds", "1", "--json", str(json_path))
+    found = figures(json_path)
+    assert set(found) == {"http_binary", "http_json", "grpc"}
+    for run in found.values():
+        assert run["mode"] == "closed"
+        assert [phase["users"] for phase in run["phases"]] == [1, 3]
+        assert run["failures"] == 0 < run["requests"]
+
+
+def test_recorded_requests_are_sent_as_they_are(tiny: ServerProcess, tmp_path: Path) -> None:
+    inputs = [
+        {"name": "words", "datatype": "INT64", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]},
+        {"name": "dense", "datatype": "FP32", "shape": [2, 2], "data": [0.1, 0.2, 0.3, 0.4]},
+    ]
+    recorded, json_path = tmp_path / "requests.jsonl", tmp_path / "load.json"
+    recorded.write_text("\n".join([json.dumps({"inputs": inputs})] * 3))
+    load(
+        *(tiny, "--requests", str(recorded), "--rate", "20", "--seconds", "1", "--json", str(json_path)),
+        *("--kinds", "http_json,grpc"),
+    )
+    for run in figures(json_path).values():
+        assert (run["distinct_requests"], run["requests"], run["failures"]) == (3, 20, 0)
+    inputs[0]["name"] = "wrods"
+    recorded.write_text(json.dumps({"inputs": inputs}))
+    done = load(tiny, "--requests", str(recorded), code=1)
+    assert "request 0 has the input 'wrods', which the model has not; it has dense, words" in done.stderr
+
+
+def test_a_rate_is_found_and_held(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
+    """The bound is one that every machine keeps at a low rate, and none at all rates."""
+    json_path = tmp_path / "load.json"
+    done = load(
+        *(tiny, "--data", str(rows), "--find-p99", "250", "--step", "1", "--hold", "2s", "--start-rate", "25"),
+        *("--connections", "16", "--json", str(json_path), "--html", str(tmp_path / "load.html")),
+    )
+    search = figures(json_path)["http_binary"]["search"]
+    assert search["rate"] >= 1
+    assert search["p99_ms"] <= 250
+    assert search["difference"] == pytest.approx(search["held_p99_ms"] / search["p99_ms"] - 1)
+    assert any(step["why"] for step in search["steps"])
+    assert "beside what the search said" in done.stdout
+    assert "Search" in (tmp_path / "load.html").read_text(encoding="utf-8")
+
+
+def test_a_condition_that_holds_fails_the_command(tiny: ServerProcess, rows: Path) -> None:
+    short = ("--data", str(rows), "--rate", "10", "--seconds", "1")
+    assert "http_binary: p99>0ms" in load(tiny, *short, "--fail-if", "rate<1,p99>0ms", code=1).stderr
+    load(tiny, *short, "--fail-if", "failed>0", "--fail-if", "hit_rate<50%")
+
+
+def test_ctrl_c_ends_with_a_report_of_what_was_measured(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
+    json_path = tmp_path / "load.json"
+    before = tiny.metrics().get('nv_inference_request_success{model="tiny",version="1"}', 0.0)
+    process = subprocess.Popen(
+        command(tiny, "--data", str(rows), "--rate", "30@10m", "--json", str(json_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(tiny),
+    )
+    try:
+        until = time.monotonic() + 120
+        while tiny.metrics().get('nv_inference_request_success{model="tiny",version="1"}', 0.0) < before + 60:
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, printed
+    assert "The test was interrupted" in printed
+    found = figures(json_path)["http_binary"]
+    assert found["interrupted"]
+    assert 30 < found["requests"] < 18_000
+    assert found["phases"][0]["seconds"] < 600
+
+
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
+@pytest.mark.parametrize("kind", ["http_binary", "http_json", "grpc"])
+def test_h2load_drives(tiny: ServerProcess, rows: Path, tmp_path: Path, kind: str) -> None:
+    json_path = tmp_path / "load.json"
+    load(
+        *(tiny, "--data", str(rows), "--rate", "40", "--seconds", "2", "--generator", "h2load", "--kinds", kind),
+        *("--connections", "8", "--json", str(json_path)),
+    )
+    run = figures(json_path)[kind]
+    assert run["failures"] == 0
+    assert run["requests"] > 40
+    assert run["generator"]["name"] == "h2load"
+    assert "counts latency from the sending" in run["generator"]["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "tny"], "has no model 'tny'; did you mean tiny?"),
+        (["--url", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1/v2/health/live: Connection refused"),
+        (
+            ["--grpc", "127.0.0.1:1", "--kinds", "grpc"],
+            "no answer from gRPC at 127.0.0.1:1; give its address with --grpc",
+        ),
+        (["--user-inputs", "user"], "--user-inputs: the model has no input 'user'; it has words, dense"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_load_begins(
+    tiny: ServerProcess, rows: Path, arguments: list[str], message: str
+) -> None:
+    words = command(tiny, "--data", str(rows), "--rate", "10", "--seconds", "1")
+    for name, value in zip(arguments[::2], arguments[1::2], strict=True):
+        words = [*words[: words.index(name)], *words[words.index(name) + 2 :]] if name in words else words
+        words += [name, value]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment(tiny), check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

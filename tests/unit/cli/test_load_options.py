@@ -1,0 +1,62 @@
+"""Wrong options of `emberline loadtest` are refused before a server is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emberline.cli import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --data, rows to make requests of, or --requests, recorded requests"),
+        (["--data", __file__, "--requests", __file__], "give either --data"),
+        (["--data", __file__, "--rate", "5", "--users", "2"], "give one of --users, --rate and --find-p99"),
+        (["--data", __file__, "--rate", "fast"], "--rate: expected a profile such as 100"),
+        (["--data", __file__, "--users", "1..4"], "--users: expected whole numbers of users"),
+        (["--data", __file__, "--hold", "5m"], "--hold goes with --find-p99"),
+        (["--data", __file__, "--drift", "0.1"], "--drift goes with --ids"),
+        (["--data", __file__, "--ids", "pareto"], "--ids: expected uniform, zipf"),
+        (["--requests", __file__, "--ids", "zipf"], "recorded requests are sent as they are"),
+        (["--data", __file__, "--kinds", "http"], "--kinds: expected some of http_binary, http_json, grpc"),
+        (["--data", __file__, "--fail-if", "p98>3"], "--fail-if: 'p98>3': 'p98' is none of the figures"),
+        (["--data", __file__, "--seconds", "3d"], "expected a length of time such as 30s, 5m or 2h"),
+        (["--data", __file__, "--rats", "3"], "Did you mean --rate"),
+    ],
+)
+def test_a_wrong_option_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["loadtest", "--model", "m", "--url", "http://127.0.0.1:1", *arguments])
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rate", "10..20", "--generator", "h2load"], "h2load"),
+        (["--users", "2", "--generator", "wrk2"], "wrk2"),
+    ],
+)
+def test_programs_in_c_send_constant_rates_only(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("h2load", "wrk2"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    words = ["loadtest", "--model", "m", "--data", __file__, *arguments]
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"--generator: there is no program {message}" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"{message} sends constant rates only" in capsys.readouterr().err
