@@ -47,7 +47,7 @@ def controlled_command(
     processes: int,
     tls: Sequence[str] = (),
 ) -> list[str]:
-    """Returns the command of one process that is told over a connection what to send. tls: options for HTTPS."""
+    """Returns the command of one process that gets over a connection what to send. tls: options for HTTPS."""
     return _command(
         kind,
         url,

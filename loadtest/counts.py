@@ -17,7 +17,7 @@ _NUMBERS = ("waited", "failed", "unanswered", "answered")
 
 @dataclass
 class SecondCounts:
-    """What became of the requests that were due in one second of a phase."""
+    """Counts the requests that were due in one second of a phase."""
 
     #: Latency of good answers, from when each request was due. Requests without an answer count with the time that
     #: they had waited when the phase was closed.

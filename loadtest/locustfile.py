@@ -69,7 +69,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
 
 
 class _Run:
-    """What the users of this process share."""
+    """Holds the state that the users of this process share."""
 
     pace = Pace()
     options = Namespace()

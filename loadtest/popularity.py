@@ -1,4 +1,4 @@
-"""How often ids are asked for: uniformly, as Zipf's law says, or as production models reuse them.
+"""Draws ids uniformly, by Zipf's law, or as often as production models reuse them.
 
 A popularity gives the probability of each rank, hottest first.
 """

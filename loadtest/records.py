@@ -1,4 +1,4 @@
-"""What was measured in a phase, and what it says of the generator itself."""
+"""Records what was measured in a phase, and judges whether the generator itself shows in it."""
 
 from __future__ import annotations
 

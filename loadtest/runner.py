@@ -25,7 +25,7 @@ _SETTLING_S = 1
 
 
 class Drivers(Protocol):
-    """What sends the requests: locust processes, or a program that others wrote."""
+    """Sends the requests: locust processes, or a program that others wrote."""
 
     def run(self, phase: Phase, *, seed: int | None, drain_s: float, watch: Watch) -> PhaseRecord:
         """Sends a phase and returns what was measured; Ctrl-C ends it, and the record says so."""
@@ -38,7 +38,7 @@ class Drivers(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be sent."""
+    """Describes the whole load."""
 
     phases: Sequence[Phase] = ()
     #: Bound of the p99 of a search, in milliseconds; None for a profile of phases.
@@ -63,7 +63,7 @@ Show = Callable[[str, PhaseRecord], None]
 
 @dataclass
 class KindRun:
-    """What was measured with one kind of request."""
+    """Holds what was measured with one kind of request."""
 
     kind: str
     records: list[PhaseRecord] = field(default_factory=list)

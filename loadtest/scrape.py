@@ -18,7 +18,10 @@ MOST_LOOKS = 4000
 
 @dataclass(frozen=True)
 class Look:
-    """What the metrics page said of the model at one time, time.monotonic. Counters count from the server's start."""
+    """Holds what the metrics page said of the model at one time, time.monotonic.
+
+    Counters count from the server's start.
+    """
 
     time: float
     #: Ids that were found by tier, and in none.

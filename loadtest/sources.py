@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 32_768
 
 @dataclass(frozen=True)
 class Wanted:
-    """What requests are to hold."""
+    """Describes the requests that are made."""
 
     #: Rows of a request.
     items: int = 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -135,8 +136,7 @@ Exit codes:
 )
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @URL
-@click.pass_context
-def command(ctx: click.Context, /, url: str, model: str, **given: Any) -> None:
+def command(url: str, model: str, **given: Any) -> None:
     """Send load to a running server, and report requests a second and latency.
 
     Requests are made of rows of --data, or read from --requests, and prepared before the load begins.
@@ -164,10 +164,10 @@ def command(ctx: click.Context, /, url: str, model: str, **given: Any) -> None:
     for text in held:
         click.echo(f"failed: {text}", err=True)
     if interrupted:
-        ctx.exit(130)
+        sys.exit(130)
     not_found = any(run["search"] and run["search"]["rate"] is None for run in results.values())
     if held or not_found or any(run["failures"] for run in results.values()):
-        ctx.exit(1)
+        sys.exit(1)
 
 
 def _checked(given: dict[str, Any]) -> tuple[Any, int, list[str], list[Any]]:
@@ -222,9 +222,9 @@ def _run(
     url: str, model: str, given: dict[str, Any], plan: Any, connections: int, kinds: list[str]
 ) -> dict[str, dict[str, Any]]:
     """Runs each kind, and prints its figures. Returns them by kind."""
+    from emberline.cli.load_requests import fetch_page, find_target, from_rows, metrics_url, recorded, send_first
     from emberline.loads import table
     from emberline.loads.progress import progress
-    from emberline.loads.requests import fetch_page, find_target, from_rows, metrics_url, recorded, send_first
     from emberline.loads.results import result_of
     from loadtest.runner import run_plan
     from loadtest.scrape import MetricsWatch

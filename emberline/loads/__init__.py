@@ -1,1 +1,1 @@
-"""What `emberline loadtest` does beside sending: it makes the requests, shows how far it is, and reports."""
+"""Reports load tests: progress on a terminal, a table, and a page with plots."""
