@@ -35,7 +35,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export EMBERLINE_NGHTTP2 := $(abspath $(VENV)/nghttp2/usr)
 
-.PHONY: help setup quickstart test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize sanitize-memory sanitize-threads storm soak soak-publishing soak-gpu soak-hbm soak-ranks fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
+.PHONY: help setup quickstart docs docs-serve test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize sanitize-memory sanitize-threads storm soak soak-publishing soak-gpu soak-hbm soak-ranks fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -62,6 +62,13 @@ $(READY): $(NGHTTP2) pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 
 quickstart: $(READY)  ## the whole walkthrough on MovieLens, with a table at the end; KEEP=1 leaves the server running
 	$(PY) -m examples.quickstart --work build/quickstart $(if $(KEEP),--keep)
+
+docs: $(READY)  ## the documentation site into build/site; a link or an anchor that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+docs-serve: docs  ## the same, and shows it on port 8080 of this machine
+	$(PY) -m http.server 8080 --bind 127.0.0.1 --directory build/site
 
 test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; at most eight minutes on two cores
 	$(PY) -m tests.kernels.check --gpus $(GPU_ARCH)

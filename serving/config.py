@@ -89,20 +89,25 @@ class ServerConfig(BaseModel):
     models: tuple[str, ...] = ()
     #: Folder of rows on SSD, never inside the repository.
     store: LocalPath | None = None
+    #: Address to listen on; 0.0.0.0 opens the server to the network.
     host: str = "127.0.0.1"
-    #: Ports: 0 takes a free one.
+    #: Port for HTTP; 0 takes a free one, here and below.
     http_port: Port = 8000
+    #: Port for gRPC.
     grpc_port: Port = 8001
+    #: Port of the page of metrics.
     metrics_port: Port = 8002
     #: Largest body of one request.
     max_body_bytes: Annotated[ByteSize, Field(ge=1024, lt=2**31)] = 64 << 20
     #: Bytes of all requests in flight over HTTP. Over gRPC each message is bounded, and the number of calls; a stream
     #: counts as one call, with 64 requests under way.
     max_inflight_bytes: Annotated[ByteSize, Field(ge=1024)] = 512 << 20
+    #: Time for the body of a request to come.
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     #: How long a server that is asked to stop goes on answering while it reports that it is not ready, so that load
     #: balancers leave it out first. None: 5 s where somebody keeps asking for readiness, else no time.
     drain_delay_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    #: Time for requests in flight when the server stops.
     drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
     #: True if one model that serves nothing makes the whole server not ready, as in Triton.
     strict_readiness: bool = True
@@ -119,6 +124,7 @@ class ServerConfig(BaseModel):
     access_file: LocalPath | None = None
     #: True if everybody may control, as in Triton.
     open_admin: bool = False
+    #: The server's certificate (PEM); with it, all ports speak TLS.
     tls_certificate: LocalPath | None = None
     #: The private key, where it is not in the file of tls_certificate.
     tls_key: LocalPath | None = None

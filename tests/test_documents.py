@@ -1,4 +1,4 @@
-"""Names in documents exist: files and folders of the repository, and classes and functions in them."""
+"""Names in documents exist: files, classes, functions, commands and options; and tests run what is to be typed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.page_runs import NOT_RUN, RUN_BY
+from tests.support.shown_commands import commands_of, fault, pages, spans_of, unknown_program
+
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/deployment.md", "docs/glossary.md")
+# Mentions of a command in a sentence: an option without its value, or a word in the place of a name.
+MENTION = re.compile(r"requires an argument|there is no command '([A-Z]+|\.\.\.)'")
 FOLDERS = "benchmarks|cuda|deploy|docs|emberline|examples|loadtest|model_repo|serving|storage|tests|trainer"
 # Matches `serving/http/protocol.py:HttpProtocol.data_received`, or a path alone.
 NAMED = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)(?::([A-Za-z_]\w*(?:\.\w+)*))?`")
@@ -64,3 +69,40 @@ def test_what_is_not_there_is_found() -> None:
     assert missing("storage/native/table/lookup.h", "Lookup.begin") == ""
     assert missing("serving/server.py", "Server.walk") == "serving/server.py defines no 'walk'"
     assert missing("serving/nowhere.py", "") == "serving/nowhere.py is not there"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_command_of_a_page_is_understood(page: str) -> None:
+    shown = [(each.text, fault(each.text) or unknown_program(each.text)) for each in commands_of(page)]
+    mentioned = [(each.text, found) for each in spans_of(page) if not MENTION.search(found := fault(each.text))]
+    wrong = [f"{page}: {text}: {why}" for text, why in shown + mentioned if why]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_command_in_a_shell_block_is_run_or_says_why_not(page: str) -> None:
+    reasons = NOT_RUN.get(page, {})
+    shown = [each.text for each in commands_of(page) if each.is_fenced]
+    left = [text for text in shown if not text.startswith(tuple(reasons))]
+    assert not left or page in RUN_BY, f"{page}: add its test, or the reason, to tests/support/page_runs.py: {left}"
+    unused = [start for start in reasons if not any(text.startswith(start) for text in shown)]
+    assert not unused, f"{page}: tests/support/page_runs.py has reasons for commands that are gone: {unused}"
+
+
+@pytest.mark.parametrize("page", RUN_BY)
+def test_the_test_of_a_page_reads_it(page: str) -> None:
+    text = (ROOT / RUN_BY[page]).read_text(encoding="utf-8")
+    # The guides are read by a pattern of their names.
+    name = Path(page).stem.removeprefix("from-")
+    assert name in text
+    assert any(each.is_fenced for each in commands_of(page)), f"{page} has no block of sh any more"
+
+
+def test_a_command_that_is_not_there_is_found() -> None:
+    assert fault("emberline trian a.yaml") == "there is no command 'trian'"
+    assert fault("emberline train a.yaml --outptu x").startswith("No such option '--outptu'")
+    assert fault("emberline store verify build/store && emberline health --port 3")
+    assert fault("emberline init a.csv --label x > a.yaml") == ""
+    assert unknown_program("make nothing") == "no target 'nothing'"
+    assert unknown_program("python -m benchmarks.nothing") == "no module 'benchmarks.nothing'"
+    assert unknown_program("python examples/nothing.py") == "no file 'examples/nothing.py'"

@@ -1,0 +1,101 @@
+"""The site is built strictly, loads nothing from elsewhere, and its search has all pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.slow
+# Attributes by which a page loads something; a link may lead anywhere.
+LOADED = re.compile(
+    r'<(?:script|img|iframe|source)[^>]+src="([^"]+)"|<link[^>]+rel="(?:stylesheet|icon)"[^>]+href="([^"]+)"'
+)
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(root)}
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site")
+    done = build(ROOT, place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return place
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 150
+    for page in pages:
+        loaded = [first or second for first, second in LOADED.findall(page.read_text(encoding="utf-8"))]
+        assert loaded
+        assert not [each for each in loaded if re.match(r"(?:https?:)?//", each)], page
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
+    assert not re.findall(r"url\(\s*[\"']?(?:https?:)?//", styles)
+
+
+def test_the_search_has_pages_and_the_reference_and_no_source(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    places = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert {"live.html", "reference/cli.html", "reference/metrics.html", "repository/ARCHITECTURE.html"} <= places
+    assert not [place for place in places if place.startswith("repository/serving/")]
+    assert any("retain_snapshots" in entry["text"] for entry in index["docs"])
+    # For pages that are opened as files.
+    assert (site / "search" / "search_index.js").is_file()
+    assert "site/iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_python_names_have_signatures_and_texts(site: Path) -> None:
+    page = (site / "reference" / "python-trainer.html").read_text(encoding="utf-8")
+    assert 'id="trainer.publishing.publish.publish"' in page
+    assert "sample_batch" in re.sub(r"<[^>]+>", "", page)
+    assert ":::" not in re.sub(r"<[^>]+>", "", page)
+
+
+def test_a_link_or_an_anchor_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for name in ("mkdocs.yml", "README.md", "emberline", "serving", "storage", "trainer", "loadtest"):
+        (root / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "docs" / "site", root / "docs" / "site")
+    (root / "README.md").unlink()
+    (root / "README.md").write_text("# Readme")
+    index = "# All\n\n## Start\n\n[a](a.md), [readme](../README.md)\n\n## Reference\n\n[r](reference.md)\n"
+    (root / "docs" / "README.md").write_text(index)
+    for name in ("serving", "training", "format", "metrics", "security"):  # which the reference links to
+        (root / "docs" / f"{name}.md").write_text(f"# {name}\n")
+        index = index.replace("[a]", f"[{name}]({name}.md), [a]")
+    (root / "docs" / "README.md").write_text(index)
+    (root / "docs" / "reference.md").write_text("# Reference\n")
+    (root / "docs" / "overview.svg").write_text("<svg/>")
+    page = root / "docs" / "a.md"
+    page.write_text("# A\n\n## At hand\n\n[b](#at-hand)\n")
+    done = build(root, tmp_path / "site")
+    assert done.returncode == 0, done.stdout + done.stderr
+    page.write_text("# A\n\n[b](serving.md#nowhere)\n")
+    done = build(root, tmp_path / "site")
+    assert done.returncode != 0
+    assert "a.md" in done.stderr
+    assert "nowhere" in done.stderr
+    page.write_text("# A\n\n[b](gone.md)\n")
+    done = build(root, tmp_path / "site")
+    assert done.returncode != 0
+    assert "docs/a.md: the link gone.md leads to docs/gone.md, which does not exist" in done.stderr
