@@ -65,11 +65,12 @@ def say_hello(config: ServerConfig, names: Sequence[str], http_port: int, grpc_p
     scheme = "http" if config.tls_certificate is None else "https"
     logger.info(
         "Emberline %s serves %d model(s) of %s\n  HTTP     %s://%s:%d\n  gRPC     %s:%d\n  metrics  %s://%s:%d/metrics"
-        "\n  store    %s\n  models   %s",
+        "\n  console  %s://%s:%d/console\n  store    %s\n  models   %s",
         server_version(),
         len(names),
         config.model_repository,
-        *(scheme, host, http_port, host, grpc_port, scheme, host, metrics_port),
+        *(scheme, host, http_port, host, grpc_port),
+        *(scheme, host, metrics_port, scheme, host, metrics_port),
         config.store_dir,
         ", ".join(names) or "none yet: publish one into the repository",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.console_pages import axe_findings, browser, opened
+from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.guarded import write_access
 from tests.integration.serving.identity_models import write_identity
 from tests.integration.serving.live import Live
@@ -29,6 +31,7 @@ def expect(what: Any) -> Any:
     # Where playwright is not there, every test is skipped before this.
     from playwright.sync_api import expect as of_playwright
 
+    of_playwright.set_options(timeout=20_000)
     return of_playwright(what, None)
 
 
@@ -136,7 +139,7 @@ def test_a_canary_is_begun_and_promoted(browser: Browser, live: Live, first: Pla
         confirm(page, "Canary with")
         expect(page.locator("dl")).to_contain_text(f"canary {second.name} (25 %)")
         page.get_by_role("button", name="Promote the canary").click()
-        confirm(page, "Promote the canary of")
+        confirm(page, "Promote the canary")
         expect(snapshot_row(page, second.name)).to_contain_text("served")
         serves(live, second)
 
@@ -148,7 +151,7 @@ def test_pausing_pinning_and_unloading(browser: Browser, live: Live, first: Plan
         expect(page.locator("dl")).to_contain_text("pinned")
         page.get_by_role("button", name="Pause").click()
         confirm(page, "Pause")
-        expect(page.get_by_text(f"Pause of {NAME} is done.")).to_be_visible()
+        expect(page.get_by_text(f"Pause of {NAME}: done.")).to_be_visible()
         page.get_by_role("button", name="Unload").click()
         confirm(page, "Unload")
         expect(page.get_by_role("heading", level=2).first).to_contain_text("UNAVAILABLE")
@@ -216,7 +219,7 @@ def test_names_and_errors_are_text(browser: Browser, live: Live, first: Planted)
         page.get_by_role("link", name=HOSTILE).click()
         expect(page.get_by_role("heading", level=2).first).to_contain_text(HOSTILE)
         page.get_by_role("button", name="Unload").click()
-        expect(page.get_by_role("dialog")).to_contain_text(f"Unload {HOSTILE}")
+        expect(page.get_by_role("dialog")).to_contain_text(f"Unload of {HOSTILE}")
         page.keyboard.press("Escape")
         page.get_by_label("The inputs of one row, as JSON").fill('{"<script>alert(1)</script>": 1}')
         page.get_by_role("button", name="Predict").click()
@@ -227,6 +230,42 @@ def test_names_and_errors_are_text(browser: Browser, live: Live, first: Planted)
         page.get_by_label("The inputs of one row, as JSON").fill('{"<script>alert(1)</script>": 1}')
         page.get_by_role("button", name="Predict").click()
         expect(page.locator("#try ~ div[role=status]")).to_contain_text("<script>alert(1)</script>")
+
+
+def test_a_shadow_is_begun_and_judged(browser: Browser, live: Live, first: Planted) -> None:
+    second = live.delta(first)
+    serves(live, second)
+    live.repository.rollback(NAME)
+    with opened(browser, live.server.metrics_port, NAME) as page:
+        page.get_by_role("button", name=f"Shadow with {second.name}").click()
+        page.get_by_label("Share of the requests, in percent").fill("100")
+        confirm(page, "Shadow with")
+        shadow = page.get_by_role("region", name="Shadow", exact=True)
+        expect(shadow).to_contain_text("not enough requests")
+        page.get_by_role("button", name="Predict").click()
+        expect(shadow).to_contain_text("of which 1 were compared")
+        expect(page.get_by_role("region", name=re.compile("^Outputs of the shadow"))).to_contain_text("score")
+        page.get_by_role("button", name="Stop the shadow").click()
+        confirm(page, "Stop the shadow")
+        expect(shadow).to_be_hidden()
+
+
+def test_the_replicas_of_a_fleet_are_shown(browser: Browser, store_url: str, tmp_path: Path) -> None:
+    replicas = Replicas(store_url, tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(replicas.stop)
+        first = replicas.put(replicas.world.publish())
+        replicas.start("one", "two")
+        second = replicas.put(replicas.world.change(first))
+        replicas.until(lambda: {replicas.served(name) for name in ("one", "two")} == {second.id})
+        with opened(browser, replicas.servers["one"].metrics_port, NAME) as page:
+            rows = page.get_by_role("region", name="Replicas").get_by_role("row")
+            for name in ("one", "two"):
+                expect(rows.filter(has_text=name)).to_contain_text(second.name)
+            page.get_by_role("button", name="Roll back", exact=True).first.click()
+            confirm(page, "Roll back")
+            replicas.until(lambda: {replicas.served(name) for name in ("one", "two")} == {first.id})
+            expect(rows.filter(has_text="two")).to_contain_text(first.name)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,8 +2,9 @@
 
     python tests/wheel/smoke.py
 
-Imports every package, publishes a tiny module, serves it with the installed command, and asks for one prediction over
-HTTP and one over gRPC. Ends with 1 when a score differs from torch's or when a package comes from a source checkout.
+Imports every package, publishes a tiny module, serves it with the installed command, asks for one prediction over HTTP
+and one over gRPC, and loads the console. Ends with 1 when a score differs from torch's or when a package comes from a
+source checkout.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -110,6 +112,16 @@ def score_over_grpc(address: str, ids: list[list[int]]) -> float:
         return float(result.as_numpy(name)[0, 0])
 
 
+def check_console(url: str) -> None:
+    """The page of the console and all files that it names are in the wheel."""
+    with urllib.request.urlopen(f"{url}/console", timeout=30) as answer:
+        page = answer.read().decode()
+    files = re.findall(r'(?:src|href)="(console/[^"]+)"', page)
+    assert len(files) > 5, f"the page of the console names {files} only"
+    for file in files:
+        urllib.request.urlopen(f"{url}/{file}", timeout=30).close()
+
+
 def main() -> None:
     check_imports()
     with tempfile.TemporaryDirectory() as name:
@@ -129,6 +141,7 @@ def main() -> None:
                 "HTTP": score_over_http(f"http://127.0.0.1:{http}", ids),
                 "gRPC": score_over_grpc(f"127.0.0.1:{grpc}", ids),
             }
+            check_console(f"http://127.0.0.1:{metrics}")
             server.terminate()
             code = server.wait(timeout=60)
         finally:

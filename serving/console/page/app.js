@@ -126,9 +126,11 @@ function Who() {
   return html`
     <p class="who">
       ${you && html`<span>${you.is_known ? you.name : "not signed in"} (${roles})</span>`}
-      ${hasToken()
-        ? html`<button type="button" onClick=${signOut}>Sign out</button>`
-        : html`<button type="button" onClick=${signIn}>Sign in</button>`}
+      ${
+        hasToken()
+          ? html`<button type="button" onClick=${signOut}>Sign out</button>`
+          : html`<button type="button" onClick=${signIn}>Sign in</button>`
+      }
     </p>
   `;
 }
@@ -147,11 +149,13 @@ function Notice() {
   const notice = state.notice;
   return html`
     <div class="notice" role="status" aria-live="polite">
-      ${notice &&
-      html`<p class=${notice.kind}>
+      ${
+        notice &&
+        html`<p class=${notice.kind}>
         ${notice.text}
         <button type="button" aria-label="Close the message" onClick=${() => change({ notice: null })}>×</button>
-      </p>`}
+      </p>`
+      }
     </div>
   `;
 }
@@ -177,9 +181,11 @@ function Console() {
     <main id="main" tabindex="-1">
       ${state.isOld && html`<p class="note">The server was updated. Load this page again.</p>`}
       <${Notice} />
-      ${state.watched
-        ? html`<${Model} key=${state.watched} state=${state} actions=${actions} />`
-        : html`<${Models} state=${state} />`}
+      ${
+        state.watched
+          ? html`<${Model} key=${state.watched} state=${state} actions=${actions} />`
+          : html`<${Models} state=${state} />`
+      }
     </main>
     <footer>${state.hello && `Emberline ${state.hello.version}`}</footer>
     ${state.ask && html`<${Ask} ask=${state.ask} close=${() => change({ ask: null })} />`}

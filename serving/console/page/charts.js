@@ -57,14 +57,22 @@ export class Chart extends Component {
         height: HEIGHT,
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false } },
-        scales: { x: { time: xTime, range: xTime ? lastMinute : undefined }, y: { range: (plot, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+        scales: {
+          x: { time: xTime, range: xTime ? lastMinute : undefined },
+          y: { range: (plot, low, high) => [0, high > 0 ? high * 1.08 : 1] },
+        },
         axes: [
           { ...axis, space: 80, values: (plot, ticks) => ticks.map(xTime ? clock : xValues) },
           { ...axis, size: 64, values: (plot, ticks) => ticks.map(values) },
         ],
         series: [
           {},
-          ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: 2, points: { show: false } })),
+          ...lines.map((line) => ({
+            label: line.label,
+            stroke: colour(line.colour),
+            width: 2,
+            points: { show: false },
+          })),
         ],
       },
       columns,

@@ -4,6 +4,7 @@ import { bytes, count, percent, score, share } from "./figures.js";
 import { html } from "./html.js";
 import { Table } from "./parts.js";
 
+const SOURCES = { traffic: "recent lookups", published: "published counts" };
 const TIERS = ["hbm", "overlay", "dram", "ssd"];
 
 export function Memory({ state }) {
@@ -12,7 +13,7 @@ export function Memory({ state }) {
     <section aria-labelledby="memory">
       <h2 id="memory">Memory</h2>
       ${stores.length === 0 && html`<p class="soft">There is no store.</p>`}
-      ${stores.map((version) => html`<${Tiers} key=${version.version} version=${version.version} store=${version.store} />`)}
+      ${stores.map(({ version, store }) => html`<${Tiers} key=${version} version=${version} store=${store} />`)}
       ${state.memory && html`<${Curves} memory=${state.memory} />`}
       ${state.memory && html`<${Hottest} memory=${state.memory} />`}
     </section>
@@ -34,7 +35,10 @@ function Tiers({ version, store }) {
       columns=${[
         { name: "Tier", cell: (row) => row.key.toUpperCase() },
         { name: "Hits", number: true, cell: (row) => count(store.hits[row.key]) },
-        { name: "Share of the ids", cell: (row) => html`<${Meter} label=${row.key} value=${share(store.hits[row.key], all)} />` },
+        {
+          name: "Share of the ids",
+          cell: (row) => html`<${Meter} label=${row.key} value=${share(store.hits[row.key], all)} />`,
+        },
         { name: "Rows", number: true, cell: (row) => count(store.rows[row.key]) },
         { name: "Bytes", number: true, cell: (row) => bytes(store.bytes[row.key]) },
       ]}
@@ -42,8 +46,8 @@ function Tiers({ version, store }) {
       empty="No id was looked up yet."
     />
     <p class="soft">
-      ${count(store.absent)} ids were absent, ${count(store.unresolved)} unresolved; ${count(store.promotions)} rows came into
-      DRAM, ${count(store.evictions)} were evicted.
+      ${count(store.absent)} ids were absent, ${count(store.unresolved)} unresolved;
+      ${" "}${count(store.promotions)} rows came into DRAM, ${count(store.evictions)} were evicted.
     </p>
     <${Table}
       caption=${`Tables of version ${version}`}
@@ -66,28 +70,40 @@ function Tiers({ version, store }) {
 
 function Meter({ label, value }) {
   if (value === null) return "–";
-  return html`<meter min="0" max="1" value=${value} aria-label=${`Share of the ids that ${label} answered`}></meter> ${percent(value)}`;
+  const name = `Share of the ids that ${label} answered`;
+  return html`<meter min="0" max="1" value=${value} aria-label=${name}></meter> ${percent(value)}`;
 }
 
 // The share of lookups that DRAM would miss, by its size. The curves of row sizes are shown one by one.
 function Curves({ memory }) {
   const stores = memory.budget?.stores ?? [];
-  const slabs = stores.flatMap((store) => store.slabs.map((slab) => ({ version: store.version, source: store.source, ...slab })));
+  const slabs = stores.flatMap((store) =>
+    store.slabs.map((slab) => ({ version: store.version, source: store.source, ...slab })),
+  );
   const shown = slabs.filter((slab) => slab.curve.rows.length > 1);
   const budget = memory.budget?.dram_bytes;
   return html`
     <h3>Miss ratio by DRAM</h3>
     ${memory.error && html`<p class="reason">${memory.error}</p>`}
-    ${memory.budget === null &&
-    html`<p class="soft">
+    ${
+      memory.budget === null &&
+      html`<p class="soft">
       Without a DRAM budget the curve is made of all rows; there are more than ${count(memory.most_rows)}, so ask
       <code>emberline budget</code>.
-    </p>`}
-    ${memory.budget &&
-    html`<p>
-      DRAM budget: ${budget === null ? "none, all rows are in DRAM" : bytes(budget)}; in use: ${bytes(memory.budget.used_bytes)}.
-    </p>`}
-    ${memory.budget && shown.length === 0 && html`<p class="soft">Too few ids were looked up to say what other budgets would give.</p>`}
+    </p>`
+    }
+    ${
+      memory.budget &&
+      html`<p>
+      DRAM budget: ${budget === null ? "none, all rows are in DRAM" : bytes(budget)}; in use:
+      ${" "}${bytes(memory.budget.used_bytes)}.
+    </p>`
+    }
+    ${
+      memory.budget &&
+      shown.length === 0 &&
+      html`<p class="soft">Too few ids were looked up to say what other budgets would give.</p>`
+    }
     <div class="plots">
       ${shown.map((slab) => {
         const x = slab.curve.rows.map((rows) => rows * slab.row_cost);
@@ -97,7 +113,7 @@ function Curves({ memory }) {
           <${Chart}
             key=${`${slab.version} ${slab.row_bytes}`}
             title=${`Rows of ${slab.row_bytes} bytes: ${slab.tables.join(", ")}`}
-            label=${`Share of the lookups that DRAM misses by its size, by ${slab.source === "traffic" ? "recent lookups" : "published counts"}`}
+            label=${`Share of the lookups that DRAM misses by its size, by ${SOURCES[slab.source]}`}
             columns=${[x, y]}
             lines=${[{ label: `missed with ${bytes(slab.dram_bytes)}`, colour: "--c0", now: `${now.toFixed(1)} %` }]}
             values=${(value) => `${value} %`}
@@ -122,7 +138,8 @@ function Hottest({ memory }) {
   const rows = Object.entries(memory.hottest).flatMap(([table, ids]) =>
     ids.map(([id, uses], place) => ({ key: `${table} ${id}`, table, place: place + 1, id, uses })),
   );
-  const source = memory.source === "traffic" ? "recent lookups" : "the counts that were published, as there is no DRAM budget";
+  const source =
+    memory.source === "traffic" ? "recent lookups" : "the counts that were published, as there is no DRAM budget";
   return html`
     <${Table}
       caption=${`Hottest ids, by ${source}`}

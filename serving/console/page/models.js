@@ -4,7 +4,8 @@ import { html } from "./html.js";
 import { State, Table } from "./parts.js";
 
 export function Models({ state }) {
-  if (!state.list) return html`<p>${state.link === "refused" ? "Nothing is shown without a token." : "Waiting for the server."}</p>`;
+  if (!state.list)
+    return html`<p>${state.link === "refused" ? "Nothing is shown without a token." : "Waiting for the server."}</p>`;
   const rows = state.list.models.map((model) => ({ key: model.name, ...model }));
   const columns = [
     { name: "Model", cell: (row) => html`<a href=${`#/model/${encodeURIComponent(row.name)}`}>${row.name}</a>` },
@@ -26,6 +27,8 @@ export function Models({ state }) {
 
 export function modeOf(updates) {
   if (updates.error) return "–";
-  const canary = updates.canary ? `, canary ${updates.canary.name} (${Math.round(100 * updates.canary.fraction)} %)` : "";
+  const canary = updates.canary
+    ? `, canary ${updates.canary.name} (${Math.round(100 * updates.canary.fraction)} %)`
+    : "";
   return `${updates.mode}${canary}${updates.has_shadow ? ", shadow" : ""}`;
 }

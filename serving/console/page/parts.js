@@ -50,14 +50,21 @@ export function State({ text }) {
 // A button of an operation. why: why it is not possible, "" where it is.
 export function Button({ text, label, why, act, kind = "" }) {
   return html`
-    <button type="button" class=${kind} disabled=${why !== ""} title=${why || null} aria-label=${label ?? text} onClick=${act}>
+    <button
+      type="button"
+      class=${kind}
+      disabled=${why !== ""}
+      title=${why || null}
+      aria-label=${label ?? text}
+      onClick=${act}
+    >
       ${text}
     </button>
   `;
 }
 
-// Asks before an operation is carried out. ask: {title, text, verb, fields: [{name, label, value, type, min, max, step}],
-// run(values)}.
+// Asks before an operation is carried out. ask: {title, text, verb, run(values), fields}; a field is {name, label,
+// value, type, min, max, step}.
 export class Ask extends Component {
   dialog = createRef();
 

@@ -20,7 +20,7 @@ export function Shadow({ model, actions }) {
       <h2 id="shadow">Shadow</h2>
       <p>
         <${State} text=${shadow.verdict} /> ${shadow.name} scores ${percent(shadow.share)} of the requests, of which
-        ${count(shadow.requests)} were compared. <span class="reason">${shadow.reason}</span>
+        ${" "}${count(shadow.requests)} were compared. <span class="reason">${shadow.reason}</span>
       </p>
       <p class="actions">
         <${Button} text="Promote the shadow" why=${why}
@@ -44,7 +44,7 @@ export function Shadow({ model, actions }) {
       />
       <p class="soft">
         Median time ${milliseconds(shadow.shadow_p50_ms)} instead of ${milliseconds(shadow.main_p50_ms)}; it takes
-        ${bytes(shadow.memory_bytes)}; ${count(shadow.failures)} failed.
+        ${" "}${bytes(shadow.memory_bytes)}; ${count(shadow.failures)} failed.
       </p>
     </section>
   `;

@@ -70,13 +70,15 @@ export class Try extends Component {
         ${whyBoth && html`<p class="soft">${whyBoth}</p>`}
         <p class="actions">
           <${Button} text="Load a sample" why=${whyBoth || busy} act=${() => this.sample()} />
-          ${rows.length > 0 &&
-          html`<label class="inline">
+          ${
+            rows.length > 0 &&
+            html`<label class="inline">
             Sample row
             <select value=${row} onChange=${choose}>
               ${rows.map((_, place) => html`<option value=${place} key=${place}>${place}</option>`)}
             </select>
-          </label>`}
+          </label>`
+          }
         </p>
         <label for="request">The inputs of one row, as JSON</label>
         <textarea
@@ -145,7 +147,9 @@ function Explained({ explained }) {
 
 function content(feature) {
   if (!feature.ids) return values(feature.values ?? []);
-  return feature.ids
-    .map((id) => `${id.id} (${id.tier}${id.changed ? `, changed in ${id.changed.name}${id.changed.or_before ? " or before" : ""}` : ""})`)
-    .join(", ");
+  return feature.ids.map((id) => `${id.id} (${id.tier}${changedIn(id.changed)})`).join(", ");
+}
+
+function changedIn(changed) {
+  return changed ? `, changed in ${changed.name}${changed.or_before ? " or before" : ""}` : "";
 }

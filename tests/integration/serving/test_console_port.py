@@ -18,7 +18,7 @@ import pytest
 from serving import Server
 from serving.console.assets import FOLDER
 from serving.console.feed import MAX_PAGES
-from tests.integration.serving.guarded import bearer, write_access
+from tests.integration.serving.guarded import bearer, lines_of, write_access
 from tests.integration.serving.http_calls import ask, until
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
@@ -217,6 +217,18 @@ def test_calls_need_what_they_need_elsewhere(guarded: tuple[Server, Path]) -> No
             same = ask(guarded[0].http_port, method, path, {} if method == "POST" else None, bearer(token))
             assert (found.status, found.json) == (same.status, same.json), (path, token)
     assert ask(port, "POST", f"/console{RANKER}pause", {}, bearer("viewer")).status == 403
+
+
+def test_calls_are_in_the_audit_log(repository: Path, tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    log, access = tmp_path / "audit.jsonl", write_access(tmp_path / "access.yaml")
+    running = start_server(repository, tmp_path / "store", access_file=access, audit_log=log)
+    try:
+        for token in ("operator", "viewer"):
+            ask(running.metrics_port, "POST", f"/console{RANKER}pause", {}, bearer(token))
+    finally:
+        running.stop()
+    lines = [(line["principal"], line["call"], line["outcome"]) for line in lines_of(log)]
+    assert lines == [("operator", "pause", 200), ("viewer", "pause", "Forbidden")]
 
 
 @pytest.mark.parametrize(

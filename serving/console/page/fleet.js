@@ -1,0 +1,33 @@
+// What the replicas of a fleet serve, have staged, and refused.
+import { time } from "./figures.js";
+import { html } from "./html.js";
+import { State, Table } from "./parts.js";
+
+export function Fleet({ fleet }) {
+  if (fleet.error) return html`<section><h2>Fleet</h2><p class="reason">${fleet.error}</p></section>`;
+  const name = (snapshot) => (snapshot ? snapshot.name || snapshot.id.slice(0, 8) : "–");
+  return html`
+    <section aria-labelledby="fleet">
+      <h2 id="fleet">Fleet</h2>
+      <p>
+        All replicas serve ${name(fleet.served)} since ${time(fleet.since_unix_ms)}. The newest snapshot is
+        ${" "}${name(fleet.newest)}.
+      </p>
+      <${Table}
+        caption="Replicas"
+        columns=${[
+          { name: "Replica", cell: (row) => row.id },
+          { name: "Health", cell: (row) => html`<${State} text=${row.health} />` },
+          { name: "Serves", cell: (row) => name(row.serves) },
+          { name: "Staged", cell: (row) => name(row.staged) },
+          { name: "Trouble", cell: (row) => html`<span class="reason">${row.trouble}</span>` },
+        ]}
+        rows=${fleet.replicas.map((replica) => ({ key: replica.id, ...replica }))}
+        empty="No replica has reported."
+      />
+      ${fleet.refused.map(
+        (each) => html`<p key=${each.id} class="reason">${name(each)} is refused: ${each.reasons.join("; ")}</p>`,
+      )}
+    </section>
+  `;
+}
