@@ -64,7 +64,7 @@ quickstart: $(READY)  ## the whole walkthrough on MovieLens, with a table at the
 	$(PY) -m examples.quickstart --work build/quickstart $(if $(KEEP),--keep)
 
 docs: $(READY)  ## the documentation site into build/site; a link or an anchor that leads nowhere is an error
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "open build/site/index.html"
 
 docs-serve: docs  ## the same, and shows it on port 8080 of this machine

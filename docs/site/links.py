@@ -28,10 +28,11 @@ _LANGUAGES = {
     ".yaml": "yaml",
     ".json": "json",
 }
-# A fenced block, a code span, or a link; only the last has the group `target`.
+# A fenced block, a code span, the text of a link that is a file's name, or the target of a link.
 _PARTS = re.compile(
     r"^ *(?P<fence>`{3,}|~{3,}).*?^ *(?P=fence)[`~]*[ ]*$"
     r"|(?P<ticks>`+)(?!`)(?:(?!\n\n).)*?(?<!`)(?P=ticks)(?!`)"
+    r"|\[(?P<name>[\w./-]+\.md)(?=\]\((?P<to>[^)#\s]+))"
     r"|(?P<open>\]\()(?P<target>[^)\s]+)(?P<close>\))",
     re.MULTILINE | re.DOTALL,
 )
@@ -45,10 +46,15 @@ def targets(text: str) -> Iterator[str]:
             yield target
 
 
-def rewrite(text: str, change: Callable[[str], str]) -> str:
-    """Returns the page with every target that `targets` yields replaced by what `change` returns for it."""
+def rewrite(text: str, change: Callable[[str], str], title: Callable[[str], str] = lambda target: "") -> str:
+    """Returns the page with every target that `targets` yields replaced by what `change` returns for it.
+
+    title: returns the title of a target, which a link shows in the place of a file's name; "" for one without.
+    """
 
     def replaced(part: re.Match[str]) -> str:
+        if part["name"] is not None:
+            return f"[{title(part['to']) or part['name']}"
         target, hash_sign, anchor = (part["target"] or "").partition("#")
         if not target or "://" in target or target.startswith("mailto:"):
             return part[0]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from docs.site import links
+
+_TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 class SiteError(ValueError):
@@ -53,11 +56,17 @@ def on_site(root: Path, pages: Mapping[str, Page], page: Page) -> str:
     assert page.text is not None
     base = f"{page.path}/index.md" if (root / page.path).is_dir() else page.path
 
-    def change(target: str) -> str:
-        to = _file_behind(root, links.resolve(base, target))
-        return links.relative(page.uri, pages[to].uri)
+    def led_to(target: str) -> Page:
+        return pages[_file_behind(root, links.resolve(base, target))]
 
-    return links.rewrite(page.text, change) if _has_links(root, page) else page.text
+    def change(target: str) -> str:
+        return links.relative(page.uri, led_to(target).uri)
+
+    def title(target: str) -> str:
+        found = _TITLE.search(led_to(target).text or "") if "://" not in target else None
+        return found[1] if found is not None else ""
+
+    return links.rewrite(page.text, change, title) if _has_links(root, page) else page.text
 
 
 def _text(root: Path, path: str) -> str | None:

@@ -25,6 +25,14 @@ def test_links_in_code_are_left_alone() -> None:
     )
 
 
+def test_a_link_that_shows_a_name_of_a_file_shows_its_title() -> None:
+    text = "[more/x.md](more/x.md#at), [it](x.md), `[x.md](x.md)` and [y.md](y.md)"
+    titles = {"more/x.md": "All of x"}
+    assert links.rewrite(text, str, lambda target: titles.get(target, "")) == (
+        "[All of x](more/x.md#at), [it](x.md), `[x.md](x.md)` and [y.md](y.md)"
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "uri"),
     [
