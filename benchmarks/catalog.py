@@ -50,6 +50,7 @@ BENCHMARKS = {
     "transports": "shared memory beside bytes, tokens and TLS beside neither",
     "shadow": "a shadow that scores a tenth of the requests: the main arm's p99 with it and without, at half load",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
+    "load_generators": "the tail that `emberline loadtest` measures, beside wrk2, h2load and perf_analyzer at one rate",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
     "import_tables": "rows of HPS files in random order to a published version: the disk's sequential write, memory",
     "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",

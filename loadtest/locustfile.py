@@ -149,6 +149,7 @@ def _stop(**_: Any) -> None:
 def _write(environment: Environment, **_: Any) -> None:
     path = environment.parsed_options.figures
     if path:
+        _whole.take()
         Path(path).write_text(json.dumps(latency_figures(_whole.counts, _whole.ended - _whole.began)))
 
 

@@ -40,13 +40,8 @@ class Phase:
         """The phase in words."""
         if self.rate is None:
             return f"{self.users:,} {'user' if self.users == 1 else 'users'}"
-        begin, end = self.rate
-        return f"{begin:g}/s" if begin == end else f"{begin:g} to {end:g}/s"
-
-    @property
-    def mean_rate(self) -> float:
-        """Requests a second over the phase; 0 in a closed loop."""
-        return 0.0 if self.rate is None else sum(self.rate) / 2
+        begin, end = (f"{each:,.0f}" if each >= 1000 else f"{each:.4g}" for each in self.rate)
+        return f"{begin}/s" if begin == end else f"{begin} to {end}/s"
 
 
 def parse_duration(text: str) -> float:

@@ -96,6 +96,11 @@ class KindRun:
             begin = record.began - self.began
             rates = record.phase.rate
             for entry in record.over_time():
+                seconds = min(entry["seconds"], record.lasted - entry["second"])
+                if seconds > 0:  # the last one may be cut short
+                    entry["requests_per_second"] *= entry["seconds"] / seconds
+                elif not entry["requests"]:
+                    continue  # only answers to earlier requests came then
                 share = min(1.0, entry["second"] / record.phase.seconds)
                 offered = None if rates is None else rates[0] + (rates[1] - rates[0]) * share
                 entries.append({**entry, "second": begin + entry["second"], "offered": offered})

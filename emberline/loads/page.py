@@ -80,8 +80,8 @@ def _key_figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         (
             "generator",
             generator["name"],
-            f"{generator['processes']} processes, {generator['connections']} connections; the machine has "
-            f"{generator['cores_of_machine']} cores",
+            f"processes: {generator['processes']}, connections: {generator['connections']}, cores of the machine: "
+            f"{generator['cores_of_machine']}",
         )
     )
     return found
@@ -96,7 +96,8 @@ def _throughput(run: Mapping[str, Any], bound: float | None) -> str:
     }
     if not points["p99"]:
         return ""
-    lines = [Line("p50", points["p50"], 0), Line("p99", points["p99"], 1)]
+    joined = run["search"] is None
+    lines = [Line("p50", points["p50"], 0, joined), Line("p99", points["p99"], 1, joined)]
     caption = "a point for each measurement" if run["search"] else "a point for each phase"
     caption += "" if bound is None else f"; the dashed line is the bound of {bound:g} ms"
     return figure("Latency by throughput", throughput_plot(lines, bound), caption, _legend(lines))

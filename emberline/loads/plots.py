@@ -11,7 +11,6 @@ from emberline.pages import svg
 
 # Points of a line at most; of more, the largest of each stretch is drawn, so that peaks stay.
 _MOST_POINTS = 500
-_TICKS = 8
 _LOG_FROM = 30.0
 
 
@@ -22,7 +21,8 @@ class Line:
     name: str
     points: Sequence[tuple[float, float]]
     colour: int
-    dots: bool = False
+    #: Whether neighbouring points belong together; if not, no line is drawn through them.
+    joined: bool = True
 
     def thinned(self) -> list[tuple[float, float]]:
         """Returns at most about _MOST_POINTS points."""
@@ -134,7 +134,8 @@ def throughput_plot(lines: Sequence[Line], bound: float | None) -> str:
             if math.isfinite(y) and y > 0
         ]
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y, *_ in placed)
-        parts.append(f'<polyline class="curve c{line.colour}" points="{drawn}"/>')
+        if line.joined:
+            parts.append(f'<polyline class="curve c{line.colour}" points="{drawn}"/>')
         parts += [
             f'<circle class="point c{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5">'
             f"<title>{escape(line.name)}: {latency:.2f} ms at {rate:,.0f}/s</title></circle>"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.command import locust_command
 from tests.integration.loads.asking import command, environment, load
 from tests.support.html_page import Page
 from tests.support.server_process import ServerProcess
@@ -22,6 +23,18 @@ pytestmark = pytest.mark.slow
 def figures(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def answered(server: ServerProcess) -> float:
+    return server.metrics().get('nv_inference_request_success{model="tiny",version="1"}', 0.0)
+
+
+def wait_for_answers(server: ServerProcess, count: float, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    while answered(server) < count:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.2)
 
 
 def test_a_profile_is_reported_as_text_json_and_page(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
@@ -103,7 +116,7 @@ def test_a_condition_that_holds_fails_the_command(tiny: ServerProcess, rows: Pat
 
 def test_ctrl_c_ends_with_a_report_of_what_was_measured(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
     json_path = tmp_path / "load.json"
-    before = tiny.metrics().get('nv_inference_request_success{model="tiny",version="1"}', 0.0)
+    before = answered(tiny)
     process = subprocess.Popen(
         command(tiny, "--data", str(rows), "--rate", "30@10m", "--json", str(json_path)),
         stdout=subprocess.PIPE,
@@ -112,11 +125,7 @@ def test_ctrl_c_ends_with_a_report_of_what_was_measured(tiny: ServerProcess, row
         env=environment(tiny),
     )
     try:
-        until = time.monotonic() + 120
-        while tiny.metrics().get('nv_inference_request_success{model="tiny",version="1"}', 0.0) < before + 60:
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        wait_for_answers(tiny, before + 60, process)
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=60)
     finally:
@@ -127,6 +136,27 @@ def test_ctrl_c_ends_with_a_report_of_what_was_measured(tiny: ServerProcess, row
     assert found["interrupted"]
     assert 30 < found["requests"] < 18_000
     assert found["phases"][0]["seconds"] < 600
+
+
+def test_locusts_own_command_writes_figures_when_it_is_ended(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
+    """The quickstart has such a load in the background until its update is done."""
+    path = tmp_path / "figures.json"
+    line = locust_command(
+        "http_binary", url=tiny.url, grpc=tiny.grpc, model="tiny", data=rows, figures=path, seconds=600, users=2
+    )
+    before = answered(tiny)
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(tiny))
+    try:
+        wait_for_answers(tiny, before + 40, process)
+        process.terminate()
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    found = figures(path)
+    assert found["failures"] == 0, printed
+    # The server may have answered those that were under way.
+    assert 40 <= found["requests"] <= answered(tiny) - before <= found["requests"] + 2
+    assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
 
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
