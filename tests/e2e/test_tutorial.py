@@ -12,7 +12,7 @@ from tests.support.followed_page import Step, broken_promises, files_of, follow,
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-LIMIT_S = 300.0
+LIMIT_S = 480.0
 
 
 def why_not() -> str:

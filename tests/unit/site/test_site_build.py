@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.peers import PeerMissingError
+from tests.support.browser import chromium
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
@@ -62,6 +66,23 @@ def test_the_search_has_pages_and_the_reference_and_no_source(site: Path) -> Non
     # For pages that are opened as files.
     assert (site / "search" / "search_index.js").is_file()
     assert "site/iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_search_works_in_pages_that_are_opened_as_files(site: Path) -> None:
+    asked: list[str] = []
+    with contextlib.ExitStack() as stack:
+        try:
+            browser = stack.enter_context(chromium())
+        except PeerMissingError as error:
+            pytest.skip(str(error))
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{(site / 'index.html').as_uri()}?q=min_snapshot")
+        page.locator(".md-search-result__link").first.wait_for()
+        titles = page.locator(".md-search-result__link h1").all_inner_texts()
+    assert "Live updates" in titles
+    assert asked
+    assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))]
 
 
 def test_python_names_have_signatures_and_texts(site: Path) -> None:
