@@ -15,8 +15,8 @@ _ROLES = {PREDICT: "predict", READ: "read", ADMIN: "admin"}
 _INTRODUCTION = """\
 # Routes and calls
 
-A server answers HTTP on `--http-port` (8000), gRPC on `--grpc-port` (8001), and `GET /metrics` alone on
-`--metrics-port` (8002). A role is needed where the server has an access file or a token of its own
+A server answers HTTP on `--http-port` (8000) and gRPC on `--grpc-port` (8001). `GET /metrics` and the
+[console](../console.md) are on `--metrics-port` (8002). A role is needed where the server has an access file or a token of its own
 ([security](../security.md)); "open" means that anyone may call. `GET /openapi.json` of a running server has the
 requests and answers in full.
 

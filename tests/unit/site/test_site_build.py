@@ -99,7 +99,16 @@ def test_an_anchor_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
         (root / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "mkdocs.yml", root)
     shutil.copytree(ROOT / "docs" / "site", root / "docs" / "site")
-    named = ("a", "format", "metrics", "reference", "security", "serving", "training")  # the reference links to most
+    named = (
+        "a",
+        "console",
+        "format",
+        "metrics",
+        "reference",
+        "security",
+        "serving",
+        "training",
+    )  # the reference links to most
     for name in named:
         (root / "docs" / f"{name}.md").write_text(f"# {name}\n")
     index = "".join(f"[{name}]({name}.md)\n" for name in named)

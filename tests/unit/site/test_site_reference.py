@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -22,8 +23,12 @@ from serving.config import ServerConfig
 from serving.grpc.needs import GRPC_NEEDS
 from serving.http.routes import TABLE
 from serving.model_config.options import ModelOptions
+from tests.support.shown_commands import pages
 
 ROOT = Path(__file__).parents[3]
+METRIC = re.compile(r"\b((?:emberline|nv)_[a-z][a-z0-9_]+)\b")
+PARTS = re.compile(r"_(?:bucket|sum|count)$")
+ROUTE = re.compile(r"\b(GET|POST) (/[\w/{}.:-]+)")
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +145,23 @@ def test_a_metric_that_cannot_be_read_is_an_error_with_its_line() -> None:
         metrics_of(source, "serving/a.py")
 
 
-def test_the_metrics_of_the_documents_are_in_the_reference() -> None:
+def test_metrics_that_pages_name_exist() -> None:
     known = {exposed(each) for each in all_metrics(ROOT)}
-    assert {"emberline_fleet_epoch", "nv_inference_count", "emberline_trainer_rows_total"} <= known
     assert len(known) > 130
+    unknown = []
+    for page in pages():
+        for name in set(METRIC.findall((ROOT / page).read_text(encoding="utf-8"))):
+            # A page may name the beginning of several, such as emberline_fleet_.
+            if not any(each.startswith(PARTS.sub("", name)) for each in known):
+                unknown.append(f"{page}: {name}")
+    assert not unknown
+
+
+def test_routes_that_pages_name_exist() -> None:
+    unknown = []
+    for page in pages():
+        for method, path in ROUTE.findall((ROOT / page).read_text(encoding="utf-8")):
+            named = path.rstrip(".:").replace("NAME", "{name}")
+            if TABLE.find(method, named)[0] is None and not named.startswith(("/metrics", "/console")):
+                unknown.append(f"{page}: {method} {path}")
+    assert not unknown
