@@ -16,9 +16,9 @@ _INTRODUCTION = """\
 # Routes and calls
 
 A server answers HTTP on `--http-port` (8000) and gRPC on `--grpc-port` (8001). `GET /metrics` and the
-[console](../console.md) are on `--metrics-port` (8002). A role is needed where the server has an access file or a token of its own
-([security](../security.md)); "open" means that anyone may call. `GET /openapi.json` of a running server has the
-requests and answers in full.
+[console](../console.md) are on `--metrics-port` (8002). A role is needed where the server has an access file or a token
+of its own ([security](../security.md)); "open" means that anyone may call. `GET /openapi.json` of a running server has
+the requests and answers in full.
 
 Every route may answer 200, 400, 413, 415, 431, 500 and 503, and one with a role also 401, 403 and 429. The tables have
 the statuses beside these.
