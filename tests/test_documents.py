@@ -11,7 +11,6 @@ from tests.support.page_runs import NOT_RUN, RUN_BY
 from tests.support.shown_commands import commands_of, fault, pages, spans_of, unknown_program
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/deployment.md", "docs/glossary.md")
 # Mentions of a command in a sentence: an option without its value, or a word in the place of a name.
 MENTION = re.compile(r"requires an argument|there is no command '([A-Z]+|\.\.\.)'")
 FOLDERS = "benchmarks|cuda|deploy|docs|emberline|examples|loadtest|model_repo|serving|storage|tests|trainer"
@@ -40,14 +39,14 @@ def missing(path: str, name: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", pages())
 def test_what_a_page_names_is_there(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     wrong = [
         f"{page}:{number}: {reason}"
         for number, line in enumerate(text.splitlines(), 1)
         for path, name in named(line)
-        if (reason := missing(path, name))
+        if "DATE" not in path and (reason := missing(path, name))
     ]
     assert not wrong, "\n".join(wrong)
 
