@@ -117,4 +117,4 @@ def test_an_anchor_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
     done = build(root, tmp_path / "site")
     assert done.returncode != 0
     assert "does not contain an anchor '#nowhere'" in done.stderr
-    assert "Aborted with 1 warning" in done.stderr + done.stdout
+    assert "strict mode" in done.stderr + done.stdout
