@@ -22,12 +22,23 @@ _MODES = ("sum", "mean", "max")
 REPLACED = frozenset(
     {"batch_norm", "dropout", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only", "feature_dropout"}
 )
+# By operator, the argument that says that it computes as in training.
+_TRAINING = {"batch_norm": "training", "dropout": "train", "feature_dropout": "train"}
+CALL_EVAL = "call eval() before you export it (batch norm needs running statistics)"
 BAGS = ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
 
 
 def is_known(name: str) -> bool:
     """Returns whether an operator, by its name in aten, is converted. One that ends in "_" writes into its argument."""
     return name in ATEN or name in REPLACED or name.removesuffix("_") in ATEN
+
+
+def in_training(name: str, given: Mapping[str, Any]) -> bool:
+    """Returns whether an operator computes as in training: at random, or with the mean of the batch.
+
+    name: its name in aten; given: its arguments by name.
+    """
+    return bool(given.get(_TRAINING.get(name.removesuffix("_"), ""))) and given.get("p") != 0
 
 
 def refuse(where: object, unknown: Mapping[str, Sequence[str]]) -> None:
@@ -110,6 +121,8 @@ class AtenLayers(nn.Module):
             return self._layer(weight, ("rows",))(args[1])
         if weight is not None and name in BAGS:
             return self._bag(weight, _bound(target, args, kwargs))
+        if name.removesuffix("_") in _TRAINING and in_training(name, _bound(target, args, kwargs)):
+            raise Unsupported(f"aten.{name}: the file was made in training mode; {CALL_EVAL}")
         if self._is_adding:
             self._note_reads(args)
             self._note_reads(list(kwargs.values()))

@@ -19,6 +19,8 @@ from storage.errors import InvalidInput, Unsupported
 
 OPSETS = range(13, 26)
 _DOMAINS = ("", "ai.onnx")
+# The numbers of float32, float16 and bfloat16 in onnx.TensorProto: what is half precision is computed in float32.
+_AS_FLOAT32 = (1, 10, 16)
 _INSTALL = "reading ONNX needs the packages onnx and onnxruntime: pip install 'emberline[onnx]'"
 
 
@@ -86,12 +88,20 @@ def read_onnx(path: Path) -> OnnxGraph:
     if graph.sparse_initializer:
         raise Unsupported(f"{path}: sparse initializer {graph.sparse_initializer[0].values.name!r}; make it dense")
     constants = {entry.name: _constant(path, entry) for entry in graph.initializer}
+    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    has_halves = any(entry.data_type in halves for entry in graph.initializer)
     nodes: list[OnnxNode] = []
     for position, node in enumerate(graph.node):
         attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+        has_halves |= any(entry.HasField("t") and entry.t.data_type in halves for entry in node.attribute)
+        has_halves |= node.op_type == "Cast" and attributes.get("to") in halves
         attributes = {name: _plain(path, value) for name, value in attributes.items()}
         if node.op_type == "Constant" and node.domain in _DOMAINS:
             constants[node.output[0]] = _of_constant(path, node.name, attributes)
+            continue
+        same = _same_constant(node, attributes, constants)
+        if same is not None:
+            constants[node.output[0]] = same
             continue
         if not all(isinstance(text, str) for text in (node.op_type, node.domain, node.name, *node.input, *node.output)):
             raise InvalidInput(f"{path}: not an ONNX model: the name of node {position} is no text", field=str(path))
@@ -99,17 +109,25 @@ def read_onnx(path: Path) -> OnnxGraph:
         name = node.name or (node.output[0] if node.output else f"node {position}")
         nodes.append(OnnxNode(operator, name, tuple(node.input), tuple(node.output), attributes))
     inputs = tuple(_input(path, entry) for entry in graph.input if entry.name not in constants)
-    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-    has_halves = any(entry.data_type in halves for entry in graph.initializer) or any(
-        entry.dtype == np.float16 for entry in inputs
-    )
+    has_halves |= any(entry.dtype == np.float16 for entry in inputs)
     outputs = tuple(entry.name for entry in graph.output)
     return OnnxGraph(tuple(nodes), inputs, outputs, constants, opset, path, has_halves)
+
+
+def _same_constant(node: Any, attributes: Mapping[str, Any], constants: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Returns the constant that a node hands on: by Identity, or by a Cast among types that are read as float32."""
+    value = constants.get(node.input[0]) if len(node.input) == 1 and node.domain in _DOMAINS else None
+    if value is None or node.op_type == "Identity":
+        return value
+    is_same = node.op_type == "Cast" and value.dtype == np.float32 and attributes.get("to") in _AS_FLOAT32
+    return value if is_same else None
 
 
 def _plain(path: Path, value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
+    if isinstance(value, list):
+        return [_plain(path, each) for each in value]
     return _constant(path, value) if hasattr(value, "data_type") and hasattr(value, "dims") else value
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import InvalidInput, Unsupported
-from trainer.converting import onnx_shapes  # noqa: F401 - registers operators
 from trainer.converting.converted import HALF_TOLERANCE, TOLERANCE, Converted, DeclaredInput, Original
+from trainer.converting.onnx_call import Call, Value
 from trainer.converting.onnx_file import OnnxGraph, OnnxNode, read_onnx
-from trainer.converting.onnx_operators import OPERATORS, Call, Value
+from trainer.converting.onnx_operators import OPERATORS
 
 # Constants of so many values at most are also known as arrays: shapes, axes, bounds.
 _SMALL = 1024
@@ -66,6 +66,8 @@ class OnnxModule(nn.Module):
         self._layers: dict[str, str] = {}
         self._weights: dict[str, str] = {}
         self._pooled: dict[str, OnnxNode] = {}
+        # By a node's first output, what it keeps from its first run.
+        self._kept: dict[str, dict[str, Any]] = {}
         tables: dict[str, str] = {}
         with warnings.catch_warnings():
             # Arrays of a file cannot be written to, and nothing here does.
@@ -110,6 +112,7 @@ class OnnxModule(nn.Module):
                 return (None,)
             return (rows if len(shape) == 1 else rows.reshape(*rows.shape[:-1], *shape),)
         call = Call(
+            node.operator,
             f"{node.operator} {node.name!r}",
             node.inputs,
             [values.get(name) for name in node.inputs],
@@ -117,6 +120,7 @@ class OnnxModule(nn.Module):
             max(place for place, name in enumerate(node.outputs, 1) if name),
             self._graph.opset,
             self._constant,
+            self._kept.setdefault(first, {}),
         )
         result = OPERATORS[node.operator].run(call)
         return result if isinstance(result, tuple) else (result,)
@@ -200,9 +204,9 @@ def _lookups(graph: OnnxGraph) -> set[str]:
     ids = {name for name, kind in kinds.items() if kind in "iu"}
     found: set[str] = set()
     for node in graph.nodes:
-        if node.operator == "Gather" and node.attributes.get("axis", 0) == 0 and node.inputs[1] in ids:
-            table = graph.constants.get(node.inputs[0])
-            if table is not None and table.dtype.kind == "f" and table.ndim > 0:
+        if node.operator == "Gather" and node.inputs[1] in ids:
+            table, axis = graph.constants.get(node.inputs[0]), node.attributes.get("axis", 0)
+            if table is not None and table.dtype.kind == "f" and table.ndim > 0 and axis in (0, -table.ndim):
                 found.add(node.outputs[0])
                 continue
         if node.operator in _OF_IDS and any(name in ids for name in node.inputs):

@@ -1,9 +1,8 @@
-"""Computes operators of ONNX that move, cut and make values, and recurrent ones, by torch."""
+"""Computes operators of ONNX that move, cut and make values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from storage.errors import Unsupported
-from trainer.converting.onnx_operators import Call, operator, sizes, tensor_of
+from trainer.converting.onnx_call import Call, operator, sizes
 
 _TO_END = 1 << 31
 # The numbers of onnx.TensorProto's types.
@@ -82,9 +81,7 @@ def _concat(call: Call) -> Any:
 @operator("Reshape", host=[1])
 def _reshape(call: Call) -> Any:
     wanted, value = call.host(1, "shape"), call.values[0]
-    if isinstance(value, np.ndarray):
-        return value.reshape([int(size) for size in wanted])
-    x = call.tensor(0)
+    x = value if isinstance(value, np.ndarray) else call.tensor(0)
     keep_zero = not call.get("allowzero", 0)
     shape = [x.shape[i] if keep_zero and _is(size, 0) else _plain(size) for i, size in enumerate(wanted)]
     return x.reshape(shape)
@@ -125,8 +122,8 @@ def _squeeze(call: Call) -> Any:
         return np.squeeze(value, None if axes is None else tuple(axes))
     x = call.tensor(0)
     if axes is None:
-        # Never the batch, which is 1 for a single row.
-        axes = [axis for axis in range(1, x.dim()) if _is(x.shape[axis], 1)]
+        # Never the batch, which is 1 for a single row, and more in the first run.
+        axes = call.kept.setdefault("axes", [axis for axis in range(x.dim()) if _is(x.shape[axis], 1)])
     for axis in sorted((axis % x.dim() for axis in axes), reverse=True):
         x = x.squeeze(axis)
     return x
@@ -234,61 +231,6 @@ def _pad(call: Call) -> Tensor:
     return functional.pad(x, flat, value=float(call.host(2, "value").item()) if call.has(2) else 0.0)
 
 
-def recurrent_parts(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Returns a GRU's or an LSTM's x (L, B, I), weights and biases of its one direction.
-
-    Raises Unsupported for what is not computed.
-    """
-    defaults = {"direction": "forward", "layout": 0, "clip": None, "input_forget": 0, "activations": None}
-    for name, expected in defaults.items():
-        if call.get(name, expected) != expected:
-            raise Unsupported(f"{call.where}: {name}={call.get(name)!r}; the default is computed")
-    if call.has(4):
-        raise Unsupported(f"{call.where}: lengths of sequences")
-    bias = call.optional(3)
-    return call.tensor(0), call.tensor(1)[0], call.tensor(2)[0], None if bias is None else bias[0], call.optional(5)
-
-
-@operator("GRU")
-def _gru(call: Call) -> Any:
-    x, weight, recurrent, bias, state = recurrent_parts(call)
-    width = recurrent.shape[1]
-    wb, rb = (bias[: 3 * width], bias[3 * width :]) if bias is not None else (None, None)
-    h = state[0] if state is not None else torch.zeros_like(x[0, :, :1]).expand(-1, width)
-    steps: list[Tensor] = []
-    for step in functional.linear(x, weight, wb).unbind(0):
-        inner = functional.linear(h, recurrent, rb)
-        z = torch.sigmoid(step[:, :width] + inner[:, :width])
-        r = torch.sigmoid(step[:, width : 2 * width] + inner[:, width : 2 * width])
-        if call.get("linear_before_reset", 0):
-            n = torch.tanh(step[:, 2 * width :] + r * inner[:, 2 * width :])
-        else:
-            last = None if rb is None else rb[2 * width :]
-            n = torch.tanh(step[:, 2 * width :] + functional.linear(r * h, recurrent[2 * width :], last))
-        h = (1 - z) * n + z * h
-        steps.append(h)
-    return torch.stack(steps).unsqueeze(1), h.unsqueeze(0)
-
-
-@operator("LSTM")
-def _lstm(call: Call) -> Any:
-    x, weight, recurrent, bias, state = recurrent_parts(call)
-    if call.has(7):
-        raise Unsupported(f"{call.where}: peepholes")
-    width = recurrent.shape[1]
-    wb, rb = (bias[: 4 * width], bias[4 * width :]) if bias is not None else (None, None)
-    zeros = torch.zeros_like(x[0, :, :1]).expand(-1, width)
-    cell = call.optional(6)
-    h, c = (zeros if state is None else state[0]), (zeros if cell is None else cell[0])
-    steps: list[Tensor] = []
-    for step in functional.linear(x, weight, wb).unbind(0):
-        i, o, f, g = torch.chunk(step + functional.linear(h, recurrent, rb), 4, 1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        steps.append(h)
-    return torch.stack(steps).unsqueeze(1), h.unsqueeze(0), c.unsqueeze(0)
-
-
 def _plain(size: Any) -> Any:
     return int(size) if isinstance(size, np.integer) else size
 
@@ -296,6 +238,3 @@ def _plain(size: Any) -> Any:
 def _is(size: Any, number: int) -> bool:
     """Returns whether a size is a number; one that differs from batch to batch is none."""
     return isinstance(size, int | np.integer) and int(size) == number
-
-
-__all__: Sequence[str] = ["tensor_of"]

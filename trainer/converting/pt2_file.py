@@ -24,7 +24,7 @@ from storage.checkpoint.operators import SYMBOLIC
 from storage.checkpoint.program import plain_document
 from storage.checkpoint.strict_json import parse_json
 from storage.errors import CheckpointError, InvalidInput, UnsafeArtifact, Unsupported
-from trainer.converting.aten_layers import REPLACED, is_known, refuse
+from trainer.converting.aten_layers import CALL_EVAL, REPLACED, in_training, is_known, refuse
 
 _MAX_JSON_BYTES = 256 << 20
 # Of a member's header in a zip archive, before its name.
@@ -105,16 +105,29 @@ def _json(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> dict
 
 def _check_operators(path: Path, content: Mapping[str, Any]) -> None:
     unknown: dict[str, list[str]] = defaultdict(list)
+    training: list[str] = []
     try:
         for node in content["graph_module"]["graph"]["nodes"]:
             target = node["target"]
             name = target.removeprefix("torch.ops.aten.").partition(".")[0]
             if target not in SYMBOLIC and not (target.startswith("torch.ops.aten.") and is_known(name)):
                 unknown[target].append(str(node.get("name") or "a node"))
+            given = {entry["name"]: next(iter(entry["arg"].values()), None) for entry in node["inputs"]}
+            if in_training(name, given):
+                training.append(f"{name} ({_result(node)})")
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(f"{path}: not the program of torch.export ({error!r})", field=str(path)) from None
     if unknown:
         refuse(path, unknown)
+    if training:
+        raise Unsupported(f"{path}: it was exported in training mode: {', '.join(training)}; {CALL_EVAL}")
+
+
+def _result(node: Mapping[str, Any]) -> str:
+    """Returns what a node's result is called, for a message."""
+    outputs = node.get("outputs") or [{}]
+    tensor = outputs[0].get("as_tensor") or {}
+    return str(tensor.get("name") or node.get("name") or "a node")
 
 
 def _on_the_host(value: Any) -> None:

@@ -108,6 +108,8 @@ class ScriptModule(AtenLayers):
             self._block(block, values)
             going, *carried = [values[value.debugName()] for value in block.outputs()]
             step += 1
+        if going and step < count:
+            raise Unsupported(f"{self._path}: a loop of more than {_MAX_STEPS:,} steps ({_where(node)})")
         values.update((value.debugName(), each) for value, each in zip(node.outputs(), carried, strict=True))
 
     def _node(self, node: Any, kind: str, inputs: list[Any]) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from storage.checkpoint.assembly import SCALAR_DTYPES
 from storage.errors import Unsupported
 
@@ -68,8 +70,10 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "aten::__is__": _function(operator.is_),
     "aten::__isnot__": _function(operator.is_not),
     "aten::__not__": _function(operator.not_),
-    "aten::__and__": _function(lambda left, right: left and right),
-    "aten::__or__": _function(lambda left, right: left or right),
+    # Of whole numbers bit by bit, which for two truths is their conjunction.
+    "aten::__and__": _function(operator.and_),
+    "aten::__or__": _function(operator.or_),
+    "aten::__xor__": _function(operator.xor),
     "aten::__contains__": _function(operator.contains),
     "aten::__getitem__": _function(operator.getitem),
     "aten::append": _list_append,
@@ -88,7 +92,10 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "aten::floor_divide": _function(operator.floordiv),
     "aten::div": _function(operator.truediv),
     "aten::remainder": _function(operator.mod),
-    **{f"aten::{name}": lambda _, value: value for name in ("Int", "IntImplicit", "ScalarImplicit", "Float", "Bool")},
+    **{f"aten::{name}": lambda _, value: value for name in ("IntImplicit", "ScalarImplicit")},
+    "aten::Int": _function(torch.sym_int),
+    "aten::Float": _function(torch.sym_float),
+    "aten::Bool": _function(lambda value: value if isinstance(value, bool | torch.SymBool) else value != 0),
 }
 #: Those that read a tensor's shape.
 OF_TENSORS: dict[str, Callable[..., Any]] = {

@@ -25,7 +25,6 @@ from emberline.proving.proof_text import body
 from tests.integration.serving.test_prove import TRITON_MODEL
 from tests.support.importing.written import write_hps
 from tests.support.server_process import ServerProcess
-from trainer.converting import onnx_shapes  # noqa: F401 - registers operators
 from trainer.converting.onnx_operators import OPERATORS
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -378,3 +378,49 @@ def test_all_unknown_operators_of_torchscript_are_named(tmp_path: Path) -> None:
         torch.jit.script(Sorted()).save(str(tmp_path / "m.pt"))
         with pytest.raises(Unsupported, match=r"aten::_unique2 \(.*aten::nonzero"):
             convert_torchscript(tmp_path / "m.pt", {"x": torch.rand(4, 3)})
+
+
+class Counting(nn.Module):
+    """Computes with numbers as Python does, and loops as often as it is told."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = x.size(1)
+        kept = int(width * 0.6)
+        bits = (width & 6) + (width ^ 1) + (kept | 4)
+        total = x[:, :kept].sum(1) * float(bits)
+        for step in range(self.steps):
+            total = total + int(step > 2)
+        return total if bool(kept) else total * 0
+
+
+def test_numbers_of_torchscript_are_computed_as_python_does(tmp_path: Path) -> None:
+    x = torch.rand(4, 7)
+    for steps in (5, 100_001):
+        module = Counting(steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.script(module).save(str(tmp_path / "m.pt"))
+            if steps > 5:
+                with pytest.raises(Unsupported, match=r"m.pt: a loop of more than 100,000 steps \(File "):
+                    convert_torchscript(tmp_path / "m.pt", {"x": x})
+            else:
+                converted = convert_torchscript(tmp_path / "m.pt", {"x": x})
+                torch.testing.assert_close(converted.module({"x": x}), module(x))
+
+
+@pytest.mark.parametrize("kind", ["pt2", "pt"])
+def test_a_file_in_training_mode_is_refused(kind: str, tmp_path: Path) -> None:
+    module, path = Ranker().train(), tmp_path / f"m.{kind}"
+
+    def traced(module: nn.Module, path: Path) -> Converted:
+        return saved_by(lambda each: torch.jit.trace(each, arguments(), check_trace=False), module, path)
+
+    save = save_pt2 if kind == "pt2" else traced
+    with torch.no_grad(), pytest.raises(Unsupported, match=r"training mode.*call eval\(\) before") as refusal:
+        save(module, path)
+    if kind == "pt2":
+        assert re.search(r"batch_norm \(\w+\), dropout \(\w+\)", str(refusal.value))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from trainer.converting import onnx_shapes  # noqa: F401 - registers operators
 from trainer.converting.onnx_module import convert_onnx
 from trainer.converting.onnx_operators import OPERATORS
 
