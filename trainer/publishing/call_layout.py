@@ -96,6 +96,31 @@ def whole_leaf(traced: Traced, tracer: Tracer) -> tuple[str, Chain] | None:
     return None
 
 
+def are_offsets_as_given(traced: Traced, tracer: Tracer) -> bool:
+    """Returns whether offsets are a sample tensor, or a row or column of one, as it is: whole, without its last one, or
+    behind a constant 0.
+    """
+    chains, elements = traced.codes // tracer.count, traced.codes % tracer.count
+    if traced.codes.dim() != 1 or not elements.numel():
+        return False
+    if int(elements[0]) == tracer.count - 1 and _constant(tracer.steps[int(chains[0])]) == 0:
+        chains, elements = chains[1:], elements[1:]
+    count, is_same = elements.numel(), all(not set(tracer.steps[each]) - {("narrow",)} for each in set(chains.tolist()))
+    return is_same and any(
+        len(line) - 1 <= count <= len(line) and torch.equal(elements, tracer.starts[name] + line[:count])
+        for name, leaf in tracer.leaves.items()
+        for line in _lines(leaf)
+    )
+
+
+def _lines(leaf: Tensor) -> list[Tensor]:
+    """Returns the numbers of a vector's elements, or those of each row and each column of a matrix."""
+    numbers = torch.arange(leaf.numel()).reshape(leaf.shape)
+    if leaf.dim() == 2:
+        return [*numbers, *numbers.t()]
+    return [numbers] if leaf.dim() == 1 else []
+
+
 def _placements(shape: tuple[int, ...], rows: int) -> list[tuple[Placement, Callable[[Tensor], Tensor]]]:
     """Returns the placements that a shape can have, each with what brings a tensor of it to (B, W)."""
     found: list[tuple[Placement, Callable[[Tensor], Tensor]]] = []

@@ -125,6 +125,8 @@ class CutPlan:
     parameters: frozenset[str] = frozenset()
     #: Whether the module writes into its inputs or into results of lookups.
     writes_inputs: bool = False
+    #: Whether the module packs sequences, which the dense half computes over padded rows.
+    packs: bool = False
 
     @property
     def own_layers(self) -> frozenset[str]:
@@ -225,7 +227,8 @@ def plan_with_spec(
     tables, cuts = tuple(names.sources()), tuple(features.values())
     parameters = frozenset(recording.parameters)
     writes = recording.tracer.writes_inputs
-    return CutPlan(spec, tuple(calls), cuts, inputs, tables, columns, rows, read, parameters, writes)
+    packs = recording.packs
+    return CutPlan(spec, tuple(calls), cuts, inputs, tables, columns, rows, read, parameters, writes, packs)
 
 
 def weights_read(recording: Recording, calls: Sequence[CutCall]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from trainer.publishing.answers import answer
 from trainer.publishing.cut_plan import CutCall, CutPlan
 from trainer.publishing.embedding_layers import TABLE_LAYERS, EmbeddingLayer, StandIn, embedding_layers
 from trainer.publishing.functional_lookups import FunctionalLookups, MakeLayer
+from trainer.publishing.packed_sequences import PaddedSequences
 from trainer.publishing.recording import replaced
 from trainer.publishing.sample import Sample
 
@@ -84,7 +85,10 @@ class DenseHalf(nn.Module):
         self._found = found
         self._answers = iter(plan.calls)
         module = self.container.get_submodule("module")
-        with FunctionalLookups(self.container, self._looked_up) if plan.parameters else nullcontext():
+        with (
+            PaddedSequences(self.container) if plan.packs else nullcontext(),
+            FunctionalLookups(self.container, self._looked_up) if plan.parameters else nullcontext(),
+        ):
             outputs = named_outputs(self._sample.call(module, given))
         self._answers, self._found = iter(()), {}
         end = -1 if self._repeats_a_row else None

@@ -16,22 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import InvalidInput, Unsupported
-from storage.features import Column, Feature, FeatureSpec, InputSpec, column_from_jagged, column_from_numpy
+from storage.features import Column, Feature, FeatureSpec, InputSpec, column_from_numpy
 from storage.features.strict_model import did_you_mean
-from storage.features.transforms import Transform
 from trainer.embedding import Embedding, EmbeddingBag
-from trainer.publishing.call_layout import batch_axis, by_rows, call_layout, whole_leaf
-from trainer.publishing.cut_plan import CutCall, CutPlan, DenseInput, Reduction, weights_read
-from trainer.publishing.embedding_layers import layer_absent, layer_chain
-from trainer.publishing.id_features import FixedCall, IdFeatures, IdUse, are_ids, fixed_call
-from trainer.publishing.id_steps import Chain, transforms_of
+from trainer.publishing.bag_inputs import BagInputs, closed_offsets
+from trainer.publishing.call_layout import batch_axis, by_rows, call_layout
+from trainer.publishing.cut_plan import CutCall, CutPlan, DenseInput, Reduction, Shape, weights_read
+from trainer.publishing.embedding_layers import layer_chain
+from trainer.publishing.id_features import FixedCall, IdFeatures, are_ids, fixed_call
 from trainer.publishing.recording import LayerCall, Recording
 from trainer.publishing.tracing import Loss, Traced
 
 _ID_DTYPES = {torch.int64: "INT64", torch.int32: "INT32", torch.bool: "BOOL"}
-_LENGTH_AT_LEAST = 1024
-# The rows of a layer whose ids no feature can give are a weight of the graph, which every delta has, up to this size.
-OWN_BYTES_AT_MOST = 4 << 20
 
 
 def plan_from_sample(
@@ -64,9 +60,7 @@ class _Planner:
         self._leaves, self._rows = leaves, rows
         self._inputs: dict[str, InputSpec] = {}
         self._columns: dict[str, Column] = {}
-        #: Where the bags of a tensor begin, and the end.
-        self._bags: dict[str, np.ndarray] = {}
-        self._weighs: dict[str, str] = {}
+        self._bags = BagInputs(self._tracer, rows, self._inputs, self._columns)
         self._taken: set[str] = set()
         self._features = IdFeatures(self._taken, recording.own_names)
 
@@ -102,6 +96,7 @@ class _Planner:
             read,
             frozenset(self._recording.parameters),
             self._tracer.writes_inputs,
+            self._recording.packs,
         )
 
     def _dense(self, name: str) -> DenseInput:
@@ -161,7 +156,7 @@ class _Planner:
             dtype = self._leaves[name].dtype
             if dtype not in (torch.int64, torch.int32, torch.float32):
                 raise Unsupported(f"{call.where}: the ids {name!r} are {dtype}; use int64")
-        if self._is_jagged(call):
+        if self._bags.is_jagged(call):
             return None
         traced = call.values if call.offsets is None else self._equal_bags(call)
         layout = call_layout(traced, self._tracer, self._rows)
@@ -200,12 +195,8 @@ class _Planner:
                 f"{call.where}: its ids depend on no value of the batch; rows that every request reads belong into a "
                 "weight: use nn.Embedding or a parameter for them"
             )
-        size = call.layer.weight.nbytes
-        if error is not None and size > OWN_BYTES_AT_MOST:
-            raise Unsupported(
-                f"{error} (a table of up to {OWN_BYTES_AT_MOST >> 20} MiB would become a weight of the graph; it has "
-                f"{size / 2**20:.0f})"
-            )
+        if error is not None:
+            call.check_own_size(call.layer.weight, error)
         if call.offsets is not None:
             raise error or Unsupported(f"{call.where}: its ids are constant and have offsets; use ids (B, n)")
 
@@ -213,18 +204,11 @@ class _Planner:
         for name in self._tracer.leaves_of(traced):
             self._tracer.used.setdefault(name, loss)
 
-    def _is_jagged(self, call: LayerCall) -> bool:
-        """Returns whether the ids are bags whose lengths the batch gives."""
-        if isinstance(call.layer, Embedding | EmbeddingBag):
-            return True
-        is_whole = call.values is not None and whole_leaf(call.values, self._tracer) is not None
-        return call.offsets_of is not None and is_whole
-
     def _equal_bags(self, call: LayerCall) -> Traced:
         """Returns the ids of bags of one length as (B, n)."""
         assert call.values is not None
         assert call.offsets is not None
-        bags = _closed(call, call.values.codes.numel())
+        bags = closed_offsets(call, call.values.codes.numel())
         lengths = np.diff(bags)
         if len(bags) < 2 or bags[0] != 0 or bags[-1] != call.values.codes.numel() or len(set(lengths.tolist())) != 1:
             raise Unsupported(
@@ -235,7 +219,7 @@ class _Planner:
 
     def _named(self, call: LayerCall, found: FixedCall | None) -> CutCall:
         if found is None:
-            is_list = call.values is not None and self._is_jagged(call)
+            is_list = call.values is not None and self._bags.is_jagged(call)
             return self._bag_call(call) if is_list else self._own_call(call)
         for use in found.uses:
             for name in filter(None, (use.leaf, use.weights)):
@@ -243,7 +227,7 @@ class _Planner:
                     raise Unsupported(f"{call.where}: {name!r} is used as bags and as columns; use two tensors")
                 self._fixed_input(name)
             if use.weights:
-                self._weigh(call, use.weights, use.leaf)
+                self._bags.weigh(call, use.weights, use.leaf)
         features = tuple(self._features.add(call, use, self._inputs[use.leaf].width) for use in found.uses)
         return replace(found.cut, features=features)
 
@@ -257,101 +241,9 @@ class _Planner:
 
     def _bag_call(self, call: LayerCall) -> CutCall:
         """Plans a call over bags of any length."""
-        layer, whole = call.layer, None if call.values is None else whole_leaf(call.values, self._tracer)
-        if whole is None:
-            raise Unsupported(
-                f"{call.where}: its ids are a part of a tensor of the batch, or of several; bags are taken from a "
-                "whole tensor of one dimension"
-            )
-        if call.offsets is None or call.offsets_of is None:
-            raise Unsupported(f"{call.where}: its offsets do not come from the batch; give them as a tensor of it")
-        name, chain = whole
-        self._list_input(call, name)
-        weights = self._bag_weights(call, name) if call.is_weighted else ""
-        if isinstance(layer, Embedding):
-            use = IdUse(name, None, _transforms(call, name, chain), "none", layer.length, True)
-        else:
-            mode, padding = layer.mode, None if isinstance(layer, EmbeddingBag) else layer.padding_idx
-            if mode == "max" or (mode == "mean" and padding is not None):
-                what = "mode 'max'" if mode == "max" else "mode 'mean' with padding_idx"
-                raise Unsupported(
-                    f"{call.where}: {what} over bags of any length is not served; give ids (B, n), padded to one "
-                    "length, without offsets"
-                )
-            pooling = "weighted" if weights else str(mode)
-            use = IdUse(name, None, _transforms(call, name, chain), pooling, weights=weights)
-        use = replace(use, absent=layer_absent(layer))
-        shape = "rows_lengths" if isinstance(layer, Embedding) else "pooled"
-        return CutCall(call.path, shape, (self._features.add(call, use, 1),))  # type: ignore[arg-type]
-
-    def _list_input(self, call: LayerCall, name: str) -> None:
-        """Adds a tensor of bags as an input."""
-        leaf = self._leaves[name]
-        bags = _closed(call, len(leaf))
-        if bags.ndim != 1 or len(bags) != self._rows + 1:
-            raise Unsupported(
-                f"{call.where}: {len(bags) - 1} bags, but the outputs have {self._rows} rows; one bag a row is served"
-            )
-        if bags[0] != 0 or bags[-1] != len(leaf) or np.any(np.diff(bags) < 0):
-            raise InvalidInput(
-                f"{call.where}: its offsets must rise from 0 to {len(leaf)}, the number of ids", field=name
-            )
-        if not np.array_equal(self._bags.setdefault(name, bags), bags):
-            raise Unsupported(f"{call.where}: the ids {name!r} are cut into bags in two ways; use one")
-        if name in self._inputs and self._inputs[name].kind != "list":
-            raise Unsupported(f"{call.where}: {name!r} is used as bags and as columns; use two tensors")
-        if leaf.dtype not in (torch.int64, torch.int32):
-            raise Unsupported(f"{call.where}: the ids {name!r} are {leaf.dtype}; use int64")
-        longest = int(np.diff(bags).max(initial=0))
-        entry = {
-            "name": name,
-            "dtype": _ID_DTYPES[leaf.dtype],
-            "kind": "list",
-            "max_length": max(_LENGTH_AT_LEAST, longest),
-            "nulls": "error",
-        }
-        self._inputs[name] = InputSpec.model_validate(entry)
-        self._columns[name] = column_from_jagged(self._inputs[name].dtype, leaf.numpy(), bags)
-
-    def _bag_weights(self, call: LayerCall, ids: str) -> str:
-        """Adds the weights of bags as an input; returns its name."""
-        found = None if call.weights is None else whole_leaf(call.weights, self._tracer)
-        shape = self._leaves[ids].shape
-        if found is None or found[1] or self._leaves[found[0]].shape != shape:
-            raise Unsupported(
-                f"{call.where}: its weights are computed inside forward(), or are not a whole tensor of the shape of "
-                f"the ids {ids!r} {list(shape)}; give a weight for each id, as float32"
-            )
-        name = found[0]
-        self._weigh(call, name, ids)
-        self._inputs[name] = self._inputs[ids].model_copy(update={"name": name, "dtype": "FP32"})
-        self._columns[name] = column_from_jagged("FP32", self._leaves[name].numpy(), self._bags[ids])
-        return name
-
-    def _weigh(self, call: LayerCall, name: str, ids: str) -> None:
-        if self._leaves[name].dtype != torch.float32:
-            raise Unsupported(f"{call.where}: the weights {name!r} are {self._leaves[name].dtype}; use float32")
-        if self._weighs.setdefault(name, ids) != ids:
-            raise Unsupported(
-                f"{call.where}: the weights {name!r} are those of the ids {self._weighs[name]!r} already; give each "
-                "tensor of ids its own"
-            )
-
-
-def _transforms(call: LayerCall, name: str, chain: Chain) -> tuple[Transform, ...]:
-    found = transforms_of([chain])
-    if found is None:
-        raise Unsupported(f"{call.where}: its ids are the result of a comparison of {name!r}; give them as integers")
-    return found
+        shape: Shape = "rows_lengths" if isinstance(call.layer, Embedding) else "pooled"
+        return CutCall(call.path, shape, (self._features.add(call, self._bags.use(call), 1),))
 
 
 def _mode(layer: nn.EmbeddingBag) -> Literal["sum", "mean", "max"]:
     return "sum" if layer.mode == "sum" else "mean" if layer.mode == "mean" else "max"
-
-
-def _closed(call: LayerCall, count: int) -> np.ndarray:
-    """Returns the offsets of a call with the end behind the last, (bags + 1,) int64."""
-    assert call.offsets is not None
-    values = call.offsets.to(torch.int64).numpy()
-    closed = isinstance(call.layer, Embedding | EmbeddingBag) or call.layer.include_last_offset
-    return np.ascontiguousarray(values if closed else np.append(values, count))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from storage.checkpoint import TableData
 from storage.checkpoint.fingerprint import MASK, rows_fingerprint
@@ -32,13 +33,23 @@ _CODED_AT_ONCE = 1 << 20
 
 
 class StandIn(nn.Module):
-    """Replaces an embedding layer while a module is examined; its attributes are the layer's.
+    """Replaces an embedding layer while a module is examined; its attributes are the layer's, and so is its class.
 
-    asked: answers its calls.
+    A module may ask isinstance(self.items, nn.Embedding). asked: answers its calls.
     """
 
+    def __new__(cls, path: str, layer: EmbeddingLayer, *_: Any) -> Self:
+        """Makes an instance of a class that is the layer's, too."""
+        own = type_before_parametrizations(layer)
+        bases = own.__mro__[: own.__mro__.index(nn.Module)]
+        defined = {name for base in bases for name in vars(base) if not name.startswith("__")}
+        # What the layer's class defines still comes from the layer, as what the layer itself has does.
+        through = {name: _of_layer(name) for name in defined - {"forward"} if not hasattr(cls, name)}
+        made = type(cls.__name__, (cls, own), through)
+        return object.__new__(made)
+
     def __init__(self, path: str, layer: EmbeddingLayer, asked: Any) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # and not the layer's, which would make rows
         # In a tuple, so that no module in it becomes a submodule and no weight a parameter.
         self._held = (path, layer, asked)
 
@@ -51,6 +62,10 @@ class StandIn(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self._held[1], name)
+
+
+def _of_layer(name: str) -> property:
+    return property(lambda stand_in: stand_in.__getattr__(name))
 
 
 @dataclass(frozen=True)
@@ -183,8 +198,8 @@ def _has_own_forward(path: str, layer: nn.Module) -> bool:
                 "(handle.remove()), and do in the module that calls the layer what they did"
             )
         return False
-    base = nn.Embedding if isinstance(layer, nn.Embedding) else nn.EmbeddingBag
-    return bool(hooked) or type(layer).forward is not base.forward
+    base, own_class = nn.Embedding if isinstance(layer, nn.Embedding) else nn.EmbeddingBag, type(layer)
+    return bool(hooked) or own_class.forward is not base.forward or own_class.__call__ is not nn.Module.__call__
 
 
 def tables_of(module: nn.Module) -> list[EmbeddingTable]:
@@ -209,8 +224,12 @@ def table_key(layer: EmbeddingLayer) -> object:
     """
     if isinstance(layer, Embedding | EmbeddingBag):
         return layer.table
-    # Without memory all weights lie at address 0.
-    return int(layer.weight.untyped_storage()._cdata) if layer.weight.is_meta else layer.weight.data_ptr()
+    weight = layer.weight
+    if not any(weight is each for each in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))):
+        return layer  # a weight that is computed whenever it is read is in other memory each time
+    # Without memory all weights lie at address 0. Two weights may begin at one place of a larger one.
+    place = int(weight.untyped_storage()._cdata) if weight.is_meta else weight.data_ptr()
+    return place, tuple(weight.shape), weight.stride()
 
 
 def layer_absent(layer: EmbeddingLayer) -> AbsentRows | None:

@@ -7,18 +7,23 @@ import io
 import logging
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.modules import transformer
+from torch.overrides import TorchFunctionMode
 
 from storage.checkpoint.traces import release_trace
 from storage.errors import Unsupported
 from trainer.publishing.dense_half import DenseHalf
 from trainer.publishing.tracing import user_place
 
+# Held while what torch's own layers do is patched.
+_PATCHED = threading.Lock()
 _TALKS = "torch.fx.experimental.symbolic_shapes"
 _PLACE = re.compile(
     r'The following call raised this error:\n\s*File "(?P<file>[^"]+)", line (?P<line>[0-9]+).*\n\s*(.+)'
@@ -27,18 +32,16 @@ _PLACE = re.compile(
 
 def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.ExportedProgram:
     """Exports the dense half with a dynamic batch. Raises Unsupported with torch's reason when that cannot be done."""
-    batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
-    with half.cut(), _without_dumps(), _traceable() as lengths, torch.no_grad():
+    with half.cut(), _without_dumps(), _traceable(), torch.no_grad():
         try:
-            program = torch.export.export(
-                half, tuple(tensors), dynamic_shapes={"tensors": tuple({0: batch} for _ in tensors)}, strict=False
-            )
+            program = _exported(half, tensors)
         except Unsupported:
             raise
         except Exception as error:  # torch raises many kinds here; all mean the same to the caller
-            if lengths and "Constraints violated" in str(error):
+            places = _places_of_lengths(half, tensors) if "Constraints violated" in str(error) else []
+            if places:
                 raise Unsupported(
-                    f"len(x) of a tensor of the batch, at {lengths[0]}, makes its size a constant: write x.shape[0]"
+                    f"len(x) of a tensor of the batch, at {places[0]}, makes its size a constant: write x.shape[0]"
                 ) from error
             raise Unsupported(
                 f"torch.export cannot take the module without its embedding layers: {_reason(error)}. Its graph has to "
@@ -46,6 +49,20 @@ def export_half(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.Expo
             ) from error
     release_trace(program.graph)
     return program
+
+
+def _exported(half: DenseHalf, tensors: Sequence[Tensor]) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
+    shapes = {"tensors": tuple({0: batch} for _ in tensors)}
+    return torch.export.export(half, tuple(tensors), dynamic_shapes=shapes, strict=False)
+
+
+def _places_of_lengths(half: DenseHalf, tensors: Sequence[Tensor]) -> list[str]:
+    """Exports once more, watched: a mode in the first export would be the place that torch names in its errors."""
+    watched = _Lengths()
+    with contextlib.suppress(Exception), watched:
+        _exported(half, tensors)
+    return watched.places
 
 
 def _reason(error: Exception) -> str:
@@ -56,28 +73,36 @@ def _reason(error: Exception) -> str:
     return f"{first}, at {place['file']}:{place['line']} ({place[3].strip()})" if place else first
 
 
+class _Lengths(TorchFunctionMode):
+    """Notes the places where len() of a tensor whose size is open is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__len__ and args[0].dim() and isinstance(args[0].shape[0], torch.SymInt):
+            self.places.append(user_place())
+        return func(*args, **(kwargs or {}))
+
+
 @contextlib.contextmanager
-def _traceable() -> Iterator[list[str]]:
-    """Makes torch's own layers traceable; gives the places where len() of a tensor whose size is open is asked for."""
-    own, length = transformer._detect_is_causal_mask, Tensor.__len__
-    found: list[str] = []
+def _traceable() -> Iterator[None]:
+    """Makes torch's own layers traceable in this thread; another export waits until the block ends."""
+    with _PATCHED:
+        own, thread = transformer._detect_is_causal_mask, threading.get_ident()
 
-    def is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
-        # The hint may be left out; it compares the values of the mask, which a graph cannot.
-        return is_causal is True
+        def is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+            if threading.get_ident() != thread:
+                return own(mask, is_causal, size)
+            # The hint may be left out; it compares the values of the mask, which a graph cannot.
+            return is_causal is True
 
-    def noted_length(tensor: Tensor) -> int:
-        if tensor.dim() and isinstance(tensor.shape[0], torch.SymInt):
-            found.append(user_place())
-        return int(length(tensor))  # type: ignore[no-untyped-call]
-
-    transformer._detect_is_causal_mask = is_causal_mask
-    Tensor.__len__ = noted_length  # type: ignore[method-assign]
-    try:
-        yield found
-    finally:
-        transformer._detect_is_causal_mask = own
-        Tensor.__len__ = length  # type: ignore[method-assign]
+        transformer._detect_is_causal_mask = is_causal_mask
+        try:
+            yield
+        finally:
+            transformer._detect_is_causal_mask = own
 
 
 @contextlib.contextmanager

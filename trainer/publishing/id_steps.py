@@ -171,7 +171,8 @@ def _after(chain: Chain, step: Step | None, narrow: bool) -> Chain | None:
 
     narrow: whether the result has fewer than 64 bits.
     """
-    if step is None or _has_wrapped(chain):
+    # A sum of what has wrapped around is the sum, wrapped around.
+    if step is None or (_has_wrapped(chain) and step[0] != "add"):
         return None
     wraps = narrow and step[0] in ("add", "multiply")
     return (*chain, step, ("narrow",)) if wraps else (*chain, step)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from storage.checkpoint import GraphOutput
 from storage.errors import ConfigError, InvalidInput, Unsupported
@@ -19,7 +20,7 @@ from trainer.embedding import EmbeddingTable, refresh_means
 from trainer.publishing.cut_plan import CutPlan, plan_with_spec
 from trainer.publishing.dense_half import DenseHalf, graph_outputs, named_outputs
 from trainer.publishing.derive_spec import plan_from_sample
-from trainer.publishing.recording import Recording, record
+from trainer.publishing.recording import Recording, record, running_on_sample
 from trainer.publishing.row_order import check_row_order
 from trainer.publishing.sample import Sample
 from trainer.publishing.single_row import needs_more_rows
@@ -51,7 +52,14 @@ class PreparedModule:
         container.training = False
         sample, plan = _planned(container, sample_batch, spec, user_inputs)
         with torch.no_grad():
-            wanted = named_outputs(sample.call(module, {name: leaf.clone() for name, leaf in sample.leaves.items()}))
+            with running_on_sample():
+                own = sample.call(module, {name: leaf.clone() for name, leaf in sample.leaves.items()})
+            wanted = named_outputs(own)
+            if plan.packs and len(next(iter(wanted.values()))) != plan.rows:
+                raise Unsupported(
+                    "the module uses a packed sequence otherwise than by a layer of torch over it (nn.GRU, nn.LSTM, "
+                    "nn.RNN) and pad_packed_sequence; its data has a shape that depends on lengths"
+                )
             described = graph_outputs(wanted)
             check_row_order(module, sample, wanted)
         repeats = needs_more_rows(module, sample, wanted)
@@ -83,10 +91,17 @@ class PreparedModule:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Returns the module that torch.compile wraps, or the module itself."""
-    inner = getattr(module, "_orig_mod", module)
-    assert isinstance(inner, nn.Module)
-    return inner
+    """Returns the module that torch.compile, DataParallel or DistributedDataParallel wrap, or the module itself.
+
+    What is around a module takes any arguments, and only the module itself says how they are called.
+    """
+    while True:
+        inner = getattr(module, "_orig_mod", module)
+        inner = inner.module if isinstance(inner, nn.DataParallel | DistributedDataParallel) else inner
+        assert isinstance(inner, nn.Module)
+        if inner is module:
+            return module
+        module = inner
 
 
 def _planned(

@@ -16,6 +16,7 @@ from storage.errors import InvalidInput, Unsupported
 from trainer.embedding import Embedding, EmbeddingBag
 from trainer.publishing.embedding_layers import EmbeddingLayer, StandIn, check_layer, collected_names, embedding_layers
 from trainer.publishing.functional_lookups import FunctionalLookups, IndexedRows, MakeLayer
+from trainer.publishing.packed_sequences import PaddedSequences
 from trainer.publishing.tracing import Loss, Traced, Tracer, user_place
 
 # What to write instead, by the operator whose result no feature describes.
@@ -26,12 +27,9 @@ _INSTEAD = {
     "`bucketise` does this",
     "unique": "look the ids up as they are: equal ids cost the server one lookup",
 }
-# Operators whose shapes depend on values, and what to write instead.
-_NOT_IN_GRAPHS = {
-    "_pack_padded_sequence": "packed sequences have shapes that depend on lengths: run the layer over the padded rows, "
-    "and take the state at length - 1, or set what lies behind the length to 0 by a mask",
-}
 _NUMBER = torch.ops.aten._local_scalar_dense.default
+# The rows of a layer whose ids no feature can give are a weight of the graph, which every delta has, up to this size.
+OWN_BYTES_AT_MOST = 4 << 20
 _ELSE = (
     "pass the layer a tensor of the batch, a column of one (x[:, k]), or what shifts by constants (+, -, %, //, clamp, "
     "where) make of it"
@@ -68,6 +66,14 @@ class LayerCall:
         """Names the call in a message."""
         return f"layer {self.path!r}" + (f" ({self.place})" if self.place else "")
 
+    def check_own_size(self, weight: Tensor, error: Unsupported) -> None:
+        """Raises the error where the layer's rows have too many bytes to be a weight of the graph."""
+        if weight.nbytes > OWN_BYTES_AT_MOST:
+            raise Unsupported(
+                f"{error} (a table of up to {OWN_BYTES_AT_MOST >> 20} MiB would become a weight of the graph; it has "
+                f"{weight.nbytes / 2**20:.0f})"
+            )
+
     def computed_ids(self) -> Unsupported:
         """Returns the error that says that ids, or offsets, are computed."""
         if self.loss is None:
@@ -95,6 +101,8 @@ class Recording:
     own_names: Mapping[EmbeddingLayer, str] = field(default_factory=dict)
     #: Paths of layers whose weight the module reads itself.
     weights_read: set[str] = field(default_factory=set)
+    #: Whether the module packs sequences.
+    packs: bool = False
 
     @property
     def used(self) -> Mapping[str, Loss]:
@@ -126,9 +134,6 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inside_layer = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        instead = _NOT_IN_GRAPHS.get(func._schema.name.removeprefix("aten::"))
-        if instead is not None:
-            raise Unsupported(f"{func} at {user_place()}: {instead}")
         if func is _NUMBER and not self._inside_layer and self._is_number_of_batch(args[0]):
             raise Unsupported(
                 f"the module reads a number out of a tensor of the batch at {user_place()} (.item(), int(), bool(), an "
@@ -162,9 +167,14 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, path: str, weight: Tensor, make: MakeLayer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Records a lookup in a parameter, as a call of a layer; leaves those in a layer's own weight alone."""
-        tracer = self.recording.tracer
-        is_traced = isinstance(args[0], Tensor) and tracer.of(args[0]) is not None
-        if self._inside_layer or not is_traced:
+        tracer, ids = self.recording.tracer, args[0]
+        if self._inside_layer or not isinstance(ids, Tensor):
+            return NotImplemented
+        if tracer.of(ids) is None:
+            if not tracer.is_constant(ids):
+                # The weight stays in the graph, as that of a layer would.
+                call = self._call(path, make(), args, kwargs)
+                call.check_own_size(weight, call.computed_ids())
             return NotImplemented
         layer = make()
         check_layer(path, layer)
@@ -210,14 +220,10 @@ def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Rec
     recording.own_names = collected_names(container)
     # The module may write into them.
     given = {name: leaf.clone() for name, leaf in leaves.items()}
-    lookups = FunctionalLookups(container, watcher.functional_called)
-    with replaced(container, watches), torch.no_grad(), watcher, lookups:
-        try:
-            recording.outputs = call()
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise InvalidInput(
-                f"sample_batch: the module cannot run on it: {type(error).__name__}: {error}", field="sample_batch"
-            ) from error
+    lookups, padded = FunctionalLookups(container, watcher.functional_called), PaddedSequences(container)
+    with replaced(container, watches), torch.no_grad(), padded, watcher, lookups, running_on_sample():
+        recording.outputs = call()
+    recording.packs = padded.is_used
     for name, leaf in leaves.items():
         leaf.copy_(given[name])
     outputs = [value for value in pytree.tree_leaves(recording.outputs) if isinstance(value, Tensor)]
@@ -228,6 +234,17 @@ def record(container: nn.Module, leaves: Mapping[str, Tensor], call: Any) -> Rec
             "ours), and no functional.embedding on a parameter"
         )
     return recording
+
+
+@contextmanager
+def running_on_sample() -> Iterator[None]:
+    """Raises InvalidInput that names the sample where the module cannot run on it, in the block."""
+    try:
+        yield
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"sample_batch: the module cannot run on it: {type(error).__name__}: {error}", field="sample_batch"
+        ) from error
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -71,6 +72,12 @@ class Sample:
                 raise Unsupported(
                     f"sample_batch: {_name(path, arguments)!r} is a {type(value).__name__} of TorchRec; give "
                     "a KeyedJaggedTensor, whose keys become features, or tensors"
+                )
+            elif isinstance(value, np.ndarray) and value.ndim:
+                raise InvalidInput(
+                    f"sample_batch: {_name(path, arguments)!r} is an array of numpy, which would become a constant of "
+                    "the graph; give torch.from_numpy() of it, and have forward() take the tensor",
+                    field=_name(path, arguments),
                 )
             elif isinstance(value, Tensor):
                 positions.append(add(_name(path, arguments), value))

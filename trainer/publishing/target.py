@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.checkpoint import open_delta, open_version
+from storage.checkpoint import list_deltas, open_delta, open_version
 from storage.checkpoint.as_of import LATEST, AsOf, find_as_of
-from storage.checkpoint.deltas import DELTAS
-from storage.errors import LineageError, NotFound
+from storage.checkpoint.deltas import DELTAS, sequence_name
+from storage.errors import CheckpointError, LineageError, NotFound
 from storage.objects import ObjectStore, is_url, url_of
 from storage.objects.fetching import Fetcher, remove
 from storage.objects.head import Head, delta_path, way_to
@@ -53,11 +53,23 @@ class Target:
     def snapshot(self, text: str | None = None) -> AsOf | None:
         """Returns the newest snapshot, or the one that `text` names, with all its files; None where none is published.
 
-        text: VERSION.SEQUENCE or an id. Raises NotFound for a snapshot that is not there.
+        text: VERSION.SEQUENCE or an id. Raises NotFound for a snapshot that is not there, CheckpointError where deltas
+        behind the newest one cannot be made of what is there.
         """
         if not version_numbers(self.model_dir) and text is None:
             return None
-        return find_as_of(self.model_dir, text or LATEST, verify=False)
+        found = find_as_of(self.model_dir, text or LATEST, verify=False)
+        left = max(list_deltas(found.version.path), default=0) if text is None else 0
+        if left > found.sequence:
+            found = find_as_of(self.model_dir, LATEST, verify=False)  # another publisher may just have been here
+            whole = f"{found.version.version}.{found.sequence}"
+            if left > found.sequence:
+                raise CheckpointError(
+                    f"{found.version.path}/{DELTAS}/{sequence_name(left)} changes a snapshot that is not here: a delta "
+                    f"before it was removed; the last whole one is {whole}. Go on from it with from_snapshot={whole!r} "
+                    "(--from), or publish a version"
+                )
+        return found
 
     def claim_version(self, snapshot: str, number: int | None) -> int | None:
         """Returns the number that a version is to have; None for the next one that is free."""

@@ -211,7 +211,9 @@ class Tracer:
         if source.dtype == result.dtype or (source.dtype in INTEGERS and result.dtype in _IDS):
             return [traced.codes]
         if source.is_floating_point() and result.dtype in _IDS:
-            return [self.steps.extended(traced.codes, ("integer",), self.count)]
+            codes = self.steps.extended(traced.codes, ("integer",), self.count)
+            # A float beyond 32 bits becomes some other number.
+            return [codes if result.dtype == torch.int64 else self.steps.extended(codes, ("narrow",), self.count)]
         return None
 
     def _moved(self, name: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:

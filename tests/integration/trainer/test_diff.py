@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,15 @@ def test_a_snapshot_does_not_differ_from_itself(place: Path) -> None:
     folder = place / "models" / "clicks" / "1"
     done = CliRunner().invoke(command, [str(folder), str(folder), "--quiet"], catch_exceptions=False)
     assert "nothing differs" in done.output
+
+
+def test_a_delta_under_another_name_is_refused_with_what_to_do(place: Path, newer: Path, tmp_path: Path) -> None:
+    version = tmp_path / "m" / "1"
+    shutil.copytree(place / "models" / "clicks" / "1", version)
+    (version / "deltas" / "000001").rename(version / "deltas" / "newest")
+    refusal = CliRunner().invoke(command, [str(version), str(version / "deltas" / "newest")]).exception
+    assert isinstance(refusal, InvalidInput)
+    assert "newest is not called as a published delta is, VERSION/deltas/NUMBER" in str(refusal)
 
 
 def test_only_what_was_changed_moves_scores(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import emberline
 from storage import list_deltas, open_delta
 from storage.checkpoint import PublishedDelta, delta_writer, row_streams
 from storage.checkpoint.as_of import find_as_of
-from storage.errors import ConfigError, NotFound, ParityError, Unsupported
+from storage.errors import CheckpointError, ConfigError, NotFound, ParityError, Unsupported
 from storage.objects import ObjectStore
 from storage.objects.published import PublishedModel
 from tests.support.object_store import DyingStore
@@ -61,6 +62,25 @@ def test_a_delta_holds_the_rows_that_differ_as_they_are_stored(tmp_path: Path, r
     model.change([3], by=0.25, dense=False)
     assert changed(open_delta(publish(model, tmp_path)), "users") == [3]
     assert len(check_published(model, tmp_path / "m", row_types).deltas) == 2
+
+
+def test_nothing_goes_on_behind_a_delta_that_was_removed_by_hand(tmp_path: Path) -> None:
+    model = Ranker()
+    first = publish(model, tmp_path)
+    for number in (1, 2, 3):
+        model.change([number])
+        publish(model, tmp_path)
+    shutil.rmtree(first / "deltas" / "000002")
+    model.change([9])
+    wrong = r"deltas/000003 changes a snapshot that is not here.*the last whole one is 1.1.*from_snapshot='1.1'"
+    with pytest.raises(CheckpointError, match=wrong):
+        publish(model, tmp_path)
+    assert list_deltas(first) == [1, 3]
+    delta = open_delta(publish(model, tmp_path, from_snapshot="1.1"))
+    assert (delta.sequence, changed(delta, "users")) == (4, [2, 3, 9])
+    check_published(model, tmp_path / "m")
+    model.change([10])
+    assert changed(open_delta(publish(model, tmp_path)), "users") == [10]
 
 
 def test_rows_that_come_and_go_are_a_delta_too(tmp_path: Path) -> None:

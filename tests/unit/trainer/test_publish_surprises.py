@@ -121,7 +121,7 @@ def test_a_row_that_other_rows_decide_is_refused_although_the_sample_does_not_sh
 def test_the_wanted_outputs_are_those_of_the_module_as_it_is(tmp_path: Path) -> None:
     def asked(layer: nn.Module, ids: Tensor) -> Tensor:
         rows = layer(ids[:, 0])
-        return rows if isinstance(layer, nn.Embedding) else -rows
+        return rows if type(layer) is nn.Embedding else -rows
 
     with pytest.raises(ParityError, match="the two halves do not give the module's own outputs"):
         publish(Single(nn.Embedding(9, 4), asked), IDS, tmp_path, name="m")
