@@ -35,7 +35,7 @@ def last_state(model: Any, history: Tensor) -> Tensor:
 
 
 def outputs_and_state(model: Any, history: Tensor, lengths: Tensor) -> Tensor:
-    """As NARM does: attention of the last state over the outputs, which are padded again."""
+    """Attends with the last state over the outputs, as NARM does, which are padded again."""
     rows = model.items(history)
     packed = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
     packed = PackedSequence(torch.tanh(packed.data), *packed[1:])
@@ -55,6 +55,7 @@ def both_directions(model: Any, history: Tensor) -> Tensor:
     return model.head(outputs.sum(0) + torch.cat([state[2], cell[3]], 1) + torch.cat([cell[0], state[1]], 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "draw"),
     [

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from storage.errors import InvalidInput
-from tests.unit.converting.onnx_graphs import grown, numbers, save_graph
+from tests.support.onnx_graphs import grown, numbers, save_graph
 from trainer.converting.onnx_module import convert_onnx
 
 _GRAPHS, _PARTS = 320, 8
