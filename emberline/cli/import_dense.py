@@ -22,7 +22,12 @@ _SAMPLE_HELP = "Inputs of the model: .npz, .safetensors or .parquet, a column ea
 _OUTPUT = click.option(
     "--output", "outputs", metavar="NAME", multiple=True, help="Name of an output, once for each, in their order."
 )
-_PROVE, _OLD_NAME = prove_options()
+
+
+def _prove(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(prove_options()):
+        command = option(command)
+    return command
 
 
 def _sample(required: bool) -> Callable[[Any], Any]:
@@ -41,8 +46,7 @@ Examples:
 @_FILE
 @_sample(required=False)
 @_OUTPUT
-@_PROVE
-@_OLD_NAME
+@_prove
 @import_options
 def onnx(file: Path, sample: Path | None, **options: Any) -> None:
     """Publish a ranker in the ONNX file FILE, with its tables.
@@ -67,8 +71,7 @@ Examples:
 @_FILE
 @_sample(required=True)
 @_OUTPUT
-@_PROVE
-@_OLD_NAME
+@_prove
 @import_options
 def torchscript(file: Path, sample: Path, **options: Any) -> None:
     """Publish a ranker in the TorchScript file FILE, with its tables.
@@ -98,8 +101,7 @@ Examples:
 @_FILE
 @_sample(required=False)
 @_OUTPUT
-@_PROVE
-@_OLD_NAME
+@_prove
 @import_options
 def pt2(file: Path, sample: Path | None, **options: Any) -> None:
     """Publish a ranker that torch.export.save wrote to FILE, with its tables.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from emberline.proving.prover import Proof
 
 TOLERANCE = 1e-5
+#: The exit code where all is equal that was compared.
+NOT_ALL_COMPARED = 3
 
 
 @click.command(
@@ -34,7 +36,8 @@ Examples:
 
 \b
 Exit code 0 says that all answers are equal within the tolerance, or differ by rounding alone. Rows of --requests that
-the old server refuses make it 1; golden requests that it refuses are counted in the last line.""",
+the old server refuses make it 1. It is 3 if all that was compared is equal, and golden requests were refused, or an
+output of one side has none to compare with.""",
 )
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW", type=ModelPath())
@@ -99,8 +102,17 @@ def command(
         from emberline.proving.proof_text import document
 
         report.write_text(json.dumps(document(proof), indent=2) + "\n", encoding="utf-8")
-    if not proof.is_equal or (requests is not None and proof.refused):
+    end_by(proof, is_given=requests is not None)
+
+
+def end_by(proof: Proof, *, is_given: bool) -> None:
+    """Ends with exit code 1 where answers differ, and 3 where some are not compared. is_given: the requests are real
+    ones, of which the old server has to answer all.
+    """
+    if not proof.is_equal or (is_given and proof.refused):
         sys.exit(1)
+    if not proof.is_whole:
+        sys.exit(NOT_ALL_COMPARED)
 
 
 def prove_model(
@@ -119,7 +131,7 @@ def prove_model(
     timeout_s: float = 30.0,
 ) -> Proof:
     """Compares and prints the report. What is asked are the batches, or the requests of a file, or the golden ones."""
-    from emberline.proving.batches import cut, golden_batches, joined, read_requests
+    from emberline.proving.batches import cut, golden_batches, joined, read_requests, rows_of
     from emberline.proving.local_model import LocalModel
     from emberline.proving.old_server import Names, OldServer, read_address
     from emberline.proving.proof_text import lines
@@ -136,9 +148,14 @@ def prove_model(
     server = OldServer(
         url, model or folder.name, names=names, batch_rows=batch_rows, timeout_s=timeout_s, access=access
     )
-    asked = batches
-    if asked is None:
-        asked = golden_batches(found.version.golden()) if requests is None else read_requests(requests)
+    asked, unsent = batches, 0
+    if asked is None and requests is not None:
+        asked = read_requests(requests)
+    elif asked is None:
+        golden = found.version.golden()
+        asked = golden_batches(golden)
+        unsent = golden.batch - sum(map(rows_of, asked))
+    left_out = max(0, sum(map(rows_of, asked)) - rows)
     kept, refused, reason = [], 0, ""
     for batch in cut(joined(asked), rows, rows):
         mask, words = server.accepted(batch)
@@ -148,7 +165,8 @@ def prove_model(
     if not kept:
         raise InvalidInput(f"the old server refuses every request: {reason[:500]}")
     click.echo(f"comparing {server.model} at {server.address} with snapshot {found}")
-    proof = replace(Prover(new, server.score, kept, tolerance).prove(), refused=refused, refusal=reason)
+    proof = Prover(new, server.score, kept, tolerance).prove()
+    proof = replace(proof, refused=refused, refusal=reason, unsent=unsent, left_out=left_out)
     for line in lines(proof):
         click.echo(line)
     return proof

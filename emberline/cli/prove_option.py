@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from emberline.cli.server_call import IDENTITY
+
 
 def prove_options() -> list[Callable[..., Any]]:
-    """Makes the options --prove (as `old`) and --prove-model (as `old_name`)."""
+    """Makes the options --prove (as `old`) and --prove-model (as `old_name`), and those of the caller's identity."""
     return [
         click.option(
             "--prove",
@@ -21,6 +22,7 @@ def prove_options() -> list[Callable[..., Any]]:
             "`emberline prove` does.",
         ),
         click.option("--prove-model", "old_name", metavar="NAME", help="Name of the model there; default: --name."),
+        IDENTITY,
     ]
 
 
@@ -33,9 +35,8 @@ def check_prove(old: str | None, check: bool, delta: bool = False) -> None:
 
 
 def prove_published(old: str, version: Path, old_name: str | None, batches: Sequence[Any] | None = None) -> None:
-    """Compares the server with a version, and ends with exit code 1 where they differ. batches: default golden ones."""
-    from emberline.cli.prove import prove_model
+    """Compares the server with a version, and ends as `emberline prove` does. batches: default golden ones."""
+    from emberline.cli.prove import end_by, prove_model
 
     proof = prove_model(old, version.parent, model=old_name, as_of=version.name, batches=batches)
-    if not proof.is_equal:
-        sys.exit(1)
+    end_by(proof, is_given=False)

@@ -22,6 +22,7 @@ Batch = dict[str, np.ndarray]
 KSERVE_TYPES: dict[str, type[np.generic]] = {
     "BOOL": np.bool_,
     "UINT8": np.uint8,
+    "UINT16": np.uint16,
     "UINT32": np.uint32,
     "UINT64": np.uint64,
     "INT8": np.int8,
@@ -32,6 +33,8 @@ KSERVE_TYPES: dict[str, type[np.generic]] = {
     "FP32": np.float32,
     "FP64": np.float64,
     "BYTES": np.object_,
+    # Its values are read as float32, and not sent.
+    "BF16": np.float32,
 }
 _KNOWN = ".npz, .safetensors, .parquet, or .jsonl of KServe v2 bodies"
 
@@ -116,7 +119,7 @@ def kserve_type(values: np.ndarray) -> str:
 
 def golden_batches(golden: Golden) -> list[Batch]:
     """Returns the golden requests as batches; those with lists are cut by the lengths of the lists, and those with
-    nulls left out.
+    nulls or empty lists, which a tensor cannot hold, are left out.
     """
     rows = golden.batch
     lengths = np.stack(
@@ -196,5 +199,17 @@ def _lines(path: Path) -> list[Batch]:
 
 
 def _of_kserve(entry: Mapping[str, Any]) -> np.ndarray:
-    kind = KSERVE_TYPES[entry["datatype"]]
-    return np.asarray(entry["data"], kind).reshape(entry["shape"])
+    datatype = entry["datatype"]
+    kind = np.dtype(KSERVE_TYPES[datatype])
+    values = np.asarray(entry["data"], object).reshape(entry["shape"])
+    for each in values.reshape(-1).tolist():
+        if (kind.kind in "iu" and not is_whole(each, kind)) or (kind.kind == "b" and not isinstance(each, bool)):
+            raise ValueError(f"{entry['name']!r}: {each!r} is no {datatype}")
+    return values.astype(kind)
+
+
+def is_whole(value: object, kind: np.dtype[Any]) -> bool:
+    """Returns whether a number is one that a type of whole numbers can hold."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return False
+    return int(np.iinfo(kind).min) <= value <= int(np.iinfo(kind).max)

@@ -13,6 +13,8 @@ from storage.features import FeatureBatch
 
 _SHIFTS = (1, -1, 2, -2)
 _POOLINGS = ("sum", "mean", "sqrtn", "max")
+# Dense values of which pairs are tried.
+_MOST_COLUMNS = 24
 _ROW_TYPES = {"fp16": "fp16", "bf16": "bf16", "int8": "int8"}
 
 
@@ -20,6 +22,7 @@ def candidates(model: LocalModel, features: FeatureBatch) -> Iterator[Hypothesis
     """Yields hypotheses that need no fit: shifted ids, exchanged tables, other pooling."""
     yield from _shifts(model)
     yield from _tables(model)
+    yield from _swaps(model, features)
     for feature, pooling in model.pooling.items():
         if pooling in ("sum", "mean") and features.ids[feature].lengths().max(initial=0) > 1:
             for other in _POOLINGS:
@@ -77,6 +80,29 @@ def _tables(model: LocalModel) -> Iterator[Hypothesis]:
                 f"reads the table {other} for {feature}, where the new one reads {table}",
                 about=feature,
             )
+
+
+def _swaps(model: LocalModel, features: FeatureBatch) -> Iterator[Hypothesis]:
+    """Yields hypotheses that the old server gets the values of two features in each other's places."""
+    kinds = {name: (pooling, model.spec.feature(name).length) for name, pooling in model.pooling.items()}
+    for name, other in combinations(kinds, 2):
+        if kinds[name] == kinds[other]:
+            yield Hypothesis(
+                Change(sources={name: other, other: name}),
+                f"takes {name} for {other}, and {other} for {name}",
+                about=name,
+            )
+    columns = [(group, column) for group, values in features.dense.items() for column in range(values.shape[1])]
+    for place, source in combinations(columns, 2) if len(columns) <= _MOST_COLUMNS else ():
+        yield Hypothesis(
+            Change(columns={place: source, source: place}),
+            f"takes {_column(place)} for {_column(source)}, and the other way round",
+            about=place[0],
+        )
+
+
+def _column(place: tuple[str, int]) -> str:
+    return f"{place[0]}[{place[1]}]"
 
 
 def _alike(model: LocalModel, name: str, other: str) -> bool:

@@ -16,6 +16,11 @@ class Change:
     shifts: Mapping[str, int] = field(default_factory=dict)
     #: By feature: the table that it reads.
     tables: Mapping[str, str] = field(default_factory=dict)
+    #: By feature: the one whose values it gets, of the same kind; of columns of dense groups by (group, column).
+    sources: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    #: By table: the first id that is not known, and the id that is read for it and all behind it.
+    beyond: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     #: By table: what ids without a row read as, (D,) float32.
     defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
     #: By feature: sum, mean, sqrtn or max.

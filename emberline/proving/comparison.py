@@ -71,6 +71,7 @@ def compare(old: Outputs, new: Outputs, tolerance: float) -> Comparison:
 
 def paired(old: Outputs, new: Outputs) -> dict[str, np.ndarray]:
     """Returns the old outputs that the new side has, too, by its names. Raises InvalidInput where there are none."""
+    old = _numbers(old)
     if len(old) == 1 and len(new) == 1:
         return {next(iter(new)): next(iter(old.values()))}
     common = {name: values for name, values in old.items() if name in new}
@@ -84,9 +85,16 @@ def paired(old: Outputs, new: Outputs) -> dict[str, np.ndarray]:
 
 def unpaired(old: Outputs, new: Outputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the names of outputs that are not compared: of the old server, and of the new model."""
-    if len(old) == 1 and len(new) == 1:
-        return (), ()
-    return tuple(name for name in old if name not in new), tuple(name for name in new if name not in old)
+    known = _numbers(old)
+    texts = tuple(name for name in old if name not in known)
+    if len(known) == 1 and len(new) == 1:
+        return texts, ()
+    return (*texts, *(name for name in known if name not in new)), tuple(name for name in new if name not in known)
+
+
+def _numbers(outputs: Outputs) -> Outputs:
+    """Returns the outputs that are no text, which is not compared."""
+    return {name: values for name, values in outputs.items() if values.dtype != object}
 
 
 def _flat(values: np.ndarray) -> np.ndarray:

@@ -127,14 +127,17 @@ class LocalModel:
         for entry in self._graph.inputs:
             if entry.kind in ("dense", "ids"):
                 tensors.append(
-                    features.dense[entry.source] if entry.kind == "dense" else features.integers(entry.source)
+                    _exchanged(features, entry.source, change)
+                    if entry.kind == "dense"
+                    else features.integers(change.sources.get(entry.source, entry.source))
                 )
                 continue
             if entry.kind == "mask":
                 raise Unsupported(f"the graph takes the mask of {entry.source!r}, which is not computed here")
             feature = entry.source
             if feature not in found:
-                found[feature] = self.looked_up(features, feature, change), features.ids[feature]
+                bags = features.ids[change.sources.get(feature, feature)]
+                found[feature] = self.looked_up(features, feature, change), bags
             rows, bags = found[feature]
             length = self.spec.feature(feature).length
             if entry.kind == "lengths":
@@ -151,8 +154,12 @@ class LocalModel:
 
     def looked_up(self, features: FeatureBatch, feature: str, change: Change) -> np.ndarray:
         """Returns the rows of all ids of a feature, (n, D)."""
-        ids = features.ids[feature].values + change.shifts.get(feature, 0)
+        source = change.sources.get(feature, feature)
+        ids = features.ids[source].values + change.shifts.get(feature, 0)
         name = change.tables.get(feature, self.tables[feature])
+        if name in change.beyond:
+            first, read = change.beyond[name]
+            ids = np.where(ids >= first, read, ids)
         table = self.rows[name]
         rows, found = table.find(ids)
         gone = change.missing.get(name)
@@ -163,7 +170,7 @@ class LocalModel:
         rows[~found] = absent.rows(ids[~found], table.spec.dim) if default is None else default
         rows = _rounded(rows, change.rounding.get(name, ""))
         for level in self.spec.lookup(feature).fallback:
-            self._fall_back(rows, found, features, feature, level, change)
+            self._fall_back(rows, found, features, source, level, change)
         return rows
 
     def _fall_back(
@@ -199,6 +206,17 @@ class LocalModel:
                     f"snapshot {self.as_of}: its golden requests get other scores here, {apart.max():.3g} apart in "
                     f"{name!r}; it uses what `emberline prove` does not compute"
                 )
+
+
+def _exchanged(features: FeatureBatch, group: str, change: Change) -> np.ndarray:
+    """Returns the values of a dense group, (B, width)."""
+    values = features.dense[group]
+    moved = {place[1]: source for place, source in change.columns.items() if place[0] == group}
+    if moved:
+        values = values.copy()
+        for column, (name, other) in moved.items():
+            values[:, column] = features.dense[name][:, other]
+    return values
 
 
 def _rounded(rows: np.ndarray, row_type: str) -> np.ndarray:

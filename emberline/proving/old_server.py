@@ -98,7 +98,7 @@ class OldServer:
                 "--input OURS=THEIRS",
                 field=unknown[0],
             )
-        shaped = {name: _as_declared(values, self._inputs.get(name)) for name, values in sent.items()}
+        shaped = {name: as_declared(values, self._inputs.get(name)) for name, values in sent.items()}
         found = self._transport.infer(self.model, shaped)
         missing = [theirs for theirs in self._names.outputs.values() if theirs not in found]
         if missing:
@@ -124,13 +124,24 @@ def read_address(address: str) -> tuple[str, urllib.parse.SplitResult]:
     return text, parts
 
 
-def _as_declared(values: np.ndarray, declared: Mapping[str, Any] | None) -> np.ndarray:
+def _converted(values: np.ndarray, kind: np.dtype[Any], declared: Mapping[str, Any]) -> np.ndarray:
+    """Returns values in another type. Raises InvalidInput where whole numbers would become others."""
+    with np.errstate(invalid="ignore"):
+        found = values.astype(kind)
+    if kind.kind in "iu" and values.dtype.kind in "iuf" and not np.array_equal(found, values):
+        wrong = values[found != values].reshape(-1)[0]
+        name, datatype = declared["name"], declared["datatype"]
+        raise InvalidInput(f"input {name!r}: the old server takes {datatype}, which cannot hold {wrong}", field=name)
+    return found
+
+
+def as_declared(values: np.ndarray, declared: Mapping[str, Any] | None) -> np.ndarray:
     """Returns an input in the type and the shape that the server declares."""
     if declared is None:
         return values
     kind = KSERVE_TYPES.get(declared["datatype"])
     if kind is not None and kind is not np.object_ and values.dtype != np.dtype(kind):
-        values = values.astype(kind)
+        values = _converted(values, np.dtype(kind), declared)
     shape = [int(size) for size in declared["shape"]]
     if len(shape) == values.ndim + 1 and shape[-1] in (1, -1):
         return values[..., None]

@@ -25,6 +25,10 @@ def lines(proof: Proof) -> Iterator[str]:
     if proof.refused:
         whole = proof.rows + proof.refused
         yield f"NOT compared: {proof.refused} of {whole} rows, which the old server refuses ({proof.refusal[:300]})"
+    if proof.unsent:
+        yield f"NOT compared: {proof.unsent} golden requests with nulls or empty lists, which a tensor cannot hold"
+    if proof.left_out:
+        yield f"NOT compared: {proof.left_out:,} more rows of the requests; --rows takes more"
 
 
 def _compared(proof: Proof) -> Iterator[str]:
@@ -102,6 +106,8 @@ def document(proof: Proof) -> dict[str, Any]:
         ],
         "unexplained_rows": proof.unexplained,
         "refused_rows": proof.refused,
+        "unsent_rows": proof.unsent,
+        "left_out_rows": proof.left_out,
         "not_compared": {"old_outputs": list(proof.unpaired[0]), "new_outputs": list(proof.unpaired[1])},
         "features": [
             {"name": each.feature, "asked": each.asked, "differ": each.differ, "largest_change": each.spread}

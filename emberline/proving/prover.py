@@ -22,6 +22,7 @@ from emberline.proving.fitting import fitted_default, rows_without
 from emberline.proving.local_model import LocalModel, taken
 from emberline.proving.lower_precision import looks_rounded
 from emberline.proving.row_suspects import suspects
+from emberline.proving.vocabularies import truncated
 from storage.features import FeatureBatch, Jagged, concat_batches
 
 OldScore = Callable[[Batch], Mapping[str, np.ndarray]]
@@ -64,11 +65,19 @@ class Proof:
     #: Rows that the old server refused, so that they are not compared, and its words about the first.
     refused: int = 0
     refusal: str = ""
+    #: Golden requests that no tensor can hold, and rows above the number that was asked for.
+    unsent: int = 0
+    left_out: int = 0
 
     @property
     def unexplained(self) -> int:
         """The number of rows that differ and are not explained."""
         return (self.last or self.first).count
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the old server answered every request that it was sent, and every output has one to compare with."""
+        return not self.refused and self.unpaired == ((), ())
 
     @property
     def is_equal(self) -> bool:
@@ -148,7 +157,7 @@ class Prover:
         ranked = self._ranked(here)
         if ranked and ranked[0][0].count == 0:
             return [ranked[0][1]]
-        for search in (self._default, self._any_shift, self._suspect_rows):
+        for search in (self._default, self._any_shift, self._truncated, self._suspect_rows):
             found = search(here)
             if found is not None:
                 return [found]
@@ -240,6 +249,10 @@ class Prover:
                 if shift and self._compared(hypothesis.change).count == 0:
                     return hypothesis
         return None
+
+    def _truncated(self, here: Comparison) -> Hypothesis | None:
+        equal = ~here.differs & ~self._aside
+        return truncated(self._model, self._features, here, self._change, self._compared, equal)
 
     def _suspect_rows(self, here: Comparison) -> Hypothesis | None:
         equal = ~here.differs & ~self._aside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import struct
 import time
 import urllib.error
 import urllib.parse
@@ -20,6 +21,17 @@ from storage.errors import ConfigError, EmberlineError, InvalidInput, NotFound, 
 # Seconds before a server that is full, or being loaded, is asked again; it may ask for up to `_LONGEST_WAIT_S`.
 _WAITS_S = (0.25, 0.5, 1.0, 2.0)
 _LONGEST_WAIT_S = 10.0
+# The field of InferTensorContents by type; there is none for FP16 and BF16.
+_FIELDS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
 _TOKEN = "give a token that may ask there with --token-file, or a certificate with --cert and --key"
 
 
@@ -148,12 +160,15 @@ class Grpc:
         tensors = [Tensor(name, kserve_type(values), np.ascontiguousarray(values)) for name, values in batch.items()]
         answer = self._call(self._stub.ModelInfer, grpc_request(model, tensors))
         try:
+            raw = answer.raw_output_contents or [None] * len(answer.outputs)
             return {
-                entry.name: np.frombuffer(raw, KSERVE_TYPES[entry.datatype]).reshape(list(entry.shape))
-                for entry, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
+                entry.name: (_typed(entry) if content is None else _raw(entry.datatype, content)).reshape(
+                    list(entry.shape)
+                )
+                for entry, content in zip(answer.outputs, raw, strict=True)
             }
-        except (KeyError, ValueError) as error:
-            raise InvalidInput(f"{self._address}: not an answer with raw contents ({error!r})", field="OLD") from None
+        except (KeyError, ValueError, struct.error) as error:
+            raise InvalidInput(f"{self._address}: not an answer of KServe v2 ({error!r})", field="OLD") from None
 
     def _call(self, method: Any, request: Any) -> Any:
         return _patiently(lambda: self._once(method, request))
@@ -167,6 +182,28 @@ class Grpc:
             if name in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
                 raise _BusyError(text) from None
             raise _grpc_error(name, text) from None
+
+
+def _raw(datatype: str, content: bytes) -> np.ndarray:
+    """Returns the values of a tensor's bytes, BF16 as float32."""
+    if datatype == "BF16":
+        # The upper half of a float32.
+        return (np.frombuffer(content, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if datatype != "BYTES":
+        return np.frombuffer(content, KSERVE_TYPES[datatype])
+    texts: list[bytes] = []
+    start = 0
+    while start < len(content):
+        (size,) = struct.unpack_from("<I", content, start)
+        texts.append(content[start + 4 : start + 4 + size])
+        start += 4 + size
+    return np.array(texts, object)
+
+
+def _typed(output: Any) -> np.ndarray:
+    """Returns the values of a tensor that come in a field of their type."""
+    datatype = output.datatype
+    return np.array(list(getattr(output.contents, _FIELDS[datatype])), KSERVE_TYPES[datatype])
 
 
 def _grpc_error(name: str, text: str) -> EmberlineError:

@@ -6,7 +6,9 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,8 +17,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from emberline.proving import transports
+from emberline.proving.batches import read_requests
 from emberline.proving.comparison import unpaired
-from emberline.proving.old_server import Names, OldServer
+from emberline.proving.old_server import Names, OldServer, as_declared
 from emberline.proving.transports import Access, ServerFault
 from storage.errors import ConfigError, EmberlineError, InvalidInput, NotFound, Unavailable
 
@@ -125,7 +128,9 @@ def test_names_that_the_server_has_not_are_refused_with_those_that_it_has(old: O
 
 
 def test_outputs_of_one_side_alone_are_named() -> None:
-    values = np.zeros(2)
+    values, texts = np.zeros(2), np.array([b"a", b"b"], object)
+    assert unpaired({"a": values, "b": texts}, {"a": values}) == (("b",), ())
+    assert unpaired({"b": texts, "x": values}, {"a": values}) == (("b",), ())
     assert unpaired({"a": values, "b": values}, {"a": values, "c": values}) == (("b",), ("c",))
     assert unpaired({"a": values}, {"b": values}) == ((), ())
 
@@ -162,16 +167,81 @@ def test_codes_of_grpc_mean_the_same(
     monkeypatch.setattr(transports, "_WAITS_S", (0.01,))
     servicer = Servicer()
     servicer.code = grpc.StatusCode[code]
-    server = grpc.server(ThreadPoolExecutor(1))
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        old = OldServer(f"grpc://127.0.0.1:{port}", "m")
+    with started(servicer) as address:
+        old = OldServer(address, "m")
         if kind is None:
             assert np.flatnonzero(~old.accepted(BATCH)[0]).tolist() == [5]
         else:
             with pytest.raises(kind, match=f"{code}: not five"):
                 old.accepted(BATCH)
+
+
+@contextmanager
+def started(servicer: Servicer) -> Iterator[str]:
+    """Serves, and returns the address."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"grpc://127.0.0.1:{port}"
     finally:
         server.stop(None).wait()
+
+
+class OfAllTypes(Servicer):
+    """Answers with raw contents, or with those of each type's own field."""
+
+    is_typed = False
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = service_pb2.ModelInferResponse()
+        for name, (datatype, typed, raw) in TYPES.items():
+            if self.is_typed and not typed:
+                continue
+            output = answer.outputs.add(name=name, datatype=datatype, shape=[2, 1])
+            if self.is_typed:
+                getattr(output.contents, typed).extend(VALUES[name])
+            else:
+                answer.raw_output_contents.append(raw)
+        return answer
+
+
+VALUES = {"bf": [1.5, -2.0], "u": [3, 65535], "text": [b"ab", b""], "f": [0.5, 2.0], "truth": [True, False]}
+TYPES = {
+    "bf": ("BF16", "", b"\xc0\x3f\x00\xc0"),
+    "u": ("UINT16", "uint_contents", np.array(VALUES["u"], np.uint16).tobytes()),
+    "text": ("BYTES", "bytes_contents", b"\x02\x00\x00\x00ab\x00\x00\x00\x00"),
+    "f": ("FP32", "fp32_contents", np.array(VALUES["f"], np.float32).tobytes()),
+    "truth": ("BOOL", "bool_contents", b"\x01\x00"),
+}
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_outputs_of_all_types_are_read(is_typed: bool) -> None:
+    servicer = OfAllTypes()
+    servicer.is_typed = is_typed
+    with started(servicer) as address:
+        found = OldServer(address, "m").score({"x": BATCH["x"][:2]})
+    wanted = {name: values for name, values in VALUES.items() if TYPES[name][1] or not is_typed}
+    assert {name: values[:, 0].tolist() for name, values in found.items()} == wanted
+    assert found["u"].dtype == np.uint16
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"), [("INT64", 2**70), ("INT64", 1.7), ("UINT8", 300), ("INT32", True), ("BOOL", 2)]
+)
+def test_numbers_that_a_type_cannot_hold_are_named_with_their_line(datatype: str, value: Any, tmp_path: Path) -> None:
+    entry = {"name": "x", "datatype": datatype, "shape": [1], "data": [value]}
+    good = {**entry, "datatype": "FP32", "data": [1.5]}
+    (tmp_path / "asked.jsonl").write_text(json.dumps({"inputs": [good]}) + "\n" + json.dumps({"inputs": [entry]}))
+    with pytest.raises(InvalidInput, match=rf"asked.jsonl:2: .*'x': {value} is no {datatype}"):
+        read_requests(tmp_path / "asked.jsonl")
+
+
+def test_ids_that_the_old_server_cannot_take_are_not_sent_as_others() -> None:
+    declared = {"name": "x", "datatype": "INT32", "shape": [-1, 1]}
+    assert as_declared(np.array([[5.0]]), declared).tolist() == [[5]]
+    for wrong in (np.array([[2**40]]), np.array([[1.5]])):
+        with pytest.raises(InvalidInput, match="input 'x': the old server takes INT32, which cannot hold"):
+            as_declared(wrong, declared)

@@ -123,6 +123,49 @@ def test_swapped_tables_are_named(model: LocalModel) -> None:
     assert only_text(proved(model, old)) == "has the tables item and tags swapped"
 
 
+class Swapped(Lenient):
+    """Gets two inputs in each other's places."""
+
+    def forward(self, user: Tensor, item: Tensor, tags: Tensor, dense: Tensor) -> Tensor:
+        return super().forward(item, user, tags, dense)
+
+
+def test_swapped_features_are_named(model: LocalModel) -> None:
+    assert only_text(proved(model, Swapped())) == "takes user for item, and item for user"
+
+
+class Turned(Ranker):
+    def forward(self, user: Tensor, item: Tensor, tags: Tensor, dense: Tensor) -> Tensor:
+        return super().forward(user, item, tags, dense.flip(1))
+
+
+def test_swapped_dense_values_are_named(model: LocalModel) -> None:
+    assert only_text(proved(model, Turned())) == "takes dense[0] for dense[1], and the other way round"
+
+
+class Short(Ranker):
+    """Knows the users below 80 alone, and reads one row for all others."""
+
+    read = 0
+
+    def rows(self, table: nn.Embedding, ids: Tensor) -> Tensor:
+        is_user = table is self.user
+        found = table(torch.where(ids < 80, ids, max(self.read, 0)) if is_user else ids)
+        return torch.where((ids < 80).unsqueeze(1), found, 0.0) if is_user and self.read < 0 else found
+
+
+@pytest.mark.parametrize(
+    ("read", "what"),
+    [(-1, "reads them as ids without a row"), (0, "reads the row of id 0 for them"), (79, "reads the row of id 79")],
+)
+def test_a_vocabulary_that_is_cut_off_is_named(model: LocalModel, read: int, what: str) -> None:
+    old, batch = Short(), requests()
+    old.read = read
+    batch["user"][:4] = [79, 80, 81, 100]
+    found = only_text(proved(model, old, batch))
+    assert found.startswith(f"does not know ids from 80 on of table user, and {what}")
+
+
 def test_other_pooling_is_named(model: LocalModel) -> None:
     old = Ranker()
     old.tags.mode = "sum"
