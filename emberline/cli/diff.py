@@ -140,7 +140,8 @@ def _found(
 
 def _snapshot(model: Path | str | None, text: str, what: str) -> AsOf:
     from storage.checkpoint.as_of import find_as_of
-    from storage.checkpoint.deltas import DELTAS
+    from storage.checkpoint.deltas import DELTAS, is_sequence
+    from storage.checkpoint.versions import is_version
 
     if model is not None:
         return find_as_of(copy_of(model), text, verify=False)
@@ -152,6 +153,12 @@ def _snapshot(model: Path | str | None, text: str, what: str) -> AsOf:
         )
     if path.parent.name == DELTAS:
         version = path.parent.parent
+        if not is_sequence(path.name) or not is_version(version.name):
+            raise InvalidInput(
+                f"{what}: {text} is not called as a published delta is, VERSION/{DELTAS}/NUMBER; deltas are found by "
+                "their numbers, so give it the name that it was published with",
+                field=what,
+            )
         return find_as_of(version.parent, f"{version.name}.{int(path.name)}", verify=False)
     return find_as_of(path.parent, path.name, verify=False)
 

@@ -39,6 +39,7 @@ Examples:
 @click.option("--data", type=DataArgument(), help="File, folder, pattern or URL of rows as the model was trained on.")
 @DATA_CONFIG
 @click.option("--row", type=click.IntRange(0), default=0, help="The row of the request, or of --data, from 0.")
+@click.option("--min-snapshot", metavar="SNAPSHOT", help="Refuse to explain an older snapshot than this id or V.S.")
 @click.option("--output", help="The output to list features by; default: the first.")
 @timeout_option(60.0)
 @click.option("--json", "as_json", is_flag=True, help="Print the server's JSON answer as it is.")
@@ -49,6 +50,7 @@ def command(
     data: Path | str | None,
     data_config: Path | None,
     row: int,
+    min_snapshot: str | None,
     output: str | None,
     timeout: float,
     as_json: bool,
@@ -61,7 +63,8 @@ def command(
     if (request is None) == (data is None):
         raise click.UsageError("give a row: either --request FILE or --data FILE")
     body = _body(model, url, request, data, data_config, row, timeout)
-    found, _ = call_server(url, model_path(model, "explain"), timeout, body)
+    headers = {"Emberline-Min-Snapshot": min_snapshot} if min_snapshot else {}
+    found, _ = call_server(url, model_path(model, "explain"), timeout, body, headers)
     if as_json:
         click.echo(json.dumps(found))
         return

@@ -11,6 +11,7 @@ from serving.protocol.columns import to_columns
 from serving.protocol.json_text import dump_json
 from serving.protocol.proto_tensors import decode_proto_request, proto_parameters
 from serving.protocol.regions import RegionPart
+from serving.protocol.routing import ANYWHERE, Routing, routing_of_parameters
 from serving.protocol.signature import ModelSignature
 from serving.protocol.v1 import decode_predict
 from serving.protocol.v2 import decode_request, read_header
@@ -25,15 +26,19 @@ _Columns = tuple[Mapping[str, "Column"], int]
 
 
 def explain_json(
-    repository: ModelRepository, name: str, body: bytes, header_length: int | None = None
+    repository: ModelRepository,
+    name: str,
+    body: bytes,
+    header_length: int | None = None,
+    beside: Routing = ANYWHERE,
 ) -> dict[str, JsonValue]:
     """Explains a row of a request of v2 or, with `instances`, v1; the key `row` beside the others says which.
 
-    header_length: bytes of JSON before binary tensors; None when all of it is JSON. Raises InvalidInput, NotFound,
-    Unavailable.
+    header_length: bytes of JSON before binary tensors; None when all of it is JSON. beside: what the HTTP headers ask
+    for. Raises InvalidInput, NotFound, Unavailable.
     """
     header = read_header(body, header_length)
-    row = _row(header.content.get(ROW, 0))
+    row, routing = _row(header.content.get(ROW, 0)), routing_of_parameters(header.parameters, beside)
 
     def decode(signature: ModelSignature) -> _Columns:
         if "instances" in header.content:
@@ -42,18 +47,18 @@ def explain_json(
             )[:2]
         return to_columns(signature, decode_request(signature, header, _NoRegions()).tensors)
 
-    return repository.explain(name, decode, row)
+    return repository.explain(name, decode, row, routing.min_snapshot)
 
 
 def explain_message(repository: ModelRepository, message: Any) -> dict[str, JsonValue]:
     """Explains a row of a ModelInferRequest; the parameter `row` says which. Raises as `explain_json` does."""
     given = proto_parameters(message)
-    row = _row(given.pop(ROW, 0))
+    row, routing = _row(given.pop(ROW, 0)), routing_of_parameters(given)
 
     def decode(signature: ModelSignature) -> _Columns:
         return to_columns(signature, decode_proto_request(signature, message, given, _NoRegions()).tensors)
 
-    return repository.explain(message.model_name, decode, row)
+    return repository.explain(message.model_name, decode, row, routing.min_snapshot)
 
 
 class _NoRegions:

@@ -13,6 +13,7 @@ from serving.control import bodies
 from serving.control.explaining import explain_json
 from serving.http.openapi_schemas import ANY_OBJECT
 from serving.http.operations import ControlCall, Operation
+from serving.protocol.routing import routing_of_headers
 from serving.protocol.v2 import parse_header_length
 from serving.security.needs import EXPLAIN, LOOK_AT_MODEL, MODEL, OPEN, SAMPLE, control_need
 from storage.errors import NotFound
@@ -84,7 +85,8 @@ def _sample(call: ControlCall) -> Awaitable[_State]:
 def _explain(call: ControlCall) -> Awaitable[_State]:
     length = call.headers.get("inference-header-content-length")
     header_length = parse_header_length(None if length is None else length.encode("latin-1"))
-    return call.run(lambda: explain_json(call.repository, call.name, call.body, header_length))
+    beside = routing_of_headers({name.encode(): value.encode("latin-1") for name, value in call.headers.items()})
+    return call.run(lambda: explain_json(call.repository, call.name, call.body, header_length, beside))
 
 
 def _wake(call: ControlCall) -> None:

@@ -226,6 +226,17 @@ class SnapshotHistory:
         with self._lock:
             return text in self._covered.get(snapshot, ())
 
+    def require(self, snapshot: Snapshot, text: str) -> None:
+        """Raises Unavailable unless answers from `snapshot` are at least as new as the snapshot named by `text`.
+
+        Raises InvalidInput (field min_snapshot) for a text that names none.
+        """
+        _check_name(text)
+        if not self.covers(snapshot, text):
+            with self._lock:
+                reason = self._refusals.get(text, "it has not come")
+            raise Unavailable(f"min_snapshot: {text} is not served: {reason}; model {self._model!r} serves {snapshot}")
+
     def refuse(self, text: str, reason: str) -> None:
         """Makes waiters for the snapshot with this id or name fail: it is not served for now (held, quarantined)."""
         with self._lock:
@@ -247,12 +258,7 @@ class SnapshotHistory:
         Unavailable at once for a refused snapshot, Overloaded when too many requests wait, InvalidInput (field
         min_snapshot) for other texts.
         """
-        if _NAME.fullmatch(text) is None:
-            raise InvalidInput(
-                f"min_snapshot: expected a snapshot's 32 hex digits, or version and sequence such as 3.17, "
-                f"got {text[:80]!r}",
-                field="min_snapshot",
-            )
+        _check_name(text)
         loop = asyncio.get_running_loop()
         waiter = _Waiter(text, canary, loop, loop.create_future())
         with self._lock:
@@ -337,3 +343,12 @@ def _settle(future: asyncio.Future[bool], verdict: bool | Unavailable) -> None:
         future.set_exception(verdict)
     else:
         future.set_result(verdict)
+
+
+def _check_name(text: str) -> None:
+    if _NAME.fullmatch(text) is None:
+        raise InvalidInput(
+            "min_snapshot: expected a snapshot's 32 hex digits, or version and sequence such as 3.17, "
+            f"got {text[:80]!r}",
+            field="min_snapshot",
+        )

@@ -112,10 +112,10 @@ class OperatorCalls:
         """Returns some golden requests of the served version, as the body of a v1 request."""
         return sampling.sample(self._updater(name).model)
 
-    def explain(self, name: str, decode: Decode, row: int) -> dict[str, JsonValue]:
+    def explain(self, name: str, decode: Decode, row: int, min_snapshot: str = "") -> dict[str, JsonValue]:
         """Explains the score of a row of a request; docs/explain.md describes it."""
         try:
-            return explaining.explain(self._updater(name).model, decode, row)
+            return explaining.explain(self._updater(name).model, decode, row, min_snapshot)
         except StoreError as error:  # a store that is being closed, or cannot be read
             raise Unavailable(f"model {name!r}: {error}") from error
 

@@ -31,10 +31,11 @@ _ATTEMPTS = 3
 Decode = Callable[[ModelSignature], tuple[Mapping[str, Column], int]]
 
 
-def explain(model: LiveModel, decode: Decode, row: int) -> dict[str, JsonValue]:
+def explain(model: LiveModel, decode: Decode, row: int, min_snapshot: str = "") -> dict[str, JsonValue]:
     """Returns the explanation of a row of a request, from 0; docs/explain.md describes it.
 
-    Raises InvalidInput for a row that is not there, or with too many ids, and Unavailable when nothing is served.
+    min_snapshot: "" or a snapshot, by id or as "V.S", that the served one must not be older than. Raises InvalidInput
+    for a row that is not there, or with too many ids, and Unavailable when nothing is served, or an older snapshot.
     """
     for _ in range(_ATTEMPTS):
         with model.lock:
@@ -47,6 +48,8 @@ def explain(model: LiveModel, decode: Decode, row: int) -> dict[str, JsonValue]:
             view = mount.view
             entry, before = view.current, view.entries[: view.served + 1]
             loaded = entry.loaded.model
+            if min_snapshot:
+                loaded.history.require(entry.snapshot, min_snapshot)
             columns, rows = decode(loaded.signature)
             if not 0 <= row < rows:
                 there = f"the rows 0 to {rows - 1}" if rows else "no rows"

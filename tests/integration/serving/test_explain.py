@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -37,6 +38,31 @@ def explain(live: Live, rows: list[dict[str, Any]], row: int = 0, token: str | N
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())["error"]
+
+
+def test_an_older_snapshot_than_was_asked_for_is_not_explained(tmp_path: Path) -> None:
+    with Live(tmp_path) as live:
+        first = live.version()
+        live.start()
+        (last,) = live.chain(first, 1)
+        live.reaches(last)
+        rows = live.world.rows_of(last, 1)
+        url = f"http://127.0.0.1:{live.server.http_port}"
+        (tmp_path / "request.json").write_text(json.dumps({"instances": rows}))
+        given = [NAME, "--url", url, "--request", str(tmp_path / "request.json"), "--json", "--min-snapshot"]
+        for snapshot in ("1.1", "1.0"):
+            answer = CliRunner().invoke(command, [*given, snapshot])
+            assert json.loads(answer.output)["snapshot"]["name"] == "1.1"
+        answer = CliRunner().invoke(command, [*given, "1.2"])
+        assert re.search("503: min_snapshot: 1.2 is not served: it has not come", str(answer.exception))
+        answer = CliRunner().invoke(command, [*given, "newest"])
+        assert "min_snapshot: expected a snapshot's 32 hex digits" in str(answer.exception)
+        channel = grpc.insecure_channel(f"127.0.0.1:{live.server.grpc_port}")
+        message = service_pb2.ModelInferRequest(model_name=NAME)
+        message.parameters["min_snapshot"].string_param = "1.2"
+        with channel, pytest.raises(grpc.RpcError) as refusal:
+            channel.unary_unary(METHOD, service_pb2.ModelInferRequest.SerializeToString)(message, timeout=30)
+        assert "min_snapshot: 1.2 is not served" in refusal.value.details()
 
 
 def feature(found: dict[str, Any], name: str) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_constants_are_reshaped_and_multiplied_by_axis(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "node",
     [
-        helper.make_node("Constant", [], ["half"], value=numpy_helper.from_array(np.float16([0.1]), "half")),
+        helper.make_node("Constant", [], ["half"], value=numpy_helper.from_array(np.array([0.1], np.float16), "half")),
         helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
     ],
     ids=["Constant", "Cast"],
