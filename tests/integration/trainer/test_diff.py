@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +63,12 @@ def test_a_snapshot_does_not_differ_from_itself(place: Path) -> None:
     assert "nothing differs" in done.output
 
 
-def test_a_delta_under_another_name_is_refused_with_what_to_do(place: Path, newer: Path, tmp_path: Path) -> None:
+def test_a_delta_under_another_name_is_refused_with_what_to_do(tmp_path: Path) -> None:
     version = tmp_path / "m" / "1"
-    shutil.copytree(place / "models" / "clicks" / "1", version)
-    (version / "deltas" / "000001").rename(version / "deltas" / "newest")
-    refusal = CliRunner().invoke(command, [str(version), str(version / "deltas" / "newest")]).exception
+    for folder in (version, version / "deltas" / "newest"):
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+    refusal = CliRunner().invoke(command, [str(version / "deltas" / "newest"), str(version)]).exception
     assert isinstance(refusal, InvalidInput)
     assert "newest is not called as a published delta is, VERSION/deltas/NUMBER" in str(refusal)
 
