@@ -162,10 +162,12 @@ class Feed:
         page.offer("hello", self._hello(principal))
         lines = b",".join(line for name, line in seen.models.items() if principal.covers(name))
         page.offer("models", b'{"at_ms":%.3f,"models":[%b]}' % (seen.at_ms, lines))
-        if not principal.covers(page.watched):
+        if not page.watched:
             return
-        if page.watched and page.watched not in seen.models:
-            page.offer("missing", dump_json({"name": page.watched}))
+        if not (page.watched in seen.models and principal.covers(page.watched)):
+            # The same for one that does not exist and one that the caller may not see; anew each time it is missing.
+            page.offer("missing", dump_json({"name": page.watched, "at_ms": seen.at_ms}))
+            return
         for (event, name), data in [*seen.events.items(), *self._slow.items()]:
             if name == page.watched:
                 page.offer(event, data)

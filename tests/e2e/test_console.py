@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.console_pages import axe_findings, browser, opened
+from tests.e2e.console_pages import address, axe_findings, browser, opened
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.guarded import write_access
 from tests.integration.serving.identity_models import write_identity
@@ -76,6 +76,8 @@ def test_the_list_leads_to_a_model(browser: Browser, live: Live, first: Planted)
         expect(snapshot_row(page, first.name)).to_contain_text("served")
         page.get_by_role("link", name="All models").click()
         expect(page.get_by_role("heading", name="Models", exact=True)).to_be_visible()
+        page.goto(address(live.server.metrics_port, "nobody"))
+        expect(page.get_by_text("This server has no such model, or this token may not see it.")).to_be_visible()
 
 
 def test_a_sample_is_predicted_and_explained(browser: Browser, live: Live, first: Planted) -> None:
