@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import uvicorn
 
+from serving._front import Observer
 from serving.config import ServerConfig
 from serving.engine.requests import InferenceResult
 from serving.event_loop import run_on_loop
@@ -107,7 +108,7 @@ async def _serve(which: str, port: int) -> None:
             )
             await uvicorn.Server(config).serve(sockets=[bound])
             return
-        app = HttpApp(_Models(), _NothingElse(), Gate(ServerConfig(model_repository=Path())))
+        app = HttpApp(_Models(), _NothingElse(), Gate(ServerConfig(model_repository=Path())), Observer(0, 0))
         await http_server(app, HttpLimits(ServerConfig(model_repository=Path())), 1.0).serve(sockets=[bound])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -45,6 +45,9 @@ def _segment_prefix(value: str) -> str:
 
 
 _REPLICA_URL = re.compile(r"https?://[^/\s@?#]+/?")
+
+# Without credentials: OpenTelemetry reads headers from the environment.
+_COLLECTOR_URL = re.compile(r"(?:https?://[^/\s@?#]+(?:/[^\s?#]*)?|grpcs?://[^/\s@?#]+)")
 
 LocalPath = Annotated[Path, BeforeValidator(_local)]
 SegmentPrefix = Annotated[str, AfterValidator(_segment_prefix)]
@@ -134,6 +137,16 @@ class ServerConfig(BaseModel):
     max_requests_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
     #: File that every call that controls is written to; such calls are logged in any case.
     audit_log: LocalPath | None = None
+    #: How lines of the log and of the access log are written.
+    log_format: Literal["console", "json"] = "console"
+    #: File for a line a request, - for standard output; None: no access log.
+    access_log: LocalPath | None = None
+    #: A request that takes longer is logged with the times of its stages; None: none is.
+    slow_request_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    #: Where traces are sent by OTLP: http://HOST:4318 or grpc://HOST:4317; None: no request is traced.
+    trace_otlp: str | None = None
+    #: Share of the requests that are traced; a request with a traceparent is traced if that says so.
+    trace_sampling: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     @model_validator(mode="before")
     @classmethod
@@ -177,6 +190,16 @@ class ServerConfig(BaseModel):
     def _with_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         if value is not None and info.data.get("tls_certificate") is None:
             raise ValueError("it goes with tls_certificate")
+        return value
+
+    @field_validator("trace_otlp")
+    @classmethod
+    def _collector(cls, value: str | None) -> str | None:
+        if value is not None and not _COLLECTOR_URL.fullmatch(value):
+            raise ValueError(
+                "expected http://HOST:4318 (OTLP over HTTP) or grpc://HOST:4317 (over gRPC), https:// or grpcs:// with "
+                "TLS"
+            )
         return value
 
     @property

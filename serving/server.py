@@ -142,6 +142,10 @@ class Server:
             self.http_port, self.grpc_port, self.metrics_port = ports.numbers
             if self.repository.fleet is not None:
                 self.repository.fleet.identify(self.http_port)
+            observation = self.repository.observation
+            stack.callback(observation.close)
+            observation.on_traced = self.repository.note_traced
+            observation.start()
             models = LocalModels(self.repository)
             gate = Gate(config, stack.enter_context(own_token(self.http_port)))
             calls = LocalGrpcControl(self.repository)
@@ -155,6 +159,7 @@ class Server:
                 calls,
                 GrpcGate(gate, upstream.secret),
                 health,
+                observation.native,
                 max_message_bytes=config.max_body_bytes,
                 # The native server counts the connections of clients and opens at most one here for each. A connection
                 # that it has closed is counted here for a while still, and must not keep out the next one.
@@ -166,7 +171,7 @@ class Server:
                 bind_grpc(grpc, config.host, self.grpc_port, tls)
             control = LocalHttpControl(self.repository)
             limits = HttpLimits(config)
-            app = HttpApp(models, control, gate)
+            app = HttpApp(models, control, gate, observation.native)
             http = http_server(
                 app,
                 limits,
@@ -196,12 +201,12 @@ class Server:
             if is_native:
                 routes = NativeRoutes(self.repository)
                 stack.callback(routes.close)
-                self.native = NativeHttpServer(config, routes, ports.http, http.connection)
+                self.native = NativeHttpServer(config, observation.native, routes, ports.http, http.connection)
             self._loading.start()
             if is_native_grpc:
                 bound = ports.listen_grpc()
                 await self._load_again()
-                self.native_grpc = NativeGrpcServer(config, routes, bound, upstream)
+                self.native_grpc = NativeGrpcServer(config, observation.native, routes, bound, upstream)
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
             async with local_health(self.http_port, self.repository.probes.is_ready):
                 listening()

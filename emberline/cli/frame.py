@@ -47,6 +47,7 @@ COMMANDS = {
     "token": ("emberline.cli.tokens", "Make, list and remove the tokens of a server's access file."),
     "status": ("emberline.cli.status", "Show what a server serves, since when, and what is wrong."),
     "health": ("emberline.cli.health", "Say whether the server on this machine is ready, as exit code."),
+    "trace": ("emberline.cli.trace", "Record what a server's threads do, as a timeline."),
     "doctor": ("emberline.cli.doctor", "Show what this machine gives the store, and what to change."),
     "snapshots": ("emberline.cli.snapshots", "Show what a server serves of a model, and what it refused."),
     "fleet": ("emberline.cli.fleet", "Show what the servers of a fleet serve, stage and refuse."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 
 from emberline.cli.command import Command, LocalPath, Repository
 from serving.config import ServerConfig
-from storage.errors import ConfigError
+from storage.errors import ConfigError, InvalidInput
 
 # Flags that are not named like their field.
 _FLAGS = {
@@ -146,11 +145,38 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
 )
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    help="What is logged to standard error.",
+    "log_levels",
+    multiple=True,
+    metavar="[NAME=]LEVEL",
+    help="What is logged to standard error: debug, info, warning, error or critical. NAME=LEVEL sets one logger, such "
+    "as emberline.storage=debug; may be given several times. Default: info.",
 )
-def command(log_level: str, **options: Any) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["console", "json"]),
+    envvar="EMBERLINE_LOG_FORMAT",
+    default=_DEFAULTS["log_format"],
+    help="Lines of text, or a JSON object a line; also for the access log.",
+)
+@click.option("--access-log", type=LocalPath(), help="File for a line a request, - for standard output. Default: none.")
+@click.option(
+    "--slow-request-ms",
+    type=float,
+    help="Log a request that takes longer with the times of its stages. Default: none is.",
+)
+@click.option(
+    "--trace-otlp",
+    metavar="URL",
+    envvar="EMBERLINE_TRACE_OTLP",
+    help="Send spans of requests by OTLP: http://HOST:4318, or grpc://HOST:4317. Default: no request is traced.",
+)
+@click.option(
+    "--trace-sampling",
+    type=float,
+    default=_DEFAULTS["trace_sampling"],
+    help="Share of the requests that are traced, where their callers do not decide it (traceparent).",
+)
+def command(log_levels: tuple[str, ...], **options: Any) -> None:
     """Serve every model of a repository over HTTP (8000), gRPC (8001) and metrics (8002).
 
     A version is served when its digests hold and its golden requests give the trainer's scores; the log says why one
@@ -160,11 +186,16 @@ def command(log_level: str, **options: Any) -> None:
     stops. Options of a model (sessions, batching, DRAM budget) stand in its config.pbtxt.
     """
     from serving.interpreter import wait_without_spinning
+    from serving.observing.logs import levels_of, set_up_logs
 
     wait_without_spinning(os.environ)
     from serving.supervisor import supervise
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        levels = levels_of(log_levels)
+    except InvalidInput as error:
+        raise ConfigError(str(error).replace("log_level", "--log-level", 1), field="log_level") from None
+    set_up_logs(levels, options["log_format"])
     try:
         config = ServerConfig(**options)
     except ValidationError as error:

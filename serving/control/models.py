@@ -15,6 +15,7 @@ from serving.protocol.tensors import InferRequest
 from serving.repository.identity import IdentityModel
 
 if TYPE_CHECKING:
+    from serving._front import BatchStages
     from serving.protocol.signature import ModelSignature
     from serving.repository.model_repository import ModelRepository
     from storage.features import Column
@@ -58,6 +59,10 @@ class ModelAnswer(Protocol):
     @property
     def unresolved(self) -> int:
         """Number of ids that were not looked up in time, in its whole batch."""
+
+    @property
+    def stages(self) -> BatchStages | None:
+        """The stages of its batch, where somebody observes requests and they are known."""
 
 
 class Model(Protocol):

@@ -12,11 +12,13 @@ them once a batch.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from serving._front import Queue, RequestBatch, Ticket
 from serving.engine.requests import Answers, QueuedRequest, ReplacedError, request_expired
 from serving.model_config.queue_settings import QueueSettings
+from serving.observing.watchers import WATCHERS
 from storage.errors import Overloaded
 
 logger = logging.getLogger("emberline.serving")
@@ -103,6 +105,7 @@ class RequestQueue:
         """
         while (taken := self.native.take()) is not None:
             requests, batches, expired = taken
+            taken_ns = time.monotonic_ns() if WATCHERS.is_on else 0
             if expired:
                 late = Answers()
                 for request in expired:
@@ -110,6 +113,9 @@ class RequestQueue:
                 late.send()
             batch = [*requests, *self._joined(batches)]
             if batch:
+                if taken_ns:
+                    for request in batch:
+                        request.taken_ns = taken_ns
                 return batch
         return None
 

@@ -14,7 +14,7 @@ import numpy as np
 from storage.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
-    from serving._front import RequestBatch, Ticket
+    from serving._front import BatchStages, RequestBatch, Ticket
     from serving.pipeline.snapshot import Snapshot
     from serving.pipeline.user_side import SidedFeatures
     from storage.features import Column, FeatureBatch
@@ -35,6 +35,8 @@ class InferenceResult:
     unresolved: int = 0
     #: Makes an output that only requests that name it get; None where the model has none.
     make_asked: Callable[[str], np.ndarray] | None = None
+    #: The stages of its batch, where somebody observes requests.
+    stages: BatchStages | None = None
 
     def asked(self, name: str) -> np.ndarray:
         """Returns an output that only requests that name it get."""
@@ -104,6 +106,8 @@ class QueuedRequest:
     #: The queue where it waits, and its place there.
     queue: Waiting | None = None
     ticket: Ticket | None = field(default=None, repr=False)
+    #: The time at which a session took it from its queue, where somebody observes requests; else 0.
+    taken_ns: int = 0
 
     @property
     def arrivals_ns(self) -> Sequence[int]:

@@ -13,13 +13,15 @@ from functools import partial
 import numpy as np
 import torch
 
+from serving._front import BatchStages
 from serving.engine.batcher import RequestQueue
 from serving.engine.core_shares import CoreAccount, CoreShares
 from serving.engine.requests import Answers, InferenceResult, QueuedRequest, RequestCancelled
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.engine.warm_up import WarmUp, failed
 from serving.model_config.instance_groups import Place
-from serving.pipeline.host import ScoringPipeline
+from serving.observing.watchers import WATCHERS
+from serving.pipeline.host import Scores, ScoringPipeline
 from serving.pipeline.levels import BatchLevels
 from serving.pipeline.snapshot import SnapshotHistory
 from serving.pipeline.user_side import SidedFeatures
@@ -219,11 +221,14 @@ class Session:
             self._work_each(requests, answers)
             return
         output_ns = time.monotonic_ns()
+        stages = None
+        if WATCHERS.is_on:
+            stages = self._stages(requests, scores, taken_ns, taken_ns + input_ns, output_ns)
         start = 0
         for request in requests:
             outputs = [np.ascontiguousarray(values[start : start + request.batch]) for values in scores.outputs]
             asked = None if scores.levels is None else partial(self._asked, scores.levels, start, request.batch)
-            result = InferenceResult(outputs, snapshot, scores.counts.unresolved, asked)
+            result = InferenceResult(outputs, snapshot, scores.counts.unresolved, asked, stages)
             answers.add(request, self._not_finite(outputs) or result)
             start += request.batch
         ended_ns = time.monotonic_ns()
@@ -234,11 +239,36 @@ class Session:
             input_ns=input_ns,
             infer_ns=scores.infer_ns,
             output_ns=ended_ns - output_ns,
+            lookup_ns=scores.lookup_ns,
+            read_ns=scores.counts.read_ns,
         )
         self.statistics.worked(rows=start, requests=len(arrivals), ns=ended_ns - taken_ns)
         # Counted from the end of the previous batch if this one waited for it: the time between batches counts too.
         self.queue.worked(start, ended_ns - max(self._ended_ns, requests[0].arrived_ns))
         self._ended_ns = ended_ns
+
+    def _stages(
+        self, requests: list[QueuedRequest], scores: Scores, begun_ns: int, features_ns: int, graph_ns: int
+    ) -> BatchStages:
+        """Returns when the stages of a batch ended."""
+        counts, lookup_ns = scores.counts, scores.lookup_ns
+        return BatchStages(
+            self.name,
+            requests[0].taken_ns or begun_ns,
+            begun_ns,
+            features_ns,
+            graph_ns - scores.infer_ns + lookup_ns if lookup_ns else 0,
+            graph_ns,
+            counts.read_ns,
+            sum([request.batch for request in requests]),
+            sum([len(request.arrivals_ns) for request in requests]),
+            counts.hbm,
+            counts.overlay,
+            counts.dram,
+            counts.ssd,
+            counts.absent,
+            counts.unresolved,
+        )
 
     def _work_each(self, requests: list[QueuedRequest], answers: Answers) -> None:
         """Answers each request by itself, so that only those that need the damaged part of the store fail."""

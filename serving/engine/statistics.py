@@ -17,7 +17,11 @@ STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute
 # Reasons of failure, as Triton names them: refused or too late; cancelled by the caller; a fault in computing; others.
 FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
-# Upper bounds, in milliseconds, of the latency buckets of answered requests; one more bucket has no upper bound.
+# What sessions do with a batch. The graph is what is left of compute_infer after the lookups, where these are known;
+# ssd_read is a part of the lookups.
+PARTS = ("features", "lookup", "ssd_read", "graph", "output")
+
+# Upper bounds, in milliseconds, of the buckets of Triton's latency histogram; one more bucket has no upper bound.
 LATENCY_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 # The same with ten buckets a decade, for percentiles; they divide the buckets above.
 _PREFERRED = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
@@ -40,6 +44,15 @@ class Duration:
         """Adds `count` runs that took `ns` nanoseconds together."""
         self.count += count
         self.ns += ns
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """Names the trace of one request that is counted in a bucket."""
+
+    trace_id: str
+    ns: int
+    unix_s: float
 
 
 @dataclass(slots=True)
@@ -73,6 +86,10 @@ class ModelStatistics:
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         #: Answered requests by FINE_BUCKETS_MS, each in one bucket.
         self.fine_latencies = [0] * (len(FINE_BUCKETS_MS) + 1)
+        #: The last request of each bucket that was traced.
+        self.exemplars: dict[int, Exemplar] = {}
+        #: Nanoseconds that sessions worked on batches, by PARTS.
+        self.parts = dict.fromkeys(PARTS, 0)
         self.batches: dict[int, BatchTimes] = {}
 
     @property
@@ -83,9 +100,23 @@ class ModelStatistics:
             counts[place] += count
         return counts
 
-    def executed(self, *, rows: int, queue_ns: list[int], input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """Records one batch. queue_ns: the wait of each of its requests. The other times are the whole batch's."""
-        requests = len(queue_ns)
+    def executed(
+        self,
+        *,
+        rows: int,
+        queue_ns: list[int],
+        input_ns: int,
+        infer_ns: int,
+        output_ns: int,
+        lookup_ns: int = 0,
+        read_ns: int = 0,
+    ) -> None:
+        """Records one batch.
+
+        queue_ns: the wait of each of its requests. The other times are the whole batch's; lookup_ns is a part of
+        infer_ns, read_ns one of lookup_ns.
+        """
+        requests, parts = len(queue_ns), self.parts
         with self._lock:
             self.inference_count += rows
             self.execution_count += 1
@@ -94,6 +125,11 @@ class ModelStatistics:
             self.stages["compute_input"].add(input_ns * requests, requests)
             self.stages["compute_infer"].add(infer_ns * requests, requests)
             self.stages["compute_output"].add(output_ns * requests, requests)
+            parts["features"] += input_ns
+            parts["lookup"] += lookup_ns
+            parts["ssd_read"] += read_ns
+            parts["graph"] += infer_ns - lookup_ns
+            parts["output"] += output_ns
             times = self.batches.get(rows)
             if times is None:
                 if len(self.batches) >= self.MAX_BATCH_SIZES:
@@ -109,6 +145,10 @@ class ModelStatistics:
             self.stages["success"].add(sum(took_ns), len(took_ns))
             for ns in took_ns:
                 self.fine_latencies[bisect_left(_BUCKETS_NS, ns)] += 1
+
+    def traced(self, ns: int, trace_id: str, unix_s: float) -> None:
+        """Records that an answered request, which took so long, has a trace."""
+        self.exemplars[bisect_left(_BUCKETS_NS, ns)] = Exemplar(trace_id, ns, unix_s)
 
     def finished(self, ns: int, error: BaseException | None = None) -> None:
         """Records the end of one request. error: why it was not answered."""

@@ -83,6 +83,18 @@ class GrpcGate:
             need, model, authorization, GrpcCaller(context, self._secret), "grpc", need.call or method
         )
 
+    def caller(self, context: Any) -> GrpcCaller:
+        """Returns the other end of a call."""
+        return GrpcCaller(context, self._secret)
+
+    def name_of(self, context: Any) -> str:
+        """Returns the name of a caller's principal; "" for a caller with a wrong token, or with several."""
+        try:
+            authorization = authorization_of(context.invocation_metadata())
+        except Unauthenticated:
+            return ""
+        return self._gate.name_of(authorization, self.caller(context))
+
     def told(self, error: BaseException, context: Any) -> BaseException:
         """Returns the error with only what the caller is allowed to know."""
         if not isinstance(error, UnknownModel):

@@ -14,6 +14,7 @@ from serving.control.models import (
     answer_request,
     with_model,
 )
+from serving.observing.facts import RequestFacts
 from serving.protocol.proto_tensors import decode_proto_request, encode_proto_response, proto_parameters
 from serving.protocol.routing import ANYWHERE, routing_of_parameters
 from serving.protocol.tensors import InferRequest
@@ -28,12 +29,21 @@ class InferenceCalls:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    async def infer(self, request: Any, left_s: float | None, metadata: Callable[[], Any], request_id: str = "") -> Any:
+    async def infer(
+        self,
+        request: Any,
+        left_s: float | None,
+        metadata: Callable[[], Any],
+        request_id: str = "",
+        facts: RequestFacts | None = None,
+    ) -> Any:
         """Returns a ModelInferResponse. Raises EmberlineError.
 
         left_s: seconds until the caller's deadline, None without one. metadata: returns the metadata of the call.
-        request_id: the id of a request without one of its own.
+        request_id: the id of a request without one of its own. facts: what observers want to know is written there.
         """
+        if facts is not None:
+            facts.model, facts.version, facts.id = request.model_name, request.model_version, request.id
         given = proto_parameters(request)
         routing = routing_of_parameters(given) if given else ANYWHERE
         regions = self._models.regions
@@ -43,6 +53,8 @@ class InferenceCalls:
             named = regions if regions.is_empty else regions_for(regions, forwarded_metadata(metadata()))
             decoded = decode_proto_request(model.signature, request, given, named)
             decoded.id = decoded.id or request_id
+            if facts is not None:
+                facts.queued(decoded.id)
             timeout_us = decoded.timeout_us
             if left_s is not None and left_s < _LONGEST_TIMEOUT_S:
                 left_us = max(1, int(left_s * 1e6))
@@ -55,6 +67,8 @@ class InferenceCalls:
         model, decoded, result = await with_model(
             self._models, request.model_name, request.model_version, routing.routing_key, ask
         )
+        if facts is not None:
+            facts.answered(model.signature.model, result)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
         outputs = all_outputs(model.signature, decoded, result)
         return encode_proto_response(model.signature, version, decoded, outputs, parameters, regions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import socket
 
-from serving._front import HAS_GRPC, GrpcServer
+from serving._front import HAS_GRPC, GrpcServer, Observer
 from serving.config import ServerConfig
 from serving.errors import status_of
 from serving.native_path.options import server_options
@@ -26,9 +26,16 @@ _LINGER_S = 2.0
 class NativeGrpcServer(NativeServer[GrpcServer]):
     """Accepts the connections of a port. For one event loop."""
 
-    def __init__(self, config: ServerConfig, routes: NativeRoutes, listener: socket.socket, upstream: Upstream) -> None:
-        """upstream: where the Python path's server listens."""
-        options = server_options(config, keep_alive_s=IDLE_S, linger_s=_LINGER_S, status=_code)
+    def __init__(
+        self,
+        config: ServerConfig,
+        observer: Observer,
+        routes: NativeRoutes,
+        listener: socket.socket,
+        upstream: Upstream,
+    ) -> None:
+        """observer: takes note of requests that are answered here. upstream: where the Python path's server listens."""
+        options = server_options(config, observer, keep_alive_s=IDLE_S, linger_s=_LINGER_S, status=_code)
         super().__init__(
             routes,
             lambda wake: GrpcServer(options, routes.native, listener.fileno(), wake, upstream.path, upstream.secret),

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
+from serving._front import Observer
 from serving.control.models import Models
 from serving.errors import status_of
 from serving.grpc.control import EXPLAIN, SERVICE, GrpcControl, message_class, read_message
@@ -17,8 +18,10 @@ from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
 from serving.grpc.inference import InferenceCalls
 from serving.grpc.message_bounds import check_message
+from serving.grpc.observed import GrpcObserver, StreamObserver
 from serving.grpc.quiet import keep_quiet_about_callers_that_left
 from serving.grpc.streaming import stream_answers
+from serving.observing.facts import RequestFacts
 from serving.ports import port_message
 from serving.protocol.request_ids import REQUEST_ID, request_id_of_metadata
 from serving.security.tls import ServerTls
@@ -43,13 +46,14 @@ def grpc_server(
     control: GrpcControl,
     gate: GrpcGate,
     health: HealthCalls,
+    observer: Observer,
     *,
     max_message_bytes: int,
     max_connections: int,
 ) -> grpc.aio.Server:
     """Creates the server without its port, on the event loop that it will run on.
 
-    gate: decides which calls are admitted. health: answers probes.
+    gate: decides which calls are admitted. health: answers probes. observer: takes note of calls that have ended.
     """
     options = [
         ("grpc.max_receive_message_length", max_message_bytes),
@@ -65,7 +69,8 @@ def grpc_server(
     ]
     keep_quiet_about_callers_that_left()
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS)
-    server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control, gate, health),))
+    observed = GrpcObserver(observer, gate)
+    server.add_generic_rpc_handlers((_handlers(InferenceCalls(models), control, gate, health, observed),))
     return server
 
 
@@ -83,10 +88,13 @@ def bind_grpc(server: grpc.aio.Server, host: str, port: int, tls: ServerTls | No
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Returns the handlers of the methods; a caller without permission gets one that does not read the message."""
 
-    def __init__(self, handlers: dict[str, Any], open_handlers: dict[str, Any], gate: GrpcGate) -> None:
+    def __init__(
+        self, handlers: dict[str, Any], open_handlers: dict[str, Any], gate: GrpcGate, observed: GrpcObserver
+    ) -> None:
         self._handlers = handlers
         self._open_handlers = open_handlers
         self._gate = gate
+        self._observed = observed
 
     def service(self, handler_call_details: Any) -> Any:
         """See grpc.GenericRpcHandler."""
@@ -103,27 +111,30 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self._handlers.get(method)
 
     async def _refuse(self, method: str, error: EmberlineError, requests: Any, context: Any) -> None:
+        facts = self._observed.begin(method)
         self._gate.refused(method, context, error)
         _, code, text = status_of(error)
+        if facts is not None:
+            self._observed.ended(facts, context, code=code, error=text)
         fail(context, code, text)
 
 
 def _handlers(
-    inference: InferenceCalls, control: GrpcControl, gate: GrpcGate, health: HealthCalls
+    inference: InferenceCalls, control: GrpcControl, gate: GrpcGate, health: HealthCalls, observed: GrpcObserver
 ) -> grpc.GenericRpcHandler:
     """Returns handlers of all methods; they take bytes, so that a malformed message is answered like other mistakes."""
     request = GetMessageClass(SERVICE.methods_by_name[_INFER].input_type)
 
-    async def infer(data: bytes, context: Any) -> bytes:
+    async def infer(data: bytes, context: Any, facts: RequestFacts | None) -> bytes:
         await check_message(data, is_inference=True)
         message = read_message(request, data)
         gate.admit_inference(message.model_name, context)
         metadata = context.invocation_metadata
         request_id = request_id_of_metadata(metadata())
-        answer = await inference.infer(message, context.time_remaining(), metadata, request_id)
+        answer = await inference.infer(message, context.time_remaining(), metadata, request_id, facts)
         return bytes(answer.SerializeToString())
 
-    async def ask(name: str, data: bytes, context: Any) -> bytes:
+    async def ask(name: str, data: bytes, context: Any, facts: RequestFacts | None) -> bytes:
         await check_message(data, is_inference=name == EXPLAIN)
         message = read_message(message_class(name), data)
         admission = gate.admit(name, message, context)
@@ -145,6 +156,7 @@ def _handlers(
             context.invocation_metadata,
             admitted,
             lambda error: gate.told(error, context),
+            StreamObserver(observed, context),
         ):
             yield answer
 
@@ -154,13 +166,17 @@ def _handlers(
             handlers[method.name] = grpc.stream_stream_rpc_method_handler(stream)
             continue
         answer = infer if method.name == _INFER else functools.partial(ask, method.name)
-        handlers[method.name] = grpc.unary_stream_rpc_method_handler(_guarded(answer, gate))
-    handlers[EXPLAIN] = grpc.unary_stream_rpc_method_handler(_guarded(functools.partial(ask, EXPLAIN), gate))
-    return _Service(handlers, health.handlers(), gate)
+        handlers[method.name] = grpc.unary_stream_rpc_method_handler(_guarded(method.name, answer, gate, observed))
+    explain = _guarded(EXPLAIN, functools.partial(ask, EXPLAIN), gate, observed)
+    handlers[EXPLAIN] = grpc.unary_stream_rpc_method_handler(explain)
+    return _Service(handlers, health.handlers(), gate, observed)
 
 
 def _guarded(
-    answer: Callable[[bytes, Any], Awaitable[bytes]], gate: GrpcGate
+    method: str,
+    answer: Callable[[bytes, Any, RequestFacts | None], Awaitable[bytes]],
+    gate: GrpcGate,
+    observed: GrpcObserver,
 ) -> Callable[[bytes, Any], Awaitable[None]]:
     """Wraps a handler so that its exceptions become the call's status.
 
@@ -169,18 +185,25 @@ def _guarded(
     """
 
     async def guarded(data: bytes, context: Any) -> None:
+        facts = observed.begin(method)
         request_id = request_id_of_metadata(context.invocation_metadata())
         echoed = ((REQUEST_ID, request_id),) if request_id else ()
+        code, text, content = grpc.StatusCode.CANCELLED, "", b""
         try:
-            content = await answer(data, context)
+            content = await answer(data, context, facts)
             if echoed:
                 await context.send_initial_metadata(echoed)
             await context.write(content)
+            code = grpc.StatusCode.OK
         except Exception as error:
             _, code, text = status_of(gate.told(error, context))
             if echoed:
                 # Before an error nothing else may be sent: a client repeats no call whose response has begun.
                 context.set_trailing_metadata(echoed)
             fail(context, code, text)
+        finally:
+            if facts is not None:
+                size, length = len(data), len(content)
+                observed.ended(facts, context, code=code, error=text, request_bytes=size, response_bytes=length)
 
     return guarded

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc import service_pb2
 
 from serving.control.calls import ControlCalls
-from serving.control.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
+from serving.control.observing_settings import change_log, change_traces, log_settings, trace_settings
 from serving.repository.regions import RegionName
 from storage.errors import Unsupported
 
@@ -54,27 +54,29 @@ class SharedMemoryCalls:
 
 
 class SettingsCalls:
-    """Is a mixin that answers the calls about settings, which are fixed."""
+    """Is a mixin that answers the calls about trace and log settings."""
 
     _repository: ModelRepository
 
     async def TraceSetting(self, request: Any) -> Any:  # noqa: N802
-        """Returns the trace settings, which say that no traces are taken."""
+        """Returns the trace settings, after the changes that the request asks for."""
         if request.model_name:
             self._repository.get(request.model_name)
-        check_trace_settings({key: list(setting.value) for key, setting in request.settings.items()})
+        observation = self._repository.observation
+        wanted = {key: list(setting.value) for key, setting in request.settings.items()}
+        change_traces(observation, wanted, of_model=bool(request.model_name))
         answer = service_pb2.TraceSettingResponse()
-        for key, value in TRACE.items():
-            answer.settings[key].value.extend(value if type(value) is list else [value])
+        for key, value in trace_settings(observation).items():
+            answer.settings[key].value.extend(value if isinstance(value, list) else [value])
         return answer
 
     async def LogSettings(self, request: Any) -> Any:  # noqa: N802
-        """Returns the log settings."""
-        check_log_settings(
-            {key: getattr(s, s.WhichOneof("parameter_choice") or "", None) for key, s in request.settings.items()}
-        )
+        """Returns the log settings, after the changes that the request asks for."""
+        log_format = self._repository.observation.log_format
+        wanted = {key: getattr(s, s.WhichOneof("parameter_choice") or "", None) for key, s in request.settings.items()}
+        change_log(log_format, wanted)
         answer = service_pb2.LogSettingsResponse()
-        for key, value in LOG.items():
+        for key, value in log_settings(log_format).items():
             field = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
             setattr(answer.settings[key], field, value)
         return answer

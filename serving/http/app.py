@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
+from serving._front import Observer
 from serving.control.models import Models
 from serving.errors import UnknownModel
 from serving.http.encoding import check_encoding, compress, decompress
 from serving.http.gate import admit, audited, told
 from serving.http.infer import InferenceRoutes
 from serving.http.messages import HttpRequest, HttpResponse
+from serving.http.observed import note_ended
 from serving.http.route import inference_route
 from serving.http.unknown_models import unknown_model
 from serving.protocol.routing import routing_of_headers
@@ -32,9 +34,11 @@ class HttpApp:
     """Implements HttpApplication for the HTTP port.
 
     models: they answer inference. control: answers everything else. gate: decides which requests are admitted.
+    observer: takes note of requests that have ended.
     """
 
-    def __init__(self, models: Models, control: HttpControl, gate: Gate) -> None:
+    def __init__(self, models: Models, control: HttpControl, gate: Gate, observer: Observer) -> None:
+        self._observer = observer
         self._models = models
         self._control = control
         self._gate = gate
@@ -63,6 +67,11 @@ class HttpApp:
     def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
         """See HttpApplication."""
         return self._control.at_once(request) if request.route is None else None
+
+    def ended(self, request: HttpRequest, response: HttpResponse, *, is_sent: bool) -> None:
+        """See HttpApplication."""
+        if self._observer.is_on:
+            note_ended(self._observer, self._gate, request, response, is_sent=is_sent)
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """See HttpApplication."""

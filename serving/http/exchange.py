@@ -77,7 +77,10 @@ class Exchange:
     def whole(self) -> None:
         """Joins the pieces to the request's body."""
         chunks, self.chunks = self.chunks, []
-        self.request.body = bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
+        request = self.request
+        request.body = bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
+        request.size += len(request.body)
+        request.facts.arrived_ns = time.monotonic_ns()
 
     def too_large(self, got: str) -> BodyTooLarge:
         """See BodyRoom."""
@@ -114,6 +117,7 @@ def begin_exchange(
     # HEAD is GET whose response is sent without its body.
     is_head = method == b"HEAD"
     request = HttpRequest("GET" if is_head else method.decode("ascii"), path, query, head.headers, caller=caller)
+    request.size = head.size
     exchange = Exchange(request, limits, True, version == "1.0")
     exchange.is_head = is_head
     return exchange, fault

@@ -86,3 +86,7 @@ class GatedApp:
     def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         """See HttpApplication."""
         return self._app.answer(request)
+
+    def ended(self, request: HttpRequest, response: HttpResponse, *, is_sent: bool) -> None:
+        """See HttpApplication."""
+        self._app.ended(request, response, is_sent=is_sent)

@@ -49,6 +49,11 @@ class RequestHead:
         self._size += len(name) + len(value) + 4
 
     @property
+    def size(self) -> int:
+        """Returns the bytes of the target and the headers."""
+        return self._size + len(self.url)
+
+    @property
     def expects_continue(self) -> bool:
         """Returns whether the client waits for "100 Continue" before it sends the body."""
         headers = self.headers
@@ -79,7 +84,7 @@ class RequestHead:
             return InvalidInput(f"HTTP/{version} is not spoken here; send HTTP/1.1", field="request"), 505
         if len(self.url) > MAX_TARGET_BYTES:
             return long_target(), 414
-        if self._size + len(self.url) > MAX_HEADER_BYTES:
+        if self.size > MAX_HEADER_BYTES:
             return long_head(), 431
         if self._count > MAX_HEADERS:
             return InvalidInput(f"there are over {MAX_HEADERS} headers", field="headers"), 431

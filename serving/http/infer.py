@@ -54,6 +54,7 @@ class InferenceRoutes:
             else:
                 decoded = decode_request(model.signature, header, named)
             decoded.id = decoded.id or request_id_of_header(request.headers.get(REQUEST_ID_HEADER))
+            request.facts.queued(decoded.id)
             result = await answer_request(
                 model, decoded, routing, timeout_us=decoded.timeout_us, follow=not route.version
             )
@@ -64,6 +65,7 @@ class InferenceRoutes:
         model, decoded, result = await with_model(
             self._models, route.name, route.version, routing.routing_key, ask, admitted
         )
+        request.facts.answered(model.signature.model, result)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
         outputs = all_outputs(model.signature, decoded, result)
         encode = partial(encode_response, model.signature, version, decoded, outputs, parameters, regions)
@@ -82,6 +84,7 @@ class InferenceRoutes:
                 columns, batch, by_rows = await asyncio.to_thread(decode_predict, model.signature, body)
             else:
                 columns, batch, by_rows = decode_predict(model.signature, body)
+            request.facts.queued("")
             result = await model.infer(
                 columns,
                 batch,
@@ -94,6 +97,7 @@ class InferenceRoutes:
         model, by_rows, result = await with_model(
             self._models, route.name, route.version, routing.routing_key, ask, route.model
         )
+        request.facts.answered(model.signature.model, result)
         # The body of v1 has no fields for these, so they are sent as headers.
         snapshot = result.snapshot
         headers = [

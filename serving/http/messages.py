@@ -8,6 +8,7 @@ from typing import Protocol
 
 from serving.errors import BodyTooLarge, RateLimited, status_of
 from serving.http.route import InferenceRoute
+from serving.observing.facts import RequestFacts
 from serving.protocol.json_text import dump_json
 from serving.security.gate import Admission
 from serving.security.principals import NOBODY, Caller
@@ -55,6 +56,10 @@ class HttpRequest:
     authorization: bytes | None = None
     #: Set where the request was admitted as a control call.
     admission: Admission | None = None
+    #: What observers want to know of it.
+    facts: RequestFacts = field(default_factory=RequestFacts)
+    #: Bytes of the head and the body, as they came.
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -67,6 +72,8 @@ class HttpResponse:
     headers: Headers = field(default_factory=list)
     #: Whether nothing more can be read from the connection, which is then closed.
     closes: bool = False
+    #: What went wrong, as the content says it, for the access log.
+    error: str = ""
 
 
 class UnsupportedEncoding(Unsupported):
@@ -84,6 +91,9 @@ class HttpApplication(Protocol):
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         """Returns the response. It may raise any exception, and is cancelled when the client disconnects."""
+
+    def ended(self, request: HttpRequest, response: HttpResponse, *, is_sent: bool) -> None:
+        """Called when the response of a request is about to be sent, or is not because the client has left."""
 
 
 def health_response(key: str, is_so: bool, **beside: str) -> HttpResponse:
@@ -113,4 +123,4 @@ def error_response(error: BaseException, *, status: int = 0) -> HttpResponse:
     if isinstance(error, RateLimited):
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
     # A body or head that is too large is not read, so the connection is closed.
-    return HttpResponse(status, dump_json({"error": text}), headers, closes=status in (413, 431))
+    return HttpResponse(status, dump_json({"error": text}), headers, closes=status in (413, 431), error=text)

@@ -12,6 +12,7 @@ from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
 from serving.http.fleet_metrics import fleets
 from serving.http.prometheus import Labels, encode, event_ages, family, label_value
+from serving.http.request_metrics import observed, request_times
 from serving.http.server_metrics import disk, readiness, starts
 from serving.http.shadow_metrics import shadows
 from serving.http.triton_metrics import MachineGauges, triton_metrics
@@ -182,6 +183,7 @@ class ServerMetrics:
         yield from shadows(self._repository)
         yield from disk(self._repository.store_dir)
         yield from starts(self._repository)
+        yield from observed(self._repository.observation)
         meaning = "Times that the server's process crashed and was started again"
         yield _family("restarts_total", meaning, [({}, self._restarts)])
         counts = self._native_counts()
@@ -201,6 +203,7 @@ def _arms(models: Iterable[LoadedModel]) -> Iterator[Metric]:
     yield from _each(_OF_ARMS, arms)
     spent = (({**of, "stage": stage}, arm.stages[stage].ns / 1e9) for arm, of in arms for stage in _STAGES)
     yield _family("stage_seconds_total", "Time that requests spent in a stage", spent)
+    yield from request_times(arms)
     served = [(snapshot, of) for model in models for snapshot, of in _served(model)]
     yield from _each(_OF_SNAPSHOTS, served)
 

@@ -33,6 +33,9 @@ class MetricsApp:
     def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
         """Returns None: `answer` handles every request."""
 
+    def ended(self, request: HttpRequest, response: HttpResponse, *, is_sent: bool) -> None:
+        """Does nothing: pages of metrics are not observed."""
+
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """See HttpApplication."""
         status, body, content_type = 404, b"only GET /metrics and GET /console are here\n", "text/plain; version=0.0.4"

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from serving._front import HttpServer
+from serving._front import HttpServer, Observer
 from serving.config import ServerConfig
 from serving.errors import status_of
 from serving.http.exchange import status_line
@@ -84,12 +84,16 @@ class NativeHttpServer(NativeServer[HttpServer]):
     def __init__(
         self,
         config: ServerConfig,
+        observer: Observer,
         routes: NativeRoutes,
         listener: socket.socket,
         protocol: Callable[..., HttpProtocol],
     ) -> None:
-        """protocol: makes the protocol of a connection, as `HttpServer` does, of the class AdoptedConnection."""
-        options = server_options(config, keep_alive_s=KEEP_ALIVE_S, linger_s=LINGER_S, status=_status_line)
+        """observer: takes note of requests that are answered here.
+
+        protocol: makes the protocol of a connection, as `HttpServer` does, of the class AdoptedConnection.
+        """
+        options = server_options(config, observer, keep_alive_s=KEEP_ALIVE_S, linger_s=LINGER_S, status=_status_line)
         super().__init__(routes, lambda wake: HttpServer(options, routes.native, listener.fileno(), wake))
         self._protocol = protocol
         self._adopting: set[asyncio.Task[Any]] = set()

@@ -426,13 +426,12 @@ class HttpProtocol(asyncio.Protocol):
 
     def _send(self, exchange: Exchange, response: HttpResponse) -> None:
         transport = self._transport
+        self._app.ended(exchange.request, response, is_sent=not transport.is_closing())
         if transport.is_closing():
             return
-        content = response.content
         keep_alive = exchange.keep_alive and not (self._is_stopping or self._limits.is_retiring or response.closes)
         head = response_head(response, exchange, keep_alive)
-        if exchange.is_head:
-            content = b""
+        content = b"" if exchange.is_head else response.content
         write_response(transport, b"".join(head), content, is_tls=self._is_tls)
         if exchange is self._arriving:
             # The answer was sent before the body is here, so this connection may be ended if others wait to connect.

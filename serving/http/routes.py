@@ -7,10 +7,11 @@ import functools
 from serving.http.messages import JSON, HttpResponse
 from serving.http.model_control import MODEL_CONTROL_OPERATIONS
 from serving.http.model_routes import MODEL_OPERATIONS
+from serving.http.observing_routes import SETTINGS_OPERATIONS
 from serving.http.openapi import openapi_document
 from serving.http.openapi_schemas import ANY_OBJECT
 from serving.http.operations import ControlCall, Operation, OperationTable
-from serving.http.shared_memory import SETTINGS_OPERATIONS, SHARED_MEMORY_OPERATIONS
+from serving.http.shared_memory import SHARED_MEMORY_OPERATIONS
 from serving.protocol.json_text import dump_json
 from serving.security.needs import UNKNOWN, Need
 

@@ -1,21 +1,19 @@
-"""Defines the routes of Triton's shared memory extensions, and of its trace and log settings."""
+"""Defines the routes of Triton's shared memory extensions."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NoReturn
 
 from tritonclient.grpc import service_pb2
 
 from serving.control.bodies import RegisterBody
-from serving.control.fixed_settings import LOG, TRACE, check_log_settings, check_trace_settings
 from serving.http.openapi_schemas import ANY_OBJECT
 from serving.http.operations import ControlCall, Operation
 from serving.protocol.json_text import parse_object
 from serving.repository.regions import RegionName
-from serving.security.needs import LOOK_AT_MODEL, LOOK_AT_SERVER, MODEL, REGIONS, SERVER, control_need
+from serving.security.needs import REGIONS
 from storage.errors import Unsupported
 
 
@@ -71,41 +69,4 @@ SHARED_MEMORY_OPERATIONS = (
     _post(_CUDA + _REGION + "/register", handler=_cuda_register, summary=_NO_REGIONS, is_optional=False),
     _post(_CUDA + _REGION + "/unregister", handler=_cuda_unregister, summary="Forget a region"),
     _post(_CUDA + "/unregister", handler=_cuda_unregister, summary="Forget all regions"),
-)
-
-
-# The settings are fixed: they can be read, and set to their current values.
-def _trace(call: ControlCall) -> Mapping[str, Any]:
-    if call.name:
-        call.repository.get(call.name)
-    return TRACE
-
-
-def _set_trace(call: ControlCall) -> Mapping[str, Any]:
-    answer = _trace(call)
-    check_trace_settings(call.read_object())
-    return answer
-
-
-def _log(call: ControlCall) -> Mapping[str, Any]:
-    return LOG
-
-
-def _set_log(call: ControlCall) -> Mapping[str, Any]:
-    check_log_settings(call.read_object())
-    return LOG
-
-
-_look = functools.partial(Operation, "GET", tag="settings", answer=ANY_OBJECT)
-_set = functools.partial(Operation, "POST", tag="settings", answer=ANY_OBJECT, body=ANY_OBJECT)
-_TRACE, _SET_TRACE = "Trace settings", "Trace settings after a change"
-_TRACE_PATH, _MODEL_TRACE_PATH = "/v2/trace/setting", "/v2/models/{name}/trace/setting"
-
-SETTINGS_OPERATIONS = (
-    _look(_TRACE_PATH, LOOK_AT_SERVER, _trace, _TRACE, errors=(501,)),
-    _set(_TRACE_PATH, control_need(SERVER, "trace"), _set_trace, _SET_TRACE, errors=(501,)),
-    _look(_MODEL_TRACE_PATH, LOOK_AT_MODEL, _trace, _TRACE, errors=(404, 501)),
-    _set(_MODEL_TRACE_PATH, control_need(MODEL, "trace"), _set_trace, _SET_TRACE, errors=(404, 501)),
-    _look("/v2/logging", LOOK_AT_SERVER, _log, "Logging settings", errors=(501,)),
-    _set("/v2/logging", control_need(SERVER, "logging"), _set_log, "Logging settings after a change", errors=(501,)),
 )

@@ -15,7 +15,8 @@
 #include "queue.h"
 #include "route.h"
 
-void bind_servers(nanobind::module_& m);  // in bind_servers.cpp
+void bind_observer(nanobind::module_& m);  // in bind_observer.cpp
+void bind_servers(nanobind::module_& m);   // in bind_servers.cpp
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -114,7 +115,8 @@ nb::object block(const RequestBatch& batch) {
 
 using Output = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
-void respond(const RequestBatch& batch, const std::vector<Output>& outputs, const AnswerHead& head) {
+void respond(const RequestBatch& batch, const std::vector<Output>& outputs, const AnswerHead& head,
+             const BatchStages* stages) {
   const auto& wanted = batch.requests().front()->model->outputs();
   if (outputs.size() != wanted.size()) throw nb::value_error("one array an output is expected");
   std::vector<const char*> addresses;
@@ -126,7 +128,7 @@ void respond(const RequestBatch& batch, const std::vector<Output>& outputs, cons
     addresses.push_back(static_cast<const char*>(outputs[i].data()));
   }
   const nb::gil_scoped_release release;
-  batch.respond(addresses, head);
+  batch.respond(addresses, head, stages);
 }
 
 std::vector<std::int64_t> arrivals(const RequestBatch& batch) {
@@ -180,16 +182,17 @@ NB_MODULE(_front, m) {
   // Objects that live until the interpreter ends, such as those of globals, are no leak that a user should read of.
   nb::set_leak_warnings(false);
   nb::class_<RequestBatch> batch(m, "RequestBatch");  // others' signatures name it
+  bind_observer(m);
   nb::class_<Ticket>(m, "Ticket").def(nb::init<>());
   nb::class_<AnswerHead>(m, "AnswerHead")
       .def(
           "__init__",
           [](AnswerHead* self, std::string version, std::string parameters, std::string plain_version,
-             const nb::bytes& fields) {
+             const nb::bytes& fields, std::string snapshot) {
             new (self) AnswerHead{std::move(version), std::move(parameters), std::move(plain_version),
-                                  std::string(fields.c_str(), fields.size())};
+                                  std::string(fields.c_str(), fields.size()), std::move(snapshot)};
           },
-          "version"_a, "parameters"_a, "plain_version"_a, "parameter_fields"_a);
+          "version"_a, "parameters"_a, "plain_version"_a, "parameter_fields"_a, "snapshot"_a = "");
 
   nb::class_<Queue>(m, "Queue")
       .def(
@@ -243,9 +246,9 @@ NB_MODULE(_front, m) {
       .def_prop_ro("rows_of_each", &rows_of_each)
       .def_prop_ro("layout", &layout)
       .def("block", &block, nb::sig("def block(self) -> numpy.typing.NDArray[numpy.uint8]"))
-      .def("respond", &respond, "outputs"_a, "head"_a,
+      .def("respond", &respond, "outputs"_a, "head"_a, "stages"_a.none() = nb::none(),
            nb::sig("def respond(self, outputs: collections.abc.Sequence[numpy.typing.NDArray[typing.Any]], "
-                   "head: AnswerHead) -> None"))
+                   "head: AnswerHead, stages: BatchStages | None = None) -> None"))
       .def("hand_over", &RequestBatch::hand_over)
       .def("expire", &RequestBatch::expire);
 

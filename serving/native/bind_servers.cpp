@@ -44,7 +44,8 @@ void bind_servers(nb::module_& m) {
       .def_rw("expired", &ServerOptions::expired)
       .def_rw("too_many_bytes", &ServerOptions::too_many_bytes)
       .def_rw("too_many_connections", &ServerOptions::too_many_connections)
-      .def_rw("too_many_of_address", &ServerOptions::too_many_of_address);
+      .def_rw("too_many_of_address", &ServerOptions::too_many_of_address)
+      .def_rw("observer", &ServerOptions::observer, nb::arg().none());
 
   nb::class_<Server>(m, "Server")
       .def(

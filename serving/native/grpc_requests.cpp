@@ -79,11 +79,12 @@ bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> reque
   }
   const auto queues = request->model->queues();
   if (queues->all.size() != 1) return false;
+  if (is_observed()) note_arrival(*call.connection, *request);
   const auto& queue = queues->all.front();
   const Refusal refusal = queue->put(request);
   if (refusal.is_closed) return false;
   if (refusal) {
-    missed(*request, Missed::Why::kOverloaded);
+    missed(*request, Missed::Why::kOverloaded, refusal.overloaded);
     refuse_request(call, slot, request->id, options_.overloaded_status, refusal.overloaded);
     return true;
   }

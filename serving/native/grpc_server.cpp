@@ -27,6 +27,9 @@ constexpr int kStepsAtOnce = 16;
 constexpr std::size_t kUnsentBytes = 64 << 10;
 constexpr std::size_t kMostUnsentBytes = 1 << 20;
 
+// INVALID_ARGUMENT, as serving/native_path/options.py says of a request that did not arrive in time.
+constexpr int kLateCode = 3;
+
 // Sends what waits, and what a session has for its peer. Returns whether something was sent; `is_gone` is set when the
 // connection has ended.
 bool write_some(nghttp2_session* session, int descriptor, std::string& unsent, bool& is_gone) {
@@ -305,6 +308,7 @@ void GrpcServer::on_due(Connection& given) {
     if (is_stuck(*call)) {
       ClientSide::reset(*call, NGHTTP2_CANCEL);
     } else {
+      note_unread(connection, true, kLateCode, options_.late, call->request_id(), call->arrived_ns);
       refuse(*call, options_.late_status, options_.late);
     }
   }

@@ -48,6 +48,7 @@ std::string escaped(std::string_view text) {
 
 bool HttpServer::hold(HttpConnection& connection, std::size_t bytes) {
   if (held_ + static_cast<std::int64_t>(bytes) > options_.max_inflight_bytes) {
+    note_unread(connection, false, 503, options_.too_many_bytes, {}, 0);
     refuse(connection, options_.overloaded_status, options_.too_many_bytes, true);
     return false;
   }
@@ -158,13 +159,14 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
     return pass_on(connection, request->bytes + connection.buffer);
   }
   if (request->id.empty() && header_id.size != 0) request->id = request->text(header_id);
+  if (is_observed()) note_arrival(connection, *request);
   const auto& queue = queues->all.front();
   Refusal refusal = queue->put(request);
   if (refusal.is_closed) {
     return pass_on(connection, request->bytes + connection.buffer);
   }
   if (refusal) {
-    missed(*request, Missed::Why::kOverloaded);
+    missed(*request, Missed::Why::kOverloaded, refusal.overloaded);
     refuse(connection, options_.overloaded_status, refusal.overloaded, false, request->text(header_id));
     return Step::kGoOn;
   }

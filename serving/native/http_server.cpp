@@ -128,6 +128,7 @@ void HttpServer::on_due(Connection& given) {
   if (connection.state == HttpConnection::State::kReading && !connection.buffer.empty() && connection.unsent.empty()) {
     InferHead head;
     read_head(connection.buffer, head);
+    note_unread(connection, false, 400, options_.late, head.request_id, connection.due_ns - options_.body_timeout_ns);
     refuse(connection, options_.late_status, options_.late, true, head.request_id);
     work(connection);
   } else {

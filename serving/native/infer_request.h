@@ -96,6 +96,9 @@ struct InferRequest : Waiting {
   std::string id;
   // The id in its head, and what that says of its trace.
   Span header_id, traceparent;
+  // For whoever observes requests, else 0 and empty: when it was put into its queue, and its client.
+  std::int64_t queued_ns = 0;
+  std::string address;
 
   std::string_view text(const Span& span) const { return {data(span), span.size}; }
   const char* data(const Span& span) const { return (span.is_made ? made : bytes).data() + span.offset; }

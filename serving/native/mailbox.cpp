@@ -55,13 +55,32 @@ std::vector<Mailbox::Letter>& letters_for(Posts& posts, const InferRequest& requ
 
 }  // namespace
 
+RequestNote note_of(const InferRequest& request) {
+  RequestNote note;
+  note.is_grpc = request.encoding != Encoding::kHttp;
+  note.is_native = true;
+  note.model = request.model->name();
+  note.id = request.id;
+  note.header_id = request.text(request.header_id);
+  note.traceparent = request.text(request.traceparent);
+  note.address = request.address;
+  note.principal = kAnonymous;
+  note.rows = request.rows;
+  note.request_bytes = static_cast<std::int64_t>(request.bytes.size());
+  note.arrived_ns = request.arrived_ns;
+  note.queued_ns = request.queued_ns;
+  note.ended_ns = now_ns();
+  return note;
+}
+
 std::int64_t RequestBatch::rows() const {
   std::int64_t rows = 0;
   for (const auto& request : requests_) rows += request->rows;
   return rows;
 }
 
-void RequestBatch::respond(const std::vector<const char*>& outputs, const AnswerHead& head) const {
+void RequestBatch::respond(const std::vector<const char*>& outputs, const AnswerHead& head,
+                           const BatchStages* stages) const {
   const std::string date = date_line();
   Posts posts;
   std::vector<const char*> rows = outputs;
@@ -73,6 +92,15 @@ void RequestBatch::respond(const std::vector<const char*>& outputs, const Answer
       model.write(letter.bytes, *request, rows, head, date, request->mailbox->is_retiring.load());
     } else {
       write_message(letter.bytes, *request, rows, head);
+    }
+    if (stages != nullptr && request->mailbox->is_observed()) {
+      RequestNote note = note_of(*request);
+      note.version = head.plain_version;
+      note.snapshot = head.snapshot;
+      note.status = request->encoding == Encoding::kHttp ? 200 : 0;
+      note.response_bytes = static_cast<std::int64_t>(letter.bytes.size());
+      note.stages = stages;
+      request->mailbox->observer->note(note);
     }
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += model.outputs()[i].row_bytes * request->rows;
     letters_for(posts, *request).push_back(std::move(letter));

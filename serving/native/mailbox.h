@@ -12,8 +12,12 @@
 
 #include "columns.h"
 #include "model.h"
+#include "observer.h"
 
 namespace emberline::front {
+
+// Native servers read requests only where callers need not be known; see serving/security/principals.py.
+constexpr std::string_view kAnonymous = "anonymous";
 
 // What other threads have for a server. It outlives the server, whose thread takes what is in it.
 class Mailbox {
@@ -41,6 +45,10 @@ class Mailbox {
 
   // Whether each connection ends with its next answer, and whether none is accepted any more.
   std::atomic<bool> is_retiring{false}, is_draining{false};
+  // Whether requests that end are noted.
+  bool is_observed() const { return observer != nullptr && observer->is_on(); }
+  // Null where nobody asks for them. Set before the server's thread starts.
+  std::shared_ptr<Observer> observer;
 
  private:
   int wake_ = -1;
@@ -56,7 +64,9 @@ class RequestBatch {
   const InferRequests& requests() const { return requests_; }
   std::int64_t rows() const;
   // Sends the responses. outputs: for each output of the model the first byte of the batch's rows; they are copied.
-  void respond(const std::vector<const char*>& outputs, const AnswerHead& head) const;
+  // stages: of the batch, for whoever observes its requests; null where nobody does.
+  void respond(const std::vector<const char*>& outputs, const AnswerHead& head,
+               const BatchStages* stages = nullptr) const;
   // Has the Python path answer each request from its beginning.
   void hand_over() const;
   // Says that the requests waited for too long.
@@ -67,6 +77,9 @@ class RequestBatch {
 
   InferRequests requests_;
 };
+
+// What is known of a request that ends now, but for how. Views the request.
+RequestNote note_of(const InferRequest& request);
 
 // The header Date with its line's end, made once a second.
 std::string date_line();

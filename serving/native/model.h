@@ -63,6 +63,8 @@ struct AnswerHead {
   std::string version, parameters;
   // The version as it is, and the parameters as fields of a ModelInferResponse.
   std::string plain_version, parameter_fields;
+  // The name of the snapshot, such as 3.17, for whoever observes requests.
+  std::string snapshot = {};
 };
 
 // Immutable but for its queues and its canary. Thread-safe.

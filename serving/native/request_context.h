@@ -11,8 +11,6 @@ constexpr std::string_view kRequestIdHeader = "x-request-id";
 // The header of W3C's trace context.
 constexpr std::string_view kTraceparentHeader = "traceparent";
 constexpr std::size_t kLongestRequestId = 256;
-// 00-TRACE-SPAN-FLAGS; a later version may have more behind it, which is not kept.
-constexpr std::size_t kTraceparentBytes = 55;
 
 // Whether an id can be echoed in a header and in JSON as it is: visible ASCII without quotes and backslashes. Others
 // count as none, as in serving/protocol/request_ids.py.

@@ -51,6 +51,20 @@ std::string client_of(const sockaddr_storage& peer) {
   return {bytes, 8};
 }
 
+std::string text_of(const sockaddr_storage& peer) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (peer.ss_family == AF_INET) {
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(peer).sin_addr, text, sizeof text);
+  } else if (peer.ss_family == AF_INET6) {
+    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, text, sizeof text);
+  }
+  return text;
+}
+
+// What a client gets for a request that no session answered: the status of HTTP, and of gRPC. 499 is what other
+// servers log where the client has left.
+constexpr int kMissedStatus[3][2] = {{504, 4}, {499, 1}, {503, 8}};
+
 }  // namespace
 
 Server::Server(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python)
@@ -58,6 +72,7 @@ Server::Server(ServerOptions options, std::shared_ptr<const Routes> routes, int 
       routes_(std::move(routes)),
       wake_python_(wake_python),
       listener_(::fcntl(listener, F_DUPFD_CLOEXEC, 0)) {
+  mailbox_->observer = options_.observer;
   if (listener_ < 0) fail("listener");
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) fail("epoll");
@@ -110,7 +125,33 @@ void Server::drain() {
 
 void Server::wake_python() const { write_event(wake_python_); }
 
-void Server::missed(const InferRequest& request, Missed::Why why) {
+void Server::note_arrival(const Connection& connection, InferRequest& request) const {
+  request.queued_ns = now_ns();
+  request.address = connection.client;
+}
+
+void Server::note_unread(const Connection& connection, bool is_grpc, int status, std::string_view text,
+                         std::string_view header_id, std::int64_t since_ns) const {
+  if (!is_observed()) return;
+  RequestNote note;
+  note.is_grpc = is_grpc;
+  note.id = note.header_id = header_id;
+  note.address = connection.client;
+  note.principal = kAnonymous;
+  note.status = status;
+  note.error = text;
+  note.ended_ns = now_ns();
+  note.arrived_ns = since_ns == 0 ? note.ended_ns : since_ns;
+  mailbox_->observer->note(note);
+}
+
+void Server::missed(const InferRequest& request, Missed::Why why, std::string_view text) {
+  if (is_observed()) {
+    RequestNote note = note_of(request);
+    note.status = kMissedStatus[static_cast<int>(why)][note.is_grpc ? 1 : 0];
+    note.error = why == Missed::Why::kExpired ? options_.expired : text;
+    mailbox_->observer->note(note);
+  }
   bool was_empty = false;
   {
     const std::lock_guard lock(mutex_);
@@ -182,6 +223,7 @@ void Server::accept_all() {
     connection.ticket = next_ticket_++;
     connection.descriptor = descriptor;
     connection.address = client_of(peer);
+    if (options_.observer != nullptr) connection.client = text_of(peer);
     connection.idle_since_ns = now_ns();
     connection.due_ns = connection.idle_since_ns + options_.keep_alive_ns;
     const bool of_address = by_address_[connection.address] >= options_.connections_per_address;

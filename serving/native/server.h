@@ -40,6 +40,8 @@ struct ServerOptions {
   // Texts of the errors for a request that did not arrive, that waited too long, and for too much that is read at once
   // or too many connections.
   std::string late, expired, too_many_bytes, too_many_connections, too_many_of_address;
+  // Takes note of requests; null for none.
+  std::shared_ptr<Observer> observer;
 };
 
 // What happened to requests that no session answered, by model.
@@ -78,6 +80,8 @@ class Server {
     std::uint64_t ticket = 0;
     int descriptor = -1;
     std::string address;
+    // The client's address as text, where requests may be observed.
+    std::string client;
     // When it has waited for too long, and since when it has been idle.
     std::int64_t due_ns = kNever, idle_since_ns = 0;
   };
@@ -118,7 +122,14 @@ class Server {
   // Remembers a connection that can go on; others have their turn first.
   void resume_later(const Connection& connection) { unfinished_.push_back(connection.ticket); }
   void remember_deadline(const std::shared_ptr<InferRequest>& request);
-  void missed(const InferRequest& request, Missed::Why why);
+  // text: what the client gets.
+  void missed(const InferRequest& request, Missed::Why why, std::string_view text = {});
+  bool is_observed() const { return mailbox_->is_observed(); }
+  // Sets what observers want to know of a request that is about to be put into a queue.
+  void note_arrival(const Connection& connection, InferRequest& request) const;
+  // Notes that a request was refused before it was read. header_id: of its head. since_ns: when it began to arrive.
+  void note_unread(const Connection& connection, bool is_grpc, int status, std::string_view text,
+                   std::string_view header_id, std::int64_t since_ns) const;
   void wake_python() const;
   bool is_retiring() const { return mailbox_->is_retiring.load(std::memory_order_relaxed); }
   bool is_draining() const { return mailbox_->is_draining.load(std::memory_order_relaxed); }

@@ -38,6 +38,8 @@ class NativeSink:
         self._inputs = endpoint.signature.raw
         # Layouts by the native server's description.
         self._layouts: dict[bytes, Layout] = {}
+        # The head of the last answer, and the snapshot that it names. Sessions of several threads may replace it.
+        self._last_head: tuple[str, AnswerHead] | None = None
 
     def join(self, batch: RequestBatch) -> QueuedRequest:
         """See RequestQueue.join."""
@@ -64,18 +66,32 @@ class NativeSink:
             batch.hand_over()
 
     def _respond(self, request: QueuedRequest, batch: RequestBatch, answer: InferenceResult) -> None:
-        version, parameters = str(answer.snapshot.version), answer_parameters(answer)
-        head = AnswerHead(
-            dump_json(version).decode(), dump_json(parameters).decode(), version, parameter_fields(parameters)
-        )
+        head = self._head(answer)
         endpoint = self._endpoint()
         if endpoint is not None:
             # Before the clients have their answers, so that one of them finds its request counted.
             now_ns = time.monotonic_ns()
             endpoint.statistics_of(request).succeeded([now_ns - at_ns for at_ns in batch.arrivals_ns])
-        batch.respond(answer.outputs, head)
+        batch.respond(answer.outputs, head, answer.stages)
         if endpoint is not None:
             endpoint.answered(request, answer)
+
+    def _head(self, answer: InferenceResult) -> AnswerHead:
+        """Returns what the answers of a batch have in common; mostly it is that of the batch before."""
+        snapshot, last = answer.snapshot, self._last_head
+        if last is not None and last[0] == snapshot.id and not answer.unresolved:
+            return last[1]
+        version, parameters = str(snapshot.version), answer_parameters(answer)
+        head = AnswerHead(
+            dump_json(version).decode(),
+            dump_json(parameters).decode(),
+            version,
+            parameter_fields(parameters),
+            f"{version}.{snapshot.sequence}",
+        )
+        if not answer.unresolved:
+            self._last_head = (snapshot.id, head)
+        return head
 
 
 def native_model(endpoint: Endpoint, key: int) -> Model | None:

@@ -49,6 +49,8 @@ class Scores:
     infer_ns: int
     #: Which rows its ids without one read, by feature; None where no feature has a chain.
     levels: BatchLevels | None = None
+    #: The part of infer_ns that lookups took; 0 where it is not known.
+    lookup_ns: int = 0
 
 
 class ScoringPipeline(Protocol):
@@ -190,6 +192,7 @@ class Pipeline:
         self.counted += of_users.by_table
         self.counted += found.by_table
         found.counts.add(of_users.counts)
+        lookup_ns = time.monotonic_ns() - started_ns
         rows = torch.from_numpy(batch.rows)
         halves = snapshot.graph.program.halves(self._user_places)
         if halves is None:
@@ -199,7 +202,7 @@ class Pipeline:
         else:
             outputs = snapshot.graph.run_halves(halves, tensors, rows)
         arrays = _own_arrays(outputs, self._user, self._item)
-        scores = Scores(arrays, found.counts, time.monotonic_ns() - started_ns)
+        scores = Scores(arrays, found.counts, time.monotonic_ns() - started_ns, lookup_ns=lookup_ns)
         if self.levels.features:
             scores.levels = BatchLevels()
             self.levels.take(scores.levels, self._user.features, batch.user.ids, of_users.fallback, batch.rows)
@@ -223,8 +226,9 @@ class Pipeline:
         graph = snapshot.graph.stacked or snapshot.graph
         lookup = self._lookup_of(graph)
         tensors, found = self._graph_inputs(lookup, graph, batch, snapshot)
+        lookup_ns = time.monotonic_ns() - started_ns
         outputs = _own_arrays(graph.run(tensors), lookup)
-        scores = Scores(outputs, found.counts, time.monotonic_ns() - started_ns)
+        scores = Scores(outputs, found.counts, time.monotonic_ns() - started_ns, lookup_ns=lookup_ns)
         if self.levels.features:
             scores.levels = BatchLevels()
             self.levels.take(scores.levels, lookup.features, batch.ids, found.fallback)

@@ -35,6 +35,7 @@ class IdentityAnswer:
     outputs: list[np.ndarray]
     snapshot: IdentitySnapshot
     unresolved: int = 0
+    stages: None = None
 
     def asked(self, name: str) -> np.ndarray:
         """Raises KeyError: it has no output but those that every request gets."""

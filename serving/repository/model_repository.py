@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from serving._front import KeptRequest
 from serving.config import ServerConfig
 from serving.engine.core_shares import CoreShares
 from serving.engine.endpoint import Endpoint
@@ -18,6 +20,7 @@ from serving.errors import UnknownModel
 from serving.fleet.fleet import Fleet
 from serving.gpu.driver import Gpus
 from serving.model_folders import folders, is_model
+from serving.observing.observation import Observation
 from serving.repository.identity_models import IdentityEndpoint, IdentityModels
 from serving.repository.operator_calls import OperatorCalls
 from serving.repository.places import check_places
@@ -67,6 +70,8 @@ class ModelRepository(OperatorCalls):
         self.gpus = gpus
         self._on_step = on_step
         self._cores = CoreShares()
+        #: Observes the requests; the server starts it.
+        self.observation = Observation(config)
         self.regions = SharedRegions(config.max_body_bytes, config.max_inflight_bytes, prefixes=config.shared_memory)
         self._root = root = config.model_repository
         #: This server's part in what replicas agree on; None without replicas.
@@ -201,6 +206,16 @@ class ModelRepository(OperatorCalls):
             raise Unavailable(f"model {name!r} is shutting down")
         found = updater.model.route(version, routing_key)
         return found.table(table) if table else found
+
+    def note_traced(self, request: KeptRequest) -> None:
+        """Lets the latency histogram of a model name the trace of a request that was answered."""
+        with contextlib.suppress(NotFound, Unavailable, Unsupported):  # it may be gone by now
+            answerer = self.get(request.model, request.version)
+            if isinstance(answerer, Endpoint):
+                canary = answerer.history.canary
+                is_canary = canary is not None and canary[0].name == request.snapshot
+                statistics = answerer.canary_statistics if is_canary else answerer.statistics
+                statistics.traced(request.ended_ns - request.arrived_ns, request.trace_id, time.time())
 
     def answering(self, name: str) -> list[Answerer]:
         """Returns what may answer a request for a model without a version.

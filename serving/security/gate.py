@@ -95,6 +95,13 @@ class Gate:
         self._check_role(principal, need)
         return principal
 
+    def name_of(self, authorization: bytes | None, caller: Caller) -> str:
+        """Returns the name of the caller's principal, for the access log; "" for a caller with a wrong token."""
+        try:
+            return self._find(authorization, caller).name
+        except EmberlineError:
+            return ""
+
     def refused(
         self,
         need: Need,

@@ -23,6 +23,8 @@ class LookupCounts:
     unresolved: int = 0
     overlay: int = 0
     hbm: int = 0
+    #: How long the lookup waited for rows of the SSD.
+    read_ns: int = field(default=0, compare=False)
 
     def total(self) -> int:
         """Returns the occurrences of ids, wherever their rows came from."""
@@ -36,6 +38,7 @@ class LookupCounts:
         self.unresolved += other.unresolved
         self.overlay += other.overlay
         self.hbm += other.hbm
+        self.read_ns += other.read_ns
 
 
 @dataclass

@@ -200,11 +200,12 @@ class LookupPlan:
         if self._chains.features and (missing or mask):
             late = self._follow(lookup, ids, mask, deadline)
         counts = LookupCounts(*lookup.finish())
+        counts.read_ns = reads_ns if reads else 0
         by_table = lookup.table_totals(len(COUNTED))
         for table, count in late:
             by_table[table, _UNRESOLVED] += np.uint64(count)
             counts.unresolved += count
-        self._total.add(counts, by_table, now_ns() - started, reads, reads_ns if reads else 0)
+        self._total.add(counts, by_table, now_ns() - started, reads, counts.read_ns)
         return counts, by_table
 
     def _follow(

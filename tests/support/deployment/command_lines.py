@@ -32,7 +32,7 @@ def parse(line: Sequence[str], variables: Mapping[str, str]) -> click.Context:
     if name == "serve":
         assert not unknown, f"`emberline {name}` reads no {', '.join(sorted(unknown))}"
         options = dict(context.params)
-        options.pop("log_level")
+        options.pop("log_levels")
         ServerConfig(**options)
     return context
 
@@ -40,5 +40,5 @@ def parse(line: Sequence[str], variables: Mapping[str, str]) -> click.Context:
 def server_config(line: Sequence[str], variables: Mapping[str, str]) -> ServerConfig:
     """Returns the configuration that `emberline serve ...` makes of a command line."""
     options = dict(parse(line, variables).params)
-    options.pop("log_level")
+    options.pop("log_levels")
     return ServerConfig(**options)

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from serving._front import Observer
 from serving.config import ServerConfig
 from serving.grpc.gate import GrpcGate
 from serving.grpc.health import HealthCalls
@@ -46,7 +47,13 @@ def test_a_call_that_fails_leaves_no_cycle_of_frames(
         gate = GrpcGate(Gate(ServerConfig(model_repository=tmp_path, access_file=access)))
         models: Any = None
         server = grpc_server(
-            models, Control(), gate, HealthCalls(Control()), max_message_bytes=1 << 20, max_connections=8
+            models,
+            Control(),
+            gate,
+            HealthCalls(Control()),
+            Observer(0, 0),
+            max_message_bytes=1 << 20,
+            max_connections=8,
         )
         port = bind_grpc(server, "127.0.0.1", 0)
         await server.start()

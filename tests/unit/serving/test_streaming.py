@@ -18,7 +18,7 @@ class Inference:
         self.go = asyncio.Event()
         self.begun = 0
 
-    async def infer(self, request: Any, left_s: float | None, metadata: Any) -> Any:
+    async def infer(self, request: Any, left_s: float | None, metadata: Any, facts: Any) -> Any:
         self.begun += 1
         await self.go.wait()
         if request.model_name == "nobody":

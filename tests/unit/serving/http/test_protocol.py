@@ -38,6 +38,9 @@ class App:
     def answer_at_once(self, request: HttpRequest) -> HttpResponse | None:
         return HttpResponse(200, b"now") if request.path == "/now" else None
 
+    def ended(self, request: HttpRequest, response: HttpResponse, *, is_sent: bool) -> None:
+        pass
+
     async def answer(self, request: HttpRequest) -> HttpResponse:
         self.headers.append(request.headers)
         if request.path == "/slow":

@@ -90,6 +90,7 @@ def test_what_controls_needs_an_operator_and_nothing_else_does() -> None:
         *(f"/v2/repository/models/{{name}}/{verb}" for verb in (*verbs, "{verb}")),
         "/v2/trace/setting",
         "/v2/models/{name}/trace/setting",
+        "/v2/trace/timeline",
         "/v2/logging",
     }
     assert {name for name, entry in GRPC_NEEDS.items() if entry.may_control} == {

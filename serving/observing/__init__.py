@@ -1,0 +1,1 @@
+"""Observes requests: access log, slow requests, traces, and timelines of what the threads do."""
