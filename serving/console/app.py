@@ -78,6 +78,11 @@ class ConsoleApp:
             raise NotFound("the console has no such file; load the page again")
         return assets.files[name].response(accepts, b"public, max-age=31536000, immutable")
 
+    def ended(self, request: HttpRequest, response: HttpResponse, *, is_sent: bool) -> None:
+        """See HttpApplication. Calls are noted as those of the HTTP port, the page and its files are not."""
+        if request.path.startswith(_CALLS):
+            self._calls.ended(_inner(request), response, is_sent=is_sent)
+
     def _events(self, request: HttpRequest) -> HttpResponse:
         authorization = request.headers.get(b"authorization") or request.authorization
         page = self._feed.join(_watched(request.query), authorization, request.caller)
