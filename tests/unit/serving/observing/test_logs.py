@@ -62,7 +62,7 @@ def test_a_line_of_text_has_no_secret_in_its_traceback_either(stream: io.StringI
     try:
         raise ValueError("https://a:geheim@b")
     except ValueError:
-        logging.getLogger(NAME).warning("Bearer geheimgeheim", exc_info=True)
+        logging.getLogger(NAME).warning("Bearer geheim4geheim", exc_info=True)
     assert "ValueError: https://[secret]@b" in stream.getvalue()
     assert "geheim" not in stream.getvalue()
 
