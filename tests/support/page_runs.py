@@ -24,10 +24,12 @@ RUN_BY = {
     "docs/importing-networks.md": f"{_IMPORTING}/test_network_docs.py",
     "docs/importing.md": f"{_IMPORTING}/test_importing_docs.py",
     "docs/live.md": "tests/e2e/test_live_docs.py",
+    "docs/logging.md": "tests/e2e/test_observing_docs.py",
     "docs/newcomer.md": "tests/e2e/test_newcomer.py",
     "docs/proving.md": f"{_IMPORTING}/test_network_docs.py",
     "docs/security.md": "tests/integration/serving/test_security_tls.py",
     "docs/torch-libraries.md": "tests/e2e/test_published_models.py",
+    "docs/tracing.md": "tests/e2e/test_observing_docs.py",
     "docs/tutorial.md": "tests/e2e/test_tutorial.py",
 }
 

@@ -82,7 +82,7 @@ def wanted(method: str, path: str) -> tuple[set[str], str]:
         return {"caller"}, about
     if path.endswith(("/explain", "/sample")):
         return set(), about  # it takes two roles, and no token here has both; see test_explain
-    if method == "POST" and ("/repository/models/" in path or path.endswith(("/setting", "/logging"))):
+    if method == "POST" and ("/repository/models/" in path or path.endswith(("/setting", "/logging", "/timeline"))):
         return {"operator"}, about
     if path.endswith(("{name}", "{version}", "/ready", "/config")):
         return ALL, about

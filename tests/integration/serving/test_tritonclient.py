@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -234,7 +235,8 @@ def test_statistics_count_what_was_done(api: Any, kind: str, client: Any) -> Non
     }
 
 
-def test_trace_and_log_settings_are_what_they_are(kind: str, client: Any) -> None:
+def test_trace_and_log_settings_are_what_they_are(kind: str, client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     trace = client.get_trace_settings() if kind == "http" else client.get_trace_settings(as_json=True)["settings"]
     assert trace["trace_level"] == (["OFF"] if kind == "http" else {"value": ["OFF"]})
     assert client.get_trace_settings("ranker")
