@@ -91,8 +91,8 @@ class CompiledDriver:
         if self._name == "wrk2":
             return f"wrk2 sent the load. It tells latencies by {_QUANTILES} quantiles, and none over time."
         return (
-            "h2load sent the load: one request over and over. It counts latency from the sending, so time in which no "
-            "connection was free is left out."
+            "h2load sent the load: one request over and over, in bursts, because all its connections send at the same "
+            "moments. It counts latency from the sending, so time in which no connection was free is left out."
         )
 
     def run(self, phase: Phase, *, seed: int | None, drain_s: float, watch: Watch) -> PhaseRecord:
