@@ -50,6 +50,37 @@ def absent_rows(
     Returns what ids (n,) without a row read as, (n, dim), before any rounding.
     """
 
+def move_rows(
+    source: numpy.typing.NDArray[numpy.float32],
+    places: numpy.typing.NDArray[numpy.int64],
+    out: numpy.typing.NDArray[numpy.float32],
+    targets: numpy.typing.NDArray[numpy.int64],
+) -> int | None:
+    """
+    Sets out[targets[i]] = source[places[i]] for rows (dim). Returns the first i whose row holds NaN or
+    infinity, None without one. Raises ValueError for a row number that is not there.
+    """
+
+def rows_fingerprint(
+    ids: numpy.typing.NDArray[numpy.int64],
+    rows: numpy.typing.NDArray[numpy.uint8],
+    keys: numpy.typing.NDArray[numpy.uint64],
+) -> int:
+    """
+    Returns the sum of the rows' terms modulo 2^64, as storage.checkpoint.fingerprint defines it. rows:
+    (n, 4 * words) as they are stored. keys: (words,).
+    """
+
+def first_not_finite(rows: numpy.typing.NDArray[numpy.float32]) -> int | None:
+    """
+    Returns the index of the first row (n, dim) that holds NaN or infinity; None when none does.
+    """
+
+def not_finite(values: numpy.typing.NDArray[numpy.float32 | numpy.uint16], bf16: bool) -> tuple[bool, bool]:
+    """
+    Returns whether values (n,) hold NaN, and infinity. bf16: they are the bits of bfloat16 as uint16.
+    """
+
 class CapacityExceeded(RuntimeError):  # noqa: N818
     pass
 

@@ -9,6 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
+#: Called before each item of work that others should not notice; it returns when a core is free, or after a while.
+Pace = Callable[[], None]
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -19,6 +22,16 @@ _MOST_THREADS = 8
 def load_threads() -> int:
     """Returns the number of threads that a load may use: one for each core of this process, within bounds."""
     return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0))))
+
+
+def map_paced(work: Callable[[T], R], items: Iterable[T], pace: Pace | None) -> Iterator[R]:
+    """Yields work(item) of each item in order: on all threads of a load, or with `pace` one by one in the caller's."""
+    if pace is None:
+        yield from map_in_order(work, items, load_threads())
+        return
+    for item in items:
+        pace()
+        yield work(item)
 
 
 def map_in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:

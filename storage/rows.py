@@ -68,10 +68,11 @@ class RowCodec:
 
     def first_not_finite(self, encoded: NDArray[np.uint8]) -> int | None:
         """Returns the index of the first row that decodes to NaN or infinity; None when none does."""
+        from storage._table import first_not_finite
+
         for piece in self.pieces(len(encoded)):
-            finite = np.isfinite(self.decode(encoded[piece])).all(axis=1)
-            if not finite.all():
-                return int(piece.start + np.argmin(finite))
+            if (bad := first_not_finite(self.decode(encoded[piece]))) is not None:
+                return piece.start + bad
         return None
 
     def first_unusual(self, encoded: NDArray[np.uint8]) -> int | None:

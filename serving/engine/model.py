@@ -35,6 +35,8 @@ from storage.tiers.tiered import StoreStats, TieredStore
 
 # Seconds between looks whether a snapshot is still in use.
 _LOOK_S = 0.005
+# A piece of work in the background waits so long for a core at most.
+_MOST_WAIT_S, _PACE_LOOK_S = 0.05, 0.001
 
 
 class LoadedModel(Endpoint):
@@ -207,6 +209,7 @@ class LoadedModel(Endpoint):
                 options=options,
                 claims=claims,
                 current_parts=against.parts,
+                pace=against.give_way,
             )
         finally:
             against.history.release(current)
@@ -282,6 +285,12 @@ class LoadedModel(Endpoint):
     def has_spare_cycles(self) -> bool:
         """Returns whether no request waits, and a core is left for work that nobody waits for."""
         return not self.queued and self._cores.has_spare
+
+    def give_way(self) -> None:
+        """Waits until there are spare cycles, for at most _MOST_WAIT_S: work that nobody waits for must end, too."""
+        ends = time.monotonic() + _MOST_WAIT_S
+        while not self.has_spare_cycles and time.monotonic() < ends:
+            time.sleep(_PACE_LOOK_S)
 
     def answered(self, call: QueuedRequest, result: InferenceResult) -> None:
         """Keeps some requests for the live guard, and gives some to the shadow."""

@@ -22,6 +22,7 @@ from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
 from storage.checkpoint.lowered import LOWERED
 from storage.errors import InvalidInput, ParityError
 from storage.features import FeatureBatch
+from storage.parallel import Pace
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,15 @@ def validate(
     options: ModelOptions,
     claims: Claims | None = None,
     current_parts: ModelParts | None = None,
+    pace: Pace | None = None,
 ) -> ValidationReport:
     """Validates a candidate. Raises ParityError or GuardError with the reason; the candidate must then not be served.
 
     current: the snapshot served now, pinned by the caller; None at the start. current_parts: the parts of its version,
-    where that is another than the candidate's.
+    where that is another than the candidate's. pace: called before weights are hashed, one after the other.
     """
     if claims is not None:
-        check_claims(parts, candidate, claims)
+        check_claims(parts, candidate, claims, pace)
     prepare_gpus(parts.store, candidate.mask)
     on_gpu = parts.devices.first() is not None
     if options.precision in LOWERED or (options.precision == "tf32" and on_gpu):
@@ -96,10 +98,10 @@ def validate(
     return ValidationReport(golden.batch, difference, report)
 
 
-def check_claims(parts: ModelParts, candidate: Snapshot, claims: Claims) -> None:
+def check_claims(parts: ModelParts, candidate: Snapshot, claims: Claims, pace: Pace | None = None) -> None:
     """Compares the staged contents with the manifest's fingerprints. Raises ParityError naming the table or weights."""
     if claims.dense:
-        found = fingerprint_hex(weights_fingerprint(candidate.graph.weights()))
+        found = fingerprint_hex(weights_fingerprint(candidate.graph.weights(), pace))
         if found != claims.dense:
             raise ParityError(
                 f"golden requests: the dense weights are not the trainer's: their fingerprint is {found}, published "

@@ -28,15 +28,17 @@ def weights_to_serve(
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
     """Returns the weights of a delta of `current`, and the snapshots whose kept deltas they need after a restart.
 
-    Their fingerprint is compared when the snapshot is judged. Raises LineageError for a difference to other weights.
+    They are put together while requests leave a core free. Their fingerprint is compared when the snapshot is judged.
+    Raises LineageError for a difference to other weights.
     """
     against = delta.dense_against
     if not against:
         return delta.weights(), ()
     if against == loaded.published.snapshot:
-        return delta.weights(loaded.graph.weights(), check=False), ()
+        return delta.weights(loaded.graph.weights(), check=False, pace=loaded.model.give_way), ()
     if against == current.id:
-        return delta.weights(current.snapshot.graph.weights(), check=False), (*current.dense_needs, current.id)
+        weights = delta.weights(current.snapshot.graph.weights(), check=False, pace=loaded.model.give_way)
+        return weights, (*current.dense_needs, current.id)
     raise LineageError(
         f"{delta.path}: its dense weights are a difference to those of {against}, which is neither served nor its "
         "version; publish one with all weights"

@@ -22,6 +22,7 @@ from storage.checkpoint.tables import Shard, ascending, first_common, read_table
 from storage.checkpoint.tensors import TensorFile
 from storage.checkpoint.weight_difference import DIFFERENCE, changed_weights
 from storage.errors import IntegrityError, LineageError, NotFound, ParityError, UnsafeArtifact
+from storage.parallel import Pace
 from storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -71,13 +72,15 @@ class PublishedDelta(Published[DeltaManifest]):
         return "" if self.manifest.dense is None else self.manifest.dense.against
 
     def weights(
-        self, before: Mapping[str, torch.Tensor] | None = None, *, check: bool = True
+        self, before: Mapping[str, torch.Tensor] | None = None, *, check: bool = True, pace: Pace | None = None
     ) -> dict[str, torch.Tensor]:
         """Returns all dense weights, by their names in dense.safetensors; `DenseGraph.with_weights` takes them.
 
         before: those of the snapshot `dense_against`, which stay as they are; weights that are the same are shared with
-        the result. check: compare the fingerprint of what they make, unless the caller does. Raises ParityError when it
-        differs, as where `before` is not what it should be, and LineageError without weights that are needed.
+        the result. check: compare the fingerprint of what they make, unless the caller does. pace: as for `map_paced`.
+
+        Raises ParityError when the fingerprint differs, as where `before` is not what it should be, and LineageError
+        without weights that are needed.
         """
         from storage.checkpoint.weights import read_weights, with_difference
 
@@ -85,7 +88,7 @@ class PublishedDelta(Published[DeltaManifest]):
             return read_weights(self._folder.read(WEIGHTS), finite=LEARNED)
         if before is None:
             raise LineageError(f"{self.path}: its weights are a difference to those of {self.dense_against}")
-        found = with_difference(self._folder.read(DIFFERENCE), before, finite=LEARNED)
+        found = with_difference(self._folder.read(DIFFERENCE), before, finite=LEARNED, pace=pace)
         if check and (got := fingerprint_hex(weights_fingerprint(found))) != self.manifest.dense_fingerprint:
             raise ParityError(
                 f"{self.path}: the dense weights are not the trainer's: their fingerprint is {got}, published was "

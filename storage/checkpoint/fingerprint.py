@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.errors import ParityError
-from storage.parallel import load_threads, map_in_order
+from storage.parallel import Pace, load_threads, map_in_order, map_paced
 
 if TYPE_CHECKING:
     import torch
 
 MASK = 2**64 - 1
-_ROW_SALT = np.uint64(0x243F6A8885A308D3)
 _REMOVED_SALT = np.uint64(0x13198A2E03707344)
 _GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK_VALUES = 1 << 18
@@ -36,16 +35,12 @@ def rows_fingerprint(ids: np.ndarray, rows: np.ndarray) -> int:
 
     ids: (n,) int64. rows: (n, row_bytes) uint8 as they are stored, or (n, dim) float32, which are stored as they are.
     """
+    from storage._table import rows_fingerprint as native
+
     stored = np.ascontiguousarray(rows if rows.dtype == np.uint8 else rows.astype(np.float32, copy=False))
-    words = stored.view(np.uint32)
-    keys = _keys(words.shape[1])
-    step = max(1, _CHUNK_VALUES // max(1, words.shape[1]))
-    total = 0
-    for start in range(0, len(ids), step):
-        part = slice(start, start + step)
-        content = np.einsum("ij,j->i", words[part].astype(np.uint64), keys)
-        total += _summed(_mixed(_unsigned(ids[part]) ^ _ROW_SALT) + content)
-    return total & MASK
+    words = stored.shape[1] * stored.itemsize // 4
+    encoded = stored.reshape(-1).view(np.uint8).reshape(len(stored), 4 * words)
+    return native(np.ascontiguousarray(ids, np.int64), encoded, _keys(words))
 
 
 def removed_fingerprint(ids: np.ndarray) -> int:
@@ -61,8 +56,11 @@ def table_fingerprint(ids: np.ndarray, rows: np.ndarray, removed: np.ndarray) ->
     return (rows_fingerprint(ids, rows) + removed_fingerprint(removed)) & MASK
 
 
-def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int:
-    """Returns the fingerprint of dense weights: names, shapes and bits, in any order. bfloat16 may come as uint16."""
+def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor], pace: Pace | None = None) -> int:
+    """Returns the fingerprint of dense weights: names, shapes and bits, in any order. bfloat16 may come as uint16.
+
+    pace: as for `map_paced`.
+    """
 
     def term(entry: tuple[str, np.ndarray | torch.Tensor]) -> int:
         name, value = entry
@@ -71,6 +69,8 @@ def weights_fingerprint(weights: Mapping[str, np.ndarray | torch.Tensor]) -> int
         return int.from_bytes(digest.digest()[:8], "little")
 
     # The digest of a large weight is computed without the GIL.
+    if pace is not None:
+        return sum(map_paced(term, weights.items(), pace)) & MASK
     threads = load_threads() if sum(value.nbytes for value in weights.values()) >= _PARALLEL_BYTES else 1
     return sum(map_in_order(term, weights.items(), threads)) & MASK
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from storage.checkpoint.tensors import TensorFile, WrittenFile, write_tensors
 from storage.errors import IntegrityError, UnsafeArtifact
-from storage.parallel import load_threads, map_in_order
+from storage.parallel import Pace, load_threads, map_in_order, map_paced
 
 DIFFERENCE = "dense.xor.safetensors"
 BLOCK_BYTES = 4 << 20
@@ -87,12 +87,15 @@ def changed_weights(data: np.ndarray | bytes) -> list[str]:
     return names
 
 
-def read_difference(data: np.ndarray | bytes, before: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def read_difference(
+    data: np.ndarray | bytes, before: Mapping[str, np.ndarray], pace: Pace | None = None
+) -> dict[str, np.ndarray]:
     """Returns the weights that differ from `before`, as new arrays; those that are not among them are the same.
 
-    data: the bytes of a file, (size,) uint8. before: all weights, bfloat16 as uint16; they are left as they are. Raises
-    UnsafeArtifact for a file that `write_difference` does not write for these weights, IntegrityError for blocks that
-    cannot be decompressed to what they stand for. Whether `before` are the right weights shows in the result alone.
+    data: the bytes of a file, (size,) uint8. before: all weights, bfloat16 as uint16; they are left as they are. pace:
+    as for `map_paced`. Raises UnsafeArtifact for a file that `write_difference` does not write for these weights,
+    IntegrityError for blocks that cannot be decompressed to what they stand for. Whether `before` are the right weights
+    shows in the result alone.
     """
     names = changed_weights(data)
     file = TensorFile.from_bytes(DIFFERENCE, data)
@@ -105,7 +108,7 @@ def read_difference(data: np.ndarray | bytes, before: Mapping[str, np.ndarray]) 
         new = np.empty_like(old)
         work += _stored(name, file, old, new)
         found[name] = new.view(before[name].dtype).reshape(before[name].shape)
-    for _ in map_in_order(_decode, work, load_threads()):
+    for _ in map_paced(_decode, work, pace):
         pass
     for name, array in found.items():
         if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():

@@ -12,7 +12,7 @@ from storage.checkpoint.manifest import WEIGHTS
 from storage.checkpoint.tensors import TensorFile
 from storage.checkpoint.weight_difference import DIFFERENCE, read_difference
 from storage.errors import IntegrityError
-from storage.parallel import load_threads, map_in_order
+from storage.parallel import Pace, map_paced
 
 
 def read_weights(data: np.ndarray | bytes, *, finite: str | None = None) -> dict[str, torch.Tensor]:
@@ -32,13 +32,18 @@ def read_weights(data: np.ndarray | bytes, *, finite: str | None = None) -> dict
 
 
 def with_difference(
-    data: np.ndarray | bytes, before: Mapping[str, torch.Tensor], *, finite: str | None = None
+    data: np.ndarray | bytes,
+    before: Mapping[str, torch.Tensor],
+    *,
+    finite: str | None = None,
+    pace: Pace | None = None,
 ) -> dict[str, torch.Tensor]:
     """Returns weights with a difference in dense.xor.safetensors' bytes, as new tensors; the others are shared.
 
-    finite: as for `read_weights`, of the weights that change. Raises what it and `read_difference` raise.
+    finite: as for `read_weights`, of the weights that change. pace: as for `map_paced`. Raises what it and
+    `read_difference` raise.
     """
-    found = read_difference(data, {name: bits(value) for name, value in before.items()})
+    found = read_difference(data, {name: bits(value) for name, value in before.items()}, pace)
     rounded = {name for name in found if before[name].dtype == torch.bfloat16}
 
     def check(name: str) -> None:
@@ -47,7 +52,7 @@ def with_difference(
         if fault is not None:
             raise IntegrityError(f"{DIFFERENCE}: the weight {name!r} {fault}")
 
-    for _ in map_in_order(check, found, load_threads()):
+    for _ in map_paced(check, found, pace):
         pass
     return {**before, **{name: _tensor(array, name in rounded) for name, array in found.items()}}
 

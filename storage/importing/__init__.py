@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from storage.importing.kinds import KINDS, Kind
 from storage.importing.options import ImportOptions
-from storage.importing.sorting import RowSort, SortedRows
+from storage.importing.sorted_rows import SortedRows
+from storage.importing.sorting import RowSort
 from storage.importing.source import Block, FileTable
 
 __all__ = ["KINDS", "Block", "FileTable", "ImportOptions", "Kind", "RowSort", "SortedRows"]

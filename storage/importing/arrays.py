@@ -10,6 +10,7 @@ import numpy as np
 
 from storage.errors import InvalidInput
 from storage.importing.options import ImportOptions
+from storage.importing.row_files import RowFiles
 from storage.importing.source import Block, FileTable, as_ids, as_rows, check_dim, pieces
 from storage.initializers import ABSENT_ZEROS, AbsentRows
 
@@ -83,7 +84,17 @@ def table_of_parts(
                 yield as_ids(part.ids.read(piece), what=f"table {name!r}, {part.file}")
 
     rows = sum(part.ids.rows for part in parts)
-    return FileTable(name, wanted, blocks, ids, rows, absent=options.absent(name, absent), left_out=left_out)
+    counted = any(part.counts is not None for part in parts)
+    return FileTable(
+        name,
+        wanted,
+        blocks,
+        ids,
+        rows,
+        absent=options.absent(name, absent),
+        left_out=left_out,
+        row_files=None if counted else RowFiles.of([part.rows for part in parts]),
+    )
 
 
 def as_counts(values: np.ndarray, *, what: str) -> np.ndarray:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.errors import InvalidInput
+from storage.importing.row_files import RowFiles
 from storage.initializers import ABSENT_ZEROS, AbsentRows, Initializer
 from storage.specs import MAX_DIM
 
@@ -52,6 +53,8 @@ class FileTable:
     absent: AbsentRows = ABSENT_ZEROS
     #: What the files hold that is not imported, for people.
     left_out: tuple[str, ...] = ()
+    #: The rows alone, in the order of the blocks, where any of them can be read by itself and blocks have nothing else.
+    row_files: RowFiles | None = None
 
 
 def check_dim(dim: int, *, what: str) -> None:

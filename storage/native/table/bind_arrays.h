@@ -23,7 +23,9 @@ template <class T>
 constexpr const char* dtype_name() {
   using V = std::remove_const_t<T>;
   if constexpr (std::is_same_v<V, std::int64_t>) return "int64";
+  if constexpr (std::is_same_v<V, std::uint64_t>) return "uint64";
   if constexpr (std::is_same_v<V, std::uint32_t>) return "uint32";
+  if constexpr (std::is_same_v<V, std::uint16_t>) return "uint16";
   if constexpr (std::is_same_v<V, std::uint8_t>) return "uint8";
   return "float32";
 }
@@ -71,7 +73,9 @@ bool has_format(const char* format, Py_ssize_t item_bytes) {
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   if (format[0] == '\0' || format[1] != '\0') return false;
   if constexpr (std::is_same_v<V, std::int64_t>) return *format == 'l' || *format == 'q';
+  if constexpr (std::is_same_v<V, std::uint64_t>) return *format == 'L' || *format == 'Q';
   if constexpr (std::is_same_v<V, std::uint32_t>) return *format == 'I' || *format == 'L';
+  if constexpr (std::is_same_v<V, std::uint16_t>) return *format == 'H';
   if constexpr (std::is_same_v<V, std::uint8_t>) return *format == 'B';
   return *format == 'f';
 }

@@ -13,6 +13,7 @@ namespace emberline::bind {
 void bind_cache(nb::module_& module);
 void bind_gpu(nb::module_& module);
 void bind_lookup(nb::module_& module);
+void bind_moving(nb::module_& module);
 void bind_overlay(nb::module_& module);
 void bind_rows(nb::module_& module);
 void bind_training(nb::module_& module);
@@ -169,6 +170,7 @@ NB_MODULE(_table, module) {
   module.doc() =
       "Embedding tables in DRAM, lookups over them, and tables that train. The core is storage/native/table.";
   emberline::bind::bind_rows(module);
+  emberline::bind::bind_moving(module);
   emberline::bind::bind_tables(module);
   emberline::bind::bind_cache(module);
   emberline::bind::bind_gpu(module);
