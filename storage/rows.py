@@ -72,7 +72,7 @@ class RowCodec:
 
         for piece in self.pieces(len(encoded)):
             if (bad := first_not_finite(self.decode(encoded[piece]))) is not None:
-                return piece.start + bad
+                return int(piece.start) + bad
         return None
 
     def first_unusual(self, encoded: NDArray[np.uint8]) -> int | None:
