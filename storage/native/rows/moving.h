@@ -11,8 +11,8 @@ namespace emberline {
 std::size_t move_rows(const float* from, const std::int64_t* places, float* to, const std::int64_t* targets,
                       std::size_t n, std::size_t dim);
 
-// The sum of the terms of rows, as storage/checkpoint/fingerprint.py defines it. rows: n times `words` words of 4 bytes,
-// as they are stored. keys: (words).
+// The sum of the terms of rows, as storage/checkpoint/fingerprint.py defines it.
+// rows: n times `words` words of 4 bytes, as they are stored. keys: (words).
 std::uint64_t rows_fingerprint(const std::int64_t* ids, const char* rows, std::size_t n, const std::uint64_t* keys,
                                std::size_t words);
 
