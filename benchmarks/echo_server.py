@@ -52,6 +52,9 @@ class _Echo:
         """Returns True for every version."""
         return True
 
+    #: Nobody looks at its requests.
+    tap = None
+
     def check_load(self) -> None:
         """Never refuses a request for overload."""
 

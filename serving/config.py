@@ -147,6 +147,10 @@ class ServerConfig(BaseModel):
     trace_otlp: str | None = None
     #: Share of the requests that are traced; a request with a traceparent is traced if that says so.
     trace_sampling: Annotated[float, Field(ge=0, le=1)] = 0.01
+    #: Folder for the requests and labels that models log by their options; None: none may.
+    feature_log: LocalPath | None = None
+    #: File with the key of the digests that stand for personal values there.
+    feature_log_key: LocalPath | None = None
 
     @model_validator(mode="before")
     @classmethod

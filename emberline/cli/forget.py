@@ -66,6 +66,19 @@ Examples:
     help="Another folder of this machine to search, such as the stores of servers or logs; may be given several times.",
 )
 @click.option(
+    "--feature-log",
+    "logs",
+    type=LocalPath(exists=True, file_okay=False),
+    multiple=True,
+    help="Folder of a server's log of requests, such as its --feature-log, in which rows are erased too; may be given "
+    "several times.",
+)
+@click.option(
+    "--feature-log-key",
+    type=LocalPath(exists=True, dir_okay=False),
+    help="File with the key of the digests in these logs.",
+)
+@click.option(
     "--within",
     type=click.FloatRange(0),
     default=600.0,
@@ -86,6 +99,8 @@ def command(
     input_name: str | None,
     urls: tuple[str, ...],
     folders: tuple[Path, ...],
+    logs: tuple[Path, ...],
+    feature_log_key: Path | None,
     within: float,
     dry_run: bool,
     as_json: bool,
@@ -108,17 +123,22 @@ def command(
         raise click.UsageError("give either RUN, or with --name a model of the repository")
     subject: Subject = ModelSubject(repository, name) if name is not None else RunSubject(run or Path(), repository)
     wanted = _wanted(subject.spec, file, column, tables, input_name)
+    from storage.data.served_log import read_hash_key
+    from storage.forgetting import forget_in_logs
+
     subject.check(wanted)
     report = ForgetReport(ids={name: len(ids) for name, ids in wanted.tables.items()}, shared=dict(wanted.shared))
     try:
         with bars(quiet or as_json) as progress:
-            search = _Search(subject, folders, wanted, progress)
+            key = b"" if feature_log_key is None else read_hash_key(feature_log_key)
+            search = _Search(subject, (*folders, *logs), wanted, progress, key)
             report.found = search.places("searching")
             if not dry_run:
                 started = time.monotonic()
                 is_there = any(_is_under(place.path, subject.folders()) for place in report.found)
                 if is_there or is_url(repository):
                     report.done = subject.forget(wanted, quiet=quiet or as_json)
+                report.log_rows = forget_in_logs(logs, wanted, subject.spec, key)
                 until = time.monotonic() + within
                 version = subject.version() if urls else 0
                 report.servers = [wait_for_server(url, subject.name, version, wanted, until) for url in urls]
@@ -135,11 +155,13 @@ def command(
 class _Search:
     """Reads every file of some folders, and counts what it read."""
 
-    def __init__(self, subject: Subject, folders: Sequence[Path], wanted: Wanted, progress: Progress) -> None:
+    def __init__(
+        self, subject: Subject, folders: Sequence[Path], wanted: Wanted, progress: Progress, log_key: bytes
+    ) -> None:
         from storage.forgetting import Needles
 
         self._subject, self._folders, self._wanted, self._progress = subject, folders, wanted, progress
-        self._needles = Needles()
+        self._needles, self._log_key = Needles(), log_key
         self.files = self.bytes = 0
         for ids in wanted.tables.values():
             for number in ids.tolist():
@@ -161,7 +183,7 @@ class _Search:
         def advance(count: int) -> None:
             self._progress.advance(task, count)
 
-        return find_places(roots, self._wanted, self._subject.spec, self._needles, advance)
+        return find_places(roots, self._wanted, self._subject.spec, self._needles, advance, log_key=self._log_key)
 
     def places_after(self, waited: Sequence[Path], until: float) -> list[Place]:
         """Returns what is left. waited: folders of servers, which may be deleting it."""

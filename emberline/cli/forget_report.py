@@ -30,6 +30,8 @@ class ForgetReport:
     found: list[Place] = field(default_factory=list)
     done: Forgotten | None = None
     servers: list[ServerFindings] = field(default_factory=list)
+    #: Rows that were erased from logs of served requests.
+    log_rows: int = 0
     left: list[Place] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
@@ -59,6 +61,8 @@ class ForgetReport:
             click.echo("run and repository have nothing of them")
         else:
             _show_done(self.done)
+        if self.log_rows:
+            click.echo(f"erased rows of logs of requests: {self.log_rows:,}")
         for server in self.servers:
             click.echo(_line(server))
         _show_places(self.left, "left in")
@@ -79,6 +83,7 @@ class ForgetReport:
             **value,
             "done": done,
             "servers": servers,
+            "log_rows": self.log_rows,
             "left": _values(self.left),
             "files": self.files,
             "bytes": self.bytes,

@@ -114,6 +114,16 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     help="Of each HTTP port, those of one address. Default: half of --max-connections, at least 64.",
 )
 @click.option("--audit-log", type=LocalPath(), help="File for a line of JSON a control call; it is logged anyway.")
+@click.option(
+    "--feature-log",
+    type=LocalPath(file_okay=False),
+    help="Folder for logged requests and labels of models whose config.pbtxt has feature_log_share. Default: no log.",
+)
+@click.option(
+    "--feature-log-key",
+    type=LocalPath(dir_okay=False),
+    help="File with the key of the digests that are logged for inputs in feature_log_hash.",
+)
 @click.option("--max-body", "max_body_bytes", default="64MiB", help="Largest request, as bytes or 64MiB.")
 @click.option(
     "--shared-memory",

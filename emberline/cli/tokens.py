@@ -51,11 +51,11 @@ Examples:
 @click.option(
     "--role",
     "roles",
-    type=click.Choice(["predict", "read", "admin"]),
+    type=click.Choice(["predict", "read", "feedback", "admin"]),
     multiple=True,
     required=True,
-    help="predict: ask models. read: see state, statistics and metrics. admin: load, unload, roll back, and read. May "
-    "be given several times.",
+    help="predict: ask models. read: see state, statistics and metrics. feedback: send labels of scores. admin: load, "
+    "unload, roll back, read, and send labels. May be given several times.",
 )
 @click.option(
     "--model",

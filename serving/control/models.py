@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from serving.engine.tap import new_request_id
 from serving.protocol.columns import to_columns
 from serving.protocol.regions import Regions
 from serving.protocol.routing import Routing
@@ -16,6 +17,7 @@ from serving.repository.identity import IdentityModel
 
 if TYPE_CHECKING:
     from serving._front import BatchStages
+    from serving.engine.tap import RequestTap
     from serving.protocol.signature import ModelSignature
     from serving.repository.model_repository import ModelRepository
     from storage.features import Column
@@ -72,6 +74,10 @@ class Model(Protocol):
     def signature(self) -> ModelSignature:
         """The signature that requests are decoded for."""
 
+    @property
+    def tap(self) -> RequestTap | None:
+        """Looks at its requests, which all need an id then; None for nobody."""
+
     def answers(self, version: str) -> bool:
         """Returns whether it still answers requests for this version; "" means the one that is served."""
 
@@ -88,6 +94,7 @@ class Model(Protocol):
         follow: bool = True,
         priority: int = 0,
         routing_key: str = "",
+        request_id: str = "",
     ) -> ModelAnswer:
         """Answers a request like `Endpoint.infer`. Raises SignatureChanged when it has to be decoded again."""
 
@@ -126,12 +133,18 @@ def all_outputs(signature: ModelSignature, request: InferRequest, answer: ModelA
 async def answer_request(
     model: Model, request: InferRequest, routing: Routing, *, timeout_us: int, follow: bool
 ) -> ModelAnswer:
-    """Answers a v2 request. timeout_us: of the request, or of the call that it came by. follow: see `infer`.
+    """Answers a v2 request, which gets an id if somebody looks at requests and it has none.
 
-    Raises what `Model.infer` raises.
+    timeout_us: of the request, or of the call that it came by. follow: see `infer`. Raises what `Model.infer` raises.
     """
     if isinstance(model, IdentityModel):
         return await model.answer(request.tensors)
+    request_id = ""
+    if model.tap is not None:
+        request.id = request.id or new_request_id()
+        # One whose missing inputs have values that stand in for them is not what a model should learn from.
+        is_whole = all(name in request.tensors for name in model.signature.stand_ins)
+        request_id = request.id if is_whole else ""
     names = [model.signature.output_at(output.index).name for output in request.outputs]
     columns, batch = to_columns(model.signature, request.tensors, names)
     return await model.infer(
@@ -142,6 +155,7 @@ async def answer_request(
         follow=follow,
         priority=request.priority,
         routing_key=routing.routing_key,
+        request_id=request_id,
     )
 
 

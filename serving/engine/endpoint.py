@@ -25,6 +25,7 @@ from serving.engine.requests import (
 from serving.engine.session import SessionParts
 from serving.engine.session_group import SessionGroup
 from serving.engine.statistics import ModelStatistics
+from serving.engine.tap import RequestTap
 from serving.engine.warm_up import WarmUp
 from serving.model_config.instance_groups import Place
 from serving.model_config.options import ModelOptions
@@ -70,6 +71,8 @@ class Endpoint:
         self.version = version
         self.signature = signature
         self.proto = proto
+        #: Looks at requests after they were answered, which all have an id then; None for nobody.
+        self.tap: RequestTap | None = None
         self.statistics = ModelStatistics()
         self.canary_statistics = ModelStatistics()
         self.history = history
@@ -163,6 +166,7 @@ class Endpoint:
         follow: bool = True,
         priority: int = 0,
         routing_key: str = "",
+        request_id: str = "",
     ) -> InferenceResult:
         """Answers one request; called on any event loop.
 
@@ -173,6 +177,7 @@ class Endpoint:
         for a request that asked for this version by number.
         priority: 1 is the first, 0 the model's default.
         routing_key: chooses the session, where config.pbtxt says so, and the arm.
+        request_id: names it for whoever looks at requests.
 
         The result's snapshot says which version answered. Raises Overloaded when the queue is full or the wait would
         be too long, DeadlineExceeded, InvalidInput, Unavailable (min_snapshot is held or refused), or
@@ -192,6 +197,7 @@ class Endpoint:
             priority=priority,
             routing_key=routing_key,
         )
+        call.request_id = request_id
         statistics = self.statistics_of(call)
         try:
             if not min_snapshot:
@@ -336,6 +342,7 @@ class Endpoint:
             min_snapshot=min_snapshot,
             priority=call.priority,
             routing_key=call.routing_key,
+            request_id=call.request_id,
         )
 
 

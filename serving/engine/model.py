@@ -19,6 +19,7 @@ from serving.engine.replay import ModelParts
 from serving.engine.requests import InferenceResult, LoopSink, QueuedRequest
 from serving.engine.shadow import Shadow
 from serving.engine.table_endpoint import TableEndpoint
+from serving.engine.tap import RequestTap, sample_one
 from serving.engine.validation import Claims, ValidationReport, validate
 from serving.engine.warm_up import golden_warm_ups, read_warm_ups
 from serving.gpu.driver import Gpus
@@ -57,13 +58,15 @@ class LoadedModel(Endpoint):
         cores: CoreShares | None = None,
         gpus: Gpus | None = None,
         sessions: int | None = None,
+        tap: RequestTap | None = None,
     ) -> None:
         """Starts the sessions.
 
         store: filled with the version's rows. snapshot: the first to be served. recent: requests of the version
         before, to continue with. cores: shared with the other models. gpus: those that `config.places` names.
-        sessions: their number, instead of what the configuration says. Raises ConfigError when config.pbtxt does not
-        fit the version, DeviceError when a GPU has no memory left for it.
+        sessions: their number, instead of what the configuration says. tap: looks at its requests.
+
+        Raises ConfigError when config.pbtxt does not fit the version, DeviceError when a GPU has no memory left for it.
         """
         manifest = published.manifest
         options = config.options
@@ -101,6 +104,7 @@ class LoadedModel(Endpoint):
         except BaseException:
             self.parts.close()
             raise
+        self.tap = tap
 
     def _begin(
         self,
@@ -293,7 +297,10 @@ class LoadedModel(Endpoint):
             time.sleep(_PACE_LOOK_S)
 
     def answered(self, call: QueuedRequest, result: InferenceResult) -> None:
-        """Keeps some requests for the live guard, and gives some to the shadow."""
+        """Keeps some requests for the live guard, and gives some to the shadow and to the tap."""
+        tap = self.tap
+        if tap is not None and (sampled := call.sampled or sample_one(call.request_id, tap.share)):
+            tap.offer(call, result, sampled, self.signature)
         shadow = self.shadow
         if shadow is not None and not call.canary and (picked := shadow.pick(call, self.queued > self.sessions)):
             offer = partial(shadow.offer, call, result, picked, time.monotonic_ns())

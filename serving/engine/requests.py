@@ -76,6 +76,17 @@ class Waiting(Protocol):
         """Removes a request; returns False when a session already has it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Is a request of a batch that was drawn."""
+
+    #: Its position in the batch.
+    place: int
+    id: str
+    #: It is in every sample of a share above this.
+    point: float
+
+
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
     """Is a request that waits for a session. Times in ns are on the clock of `time.monotonic_ns`."""
@@ -108,6 +119,10 @@ class QueuedRequest:
     ticket: Ticket | None = field(default=None, repr=False)
     #: The time at which a session took it from its queue, where somebody observes requests; else 0.
     taken_ns: int = 0
+    #: Its id, where somebody looks at requests; "" otherwise, and for requests that were joined.
+    request_id: str = ""
+    #: Those of joined requests that were drawn for whoever looks at requests.
+    sampled: Sequence[Sampled] = ()
 
     @property
     def arrivals_ns(self) -> Sequence[int]:

@@ -10,7 +10,7 @@ from serving.http.routes import http_need
 from serving.security.audit import arguments_of_body
 from serving.security.forwarded import forwarded_headers, refuse_forwarded
 from serving.security.gate import Admission, Gate
-from serving.security.needs import REGIONS
+from serving.security.needs import GIVE_FEEDBACK, REGIONS
 from storage.errors import InvalidInput, NotFound
 
 _OTHER_SITES = (b"cross-site", b"same-site")
@@ -22,7 +22,8 @@ def admit(gate: Gate, request: HttpRequest) -> None:
     if not request.path.isprintable():
         raise InvalidInput("the path has characters that cannot be printed", field="path")
     need, model, call = http_need(request.method, request.path)
-    if request.method == "POST" and (need.is_control or need is REGIONS) and is_of_a_page(request.headers):
+    changes = need.is_control or need is REGIONS or need is GIVE_FEEDBACK
+    if request.method == "POST" and changes and is_of_a_page(request.headers):
         error = Forbidden("this call came from a web page of another origin; pages may not control this server")
         gate.refused(need, model, request.caller, "http", call, error)
         raise error

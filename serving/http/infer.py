@@ -14,6 +14,7 @@ from serving.control.models import (
     answer_request,
     with_model,
 )
+from serving.engine.tap import new_request_id
 from serving.http.messages import JSON, HttpRequest, HttpResponse
 from serving.http.route import InferenceRoute
 from serving.protocol.json_text import SHORT_JSON_BYTES
@@ -79,22 +80,26 @@ class InferenceRoutes:
         """Returns the response to a v1 request. Raises EmberlineError."""
         body, routing = request.body, route.routing
 
-        async def ask(model: Model) -> tuple[Model, bool, ModelAnswer]:
+        async def ask(model: Model) -> tuple[Model, bool, str, ModelAnswer]:
             if len(body) > SHORT_JSON_BYTES:
                 columns, batch, by_rows = await asyncio.to_thread(decode_predict, model.signature, body)
             else:
                 columns, batch, by_rows = decode_predict(model.signature, body)
             request.facts.queued("")
+            request_id = ""
+            if model.tap is not None:
+                request_id = request_id_of_header(request.headers.get(REQUEST_ID_HEADER)) or new_request_id()
             result = await model.infer(
                 columns,
                 batch,
                 min_snapshot=routing.min_snapshot,
                 follow=not route.version,
                 routing_key=routing.routing_key,
+                request_id=request_id,
             )
-            return model, by_rows, result
+            return model, by_rows, request_id, result
 
-        model, by_rows, result = await with_model(
+        model, by_rows, request_id, result = await with_model(
             self._models, route.name, route.version, routing.routing_key, ask, route.model
         )
         request.facts.answered(model.signature.model, result)
@@ -106,6 +111,8 @@ class InferenceRoutes:
             (b"emberline-sequence", str(snapshot.sequence).encode()),
             (b"emberline-model-version", str(snapshot.version).encode()),
         ]
+        if request_id:
+            headers.append((b"emberline-request-id", request_id.encode()))
         if result.unresolved:
             headers.append((b"emberline-unresolved", str(result.unresolved).encode()))
         return HttpResponse(200, encode_predict(model.signature, result.outputs, by_rows), headers)

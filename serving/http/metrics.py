@@ -10,6 +10,7 @@ from prometheus_client import Metric
 from serving.engine.model import LoadedModel
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
+from serving.http.feedback_metrics import feedback
 from serving.http.fleet_metrics import fleets
 from serving.http.prometheus import Labels, encode, event_ages, family, label_value
 from serving.http.request_metrics import observed, request_times
@@ -119,6 +120,7 @@ _OF_UPDATES: _Rows[UpdateCounters] = [
     ("deltas_applied_total", "Deltas that became visible", lambda u: u.deltas_applied),
     ("versions_loaded_total", "Full versions that became visible", lambda u: u.versions_loaded),
     ("rollbacks_total", "Rollbacks", lambda u: u.rollbacks),
+    ("live_auc_held_total", "Canaries that were held for their live AUC", lambda u: u.live_auc_held),
     ("merges_total", "Overlays merged into the base", lambda u: u.merges),
     ("merge_failures_total", "Merges that failed", lambda u: u.merge_failures),
     ("merge_failing", "1 while merging fails and is tried again", lambda u: u.merge_failing),
@@ -181,6 +183,7 @@ class ServerMetrics:
         yield from readiness(self._repository)
         yield from fleets(self._repository)
         yield from shadows(self._repository)
+        yield from feedback(self._repository)
         yield from disk(self._repository.store_dir)
         yield from starts(self._repository)
         yield from observed(self._repository.observation)

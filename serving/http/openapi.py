@@ -17,7 +17,7 @@ from serving.control.metadata import COLUMN_PARAMETERS
 from serving.http import openapi_schemas as schemas
 from serving.http.openapi_schemas import Schema, Shape, ref
 from serving.http.operations import INFERENCE, Operation
-from serving.security.principals import ADMIN, PREDICT, READ
+from serving.security.principals import ADMIN, FEEDBACK, PREDICT, READ
 from serving.version import server_version
 
 _JSON = "application/json"
@@ -44,7 +44,7 @@ _MEANINGS = {
     504: "the answer did not come before the deadline",
 }
 _ENTRY = service_pb2.RepositoryIndexResponse.ModelIndex
-_ROLES = {PREDICT: "predict", READ: "read", ADMIN: "admin"}
+_ROLES = {PREDICT: "predict", READ: "read", FEEDBACK: "feedback", ADMIN: "admin"}
 
 
 def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from serving.http.feedback_routes import FEEDBACK_OPERATIONS
 from serving.http.messages import JSON, HttpResponse
 from serving.http.model_control import MODEL_CONTROL_OPERATIONS
 from serving.http.model_routes import MODEL_OPERATIONS
@@ -29,6 +30,7 @@ TABLE = OperationTable(
     (
         Operation("GET", "/openapi.json", UNKNOWN, _openapi, "This document", "server", ANY_OBJECT),
         *MODEL_OPERATIONS,
+        *FEEDBACK_OPERATIONS,
         *MODEL_CONTROL_OPERATIONS,
         *SHARED_MEMORY_OPERATIONS,
         *SETTINGS_OPERATIONS,

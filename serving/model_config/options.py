@@ -51,6 +51,16 @@ def parse_runners(value: Any) -> Any:
     return names
 
 
+def parse_names(value: Any) -> Any:
+    """Parses names of inputs, such as "user,device". Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    names = tuple(part.strip() for part in value.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("expected names of inputs such as user,device, each once")
+    return names
+
+
 def parse_ready_when(value: Any) -> Any:
     """Parses `loaded`, `warm`, or a hit rate such as 0.95. Raises ValueError."""
     if value in ("loaded", "warm"):
@@ -144,6 +154,39 @@ class ModelOptions(BaseModel):
     shadow_max_miscalibration: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05
     #: Bound on the time of a request on the shadow, in times of that on the main arm.
     shadow_max_slowdown: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.5
+
+    #: Share of the requests that are logged with their scores; 0: none.
+    feature_log_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    #: Inputs that are not logged, and those of which a digest with the key of the server is.
+    feature_log_drop: Annotated[tuple[str, ...], BeforeValidator(parse_names)] = ()
+    feature_log_hash: Annotated[tuple[str, ...], BeforeValidator(parse_names)] = ()
+    #: Bytes of the files of logged requests, beyond which the oldest are deleted; likewise of the files of labels.
+    feature_log_max_bytes: Annotated[ByteSize, Field(ge=1 << 16, lt=2**63)] = 1 << 30
+    #: Files that are older are deleted.
+    feature_log_max_age_s: Annotated[float, Field(gt=0, le=10 * 365 * 86_400)] = 7 * 86_400
+    #: Limit on the time until a logged request is in a file.
+    feature_log_every_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+
+    #: Share of the requests whose scores are kept until their labels come; 0: no feedback is taken.
+    feedback_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    #: Limit on the time from a request until its label.
+    feedback_keep_s: Annotated[float, Field(gt=0, le=30 * 86_400)] = 3600.0
+    #: Memory of the scores that are kept.
+    feedback_max_bytes: Annotated[ByteSize, Field(ge=1 << 16, lt=2**63)] = 64 << 20
+    #: A row without a label counts as negative after this time; absent: it counts as nothing.
+    feedback_negative_after_s: Annotated[float, Field(gt=0, le=30 * 86_400)] | None = None
+
+    #: Each update is a canary of this share of the requests first, and served to all once its live AUC is good enough;
+    #: 0: updates are served to all at once.
+    live_auc_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    #: Labelled rows of each arm that are waited for.
+    live_auc_min_labels: Annotated[int, Field(ge=10, le=32_768)] = 1000
+    #: How much lower the live AUC of the canary may be.
+    live_auc_max_drop: Annotated[float, Field(ge=0, le=0.5)] = 0.005
+    #: The output whose labels decide; "" for the model's first of one number a row.
+    live_auc_output: str = ""
+    #: A canary that is not judged by then is held.
+    live_auc_timeout_s: Annotated[float, Field(gt=0, le=30 * 86_400)] = 86_400.0
 
     @property
     def processor_runners(self) -> tuple[str, ...]:

@@ -4,15 +4,18 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "mailbox.h"
 #include "model.h"
 #include "number_text.h"
 #include "queue.h"
+#include "request_ids.h"
 #include "route.h"
 
 void bind_observer(nanobind::module_& m);  // in bind_observer.cpp
@@ -143,6 +146,22 @@ std::vector<std::int64_t> rows_of_each(const RequestBatch& batch) {
   return found;
 }
 
+// Gives an id to each request that came without one. Returns position, id and point of those whose point, which follows
+// from the id alone, lies below a share.
+std::vector<std::tuple<std::size_t, nb::bytes, double>> sampled(const RequestBatch& batch, const nb::bytes& seed,
+                                                                double share) {
+  const std::string_view of_sample(seed.c_str(), seed.size());
+  std::vector<std::tuple<std::size_t, nb::bytes, double>> found;
+  std::size_t place = 0;
+  for (const auto& request : batch.requests()) {
+    if (request->id.empty()) request->id = new_request_id();
+    const double point = routing_point(of_sample, request->id);
+    if (point < share) found.emplace_back(place, nb::bytes(request->id.data(), request->id.size()), point);
+    ++place;
+  }
+  return found;
+}
+
 // Position, in two bytes, dtype and form of each column, as Layout.parse of storage/features/flat.py reads them.
 nb::bytes layout(const RequestBatch& batch) {
   std::string key;
@@ -245,6 +264,7 @@ NB_MODULE(_front, m) {
       .def_prop_ro("arrivals_ns", &arrivals)
       .def_prop_ro("rows_of_each", &rows_of_each)
       .def_prop_ro("layout", &layout)
+      .def("sampled", &sampled, "seed"_a, "share"_a)
       .def("block", &block, nb::sig("def block(self) -> numpy.typing.NDArray[numpy.uint8]"))
       .def("respond", &respond, "outputs"_a, "head"_a, "stages"_a.none() = nb::none(),
            nb::sig("def respond(self, outputs: collections.abc.Sequence[numpy.typing.NDArray[typing.Any]], "

@@ -15,6 +15,7 @@ from serving.control.models import answer_parameters
 from serving.engine.batcher import RequestQueue
 from serving.engine.endpoint import Endpoint
 from serving.engine.requests import Answer, InferenceResult, JoinedRequest, QueuedRequest
+from serving.engine.tap import sample_batch
 from serving.protocol.dtypes import WIRE_TYPES, accepts
 from serving.protocol.json_text import dump_json
 from serving.protocol.proto_tensors import parameter_fields
@@ -72,6 +73,9 @@ class NativeSink:
             # Before the clients have their answers, so that one of them finds its request counted.
             now_ns = time.monotonic_ns()
             endpoint.statistics_of(request).succeeded([now_ns - at_ns for at_ns in batch.arrivals_ns])
+            if endpoint.tap is not None:
+                # Before, too: the answers name the ids.
+                request.sampled = sample_batch(batch, endpoint.tap.share)
         batch.respond(answer.outputs, head, answer.stages)
         if endpoint is not None:
             endpoint.answered(request, answer)

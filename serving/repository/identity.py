@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from serving.engine.tap import RequestTap
 from serving.protocol.signature import ModelSignature
 from serving.protocol.tensors import WireTensor
 from storage.errors import InvalidInput
@@ -44,6 +45,9 @@ class IdentityAnswer:
 
 class IdentityModel:
     """Answers with its inputs, on whatever event loop asks. See serving.control.models.Model."""
+
+    #: Nobody looks at its requests.
+    tap: RequestTap | None = None
 
     def __init__(
         self, signature: ModelSignature, version: int, delay_s: float, count: Callable[[int, int], None]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
+from serving.feedback.model_feedback import ModelFeedback
 from serving.fleet.fleet import Fleet
 from serving.updates import commands, explaining, outline, report, sampling, shadow_commands
 from serving.updates.change import Change, carry_out
@@ -87,6 +88,10 @@ class OperatorCalls:
     def shadow_report(self, name: str) -> ShadowReport | None:
         """Returns how the shadow of a model does; None without one."""
         return report.shadow(self._updater(name).model)
+
+    def feedback(self, name: str) -> ModelFeedback:
+        """Returns what looks at the requests of a model."""
+        return self._updater(name).model.feedback
 
     def allow(self, name: str, version: str, inputs: Sequence[str]) -> dict[str, JsonValue]:
         """Allows a version although these inputs or outputs are gone or of another type."""

@@ -31,7 +31,7 @@ _FIELD = "access_file"
 _TAKEN = (OWNER_NAME, ANONYMOUS_NAME)
 _TAKEN_BEGINNINGS = ("@", "CN=")
 
-RoleName = Literal["predict", "read", "admin"]
+RoleName = Literal["predict", "read", "feedback", "admin"]
 _Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 

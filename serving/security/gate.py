@@ -62,7 +62,7 @@ class Gate:
 
         Calls that are no control calls return None.
         """
-        if not need.roles or (self.is_open and not need.is_control):
+        if not need.roles or (self.is_open and need.is_for_everybody):
             return None
         if not need.is_control:
             self._check(self._find(authorization, caller), need, model, caller)

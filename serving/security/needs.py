@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serving.security.principals import ADMIN, PREDICT, READ
+from serving.security.principals import ADMIN, FEEDBACK, PREDICT, READ
 
 # Scopes: one model; the whole server, which is out of reach for a token of some models; or nothing in particular.
 MODEL, SERVER, NOTHING = "model", "server", "nothing"
@@ -29,6 +29,11 @@ class Need:
         return found == self.roles if self.all_roles else found != 0
 
     @property
+    def is_for_everybody(self) -> bool:
+        """True if a server without access rules lets every caller do it."""
+        return not self.roles or bool(self.roles & (PREDICT | READ))
+
+    @property
     def is_control(self) -> bool:
         """True if the call changes what is served, and is written into the audit log."""
         return self.roles == ADMIN
@@ -45,6 +50,8 @@ LOOK_AT_MODEL = Need(READ, MODEL)
 EXPLAIN = Need(PREDICT | READ, MODEL, "explain", all_roles=True)
 # The same of a golden request, which holds raw features that the model was trained on.
 SAMPLE = Need(PREDICT | READ, MODEL, "sample", all_roles=True)
+# Labels change what is promoted and trained, so whoever may ask for scores may not send them by that alone.
+GIVE_FEEDBACK = Need(FEEDBACK | ADMIN, MODEL, "feedback")
 LOOK_AT_SERVER = Need(READ, SERVER)
 # The console shows the models that its caller may see.
 WATCH = Need(READ, NOTHING, "console")

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-PREDICT, READ, ADMIN = 1, 2, 4
+PREDICT, READ, ADMIN, FEEDBACK = 1, 2, 4, 8
 # Bits of the roles. An operator sees what it controls; it does not ask models.
-ROLES = {"predict": PREDICT, "read": READ, "admin": ADMIN | READ}
+ROLES = {"predict": PREDICT, "read": READ, "feedback": FEEDBACK, "admin": ADMIN | READ}
 ALL_MODELS = ("*",)
 # Names of principals that are in no access file.
 OWNER_NAME = "own-token"

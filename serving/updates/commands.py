@@ -113,8 +113,11 @@ def promote(model: LiveModel) -> Change:
     return Change(facts, {mount: mount.view.at(position)}, mount)
 
 
-def stop_canary(model: LiveModel) -> Change:
-    """Ends the canary, or the wait for one; its snapshot and those after it are held."""
+def stop_canary(model: LiveModel, why: str = "it was a canary and was stopped") -> Change:
+    """Ends the canary, or the wait for one; its snapshot and those after it are held.
+
+    why: the reason that requests which wait for it get.
+    """
     _mount(model)
     if model.facts.canary is not None and model.canary_entry() is None:
         return Change(model.facts.model_copy(update={"canary": None}))
@@ -124,7 +127,7 @@ def stop_canary(model: LiveModel) -> Change:
     gone = mount.view.entries[position:] if mount is not model.default or position > mount.view.served else ()
     held = tuple(dict.fromkeys((*model.facts.held, *(each.id for each in gone))))
     facts = model.facts.model_copy(update={"canary": None, "held": held})
-    return Change(facts, why="it was a canary and was stopped")
+    return Change(facts, why=why)
 
 
 def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> Change:

@@ -17,6 +17,8 @@ class UpdateCounters:
     #: Number of refused versions and deltas by class of the error.
     refused: dict[str, int] = field(default_factory=dict)
     rollbacks: int = 0
+    #: Canaries that were held for their live AUC.
+    live_auc_held: int = 0
     merges: int = 0
     merge_failures: int = 0
     #: True if the last merge failed, and is tried again.

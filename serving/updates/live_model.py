@@ -14,10 +14,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from serving.config import ServerConfig
 from serving.engine.canary import routing_point
 from serving.engine.core_shares import CoreShares
 from serving.engine.model import LoadedModel
+from serving.feedback.model_feedback import ModelFeedback
 from serving.gpu.driver import Gpus
 from serving.gpu.tables import prepare_gpus
 from serving.model_config.pbtxt import ModelConfig
@@ -99,6 +102,10 @@ class LiveModel:
         self.config: ModelConfig | None = None
         self.counters = UpdateCounters()
         self.shadowing = Shadowing()
+        # Looks at requests that were answered, where the options say so.
+        self.feedback = ModelFeedback(name, config)
+        # Returns what live AUC last decided about a canary; None for nothing.
+        self.trial_report: Callable[[], dict[str, JsonValue] | None] = lambda: None
         self.budget = DramBudget()
         self.routes = Routes()
         # Called with the new routes before requests follow them; the versions that leave still answer then.

@@ -155,11 +155,13 @@ def load_version(
             cores=model.cores,
             gpus=model.gpus,
             sessions=model.facts.session_count(config.sessions),
+            tap=model.feedback.follow(config.options),
         ),
         published,
         graph,
     )
     model.watch_releases(loaded)
+    model.feedback.compare_with(published)
     return loaded
 
 

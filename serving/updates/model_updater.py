@@ -17,6 +17,7 @@ from serving.model_folders import CONFIG
 from serving.updates import refusals
 from serving.updates.agreement import Outdated
 from serving.updates.applying import agree, collect_kept, take_delta
+from serving.updates.auc_trials import AucTrials
 from serving.updates.catalog import Catalog, Found, ModelFolder
 from serving.updates.faults import is_machine_fault
 from serving.updates.lineage import Decision, Refuse, Take, Wait, decide, next_delta
@@ -31,7 +32,7 @@ from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import give_up_lost, restore_mount, without_lost_canary
 from serving.updates.sharing import take_on_store
 from serving.updates.situation import situation, stopped
-from serving.updates.stamps import FilesStamp, stamp_of
+from serving.updates.stamps import stamp_of
 from serving.updates.steps import OnStep
 from serving.updates.store_lock import StoreLock
 from serving.updates.taking_shadows import is_shadow, next_of_shadow, restore_shadow, take_shadow
@@ -70,6 +71,7 @@ class ModelUpdater:
         self._folder = ModelFolder(self.model.folder)
         self._store_lock = StoreLock(self.model.store_root)
         self._mending = Mending(self.model)
+        self._trials = AucTrials(self.model)
         self.model.on_damage = self.look
         self._config_mark: tuple[int, ...] = ()
         self._wake, self._turn = threading.Event(), threading.Lock()
@@ -152,6 +154,7 @@ class ModelUpdater:
             # The next updater waits only for this one, so this one waits for all before it.
             if self._before is not None and not self._before.closed.wait(max(0.0, deadline - time.monotonic())):
                 return False
+            model.feedback.close()
             self._store_lock.release()
             self.closed.set()
             return True
@@ -181,6 +184,7 @@ class ModelUpdater:
                 return
             with self._turn:
                 self._mending.mend()
+                self._trials.tick()
             if time.monotonic() >= self._not_before and (model.config is None or model.config.options.updates):
                 self.advance()
 
@@ -301,6 +305,7 @@ class ModelUpdater:
     def _advance_once(self) -> bool:
         model = self.model
         config = self._read_config()
+        self._trials.expect()
         with model.lock:
             newer = {
                 mount.view.current.snapshot.version: mount.view.current.snapshot.sequence for mount in model.mounts
@@ -318,7 +323,7 @@ class ModelUpdater:
             self._note(decision)
         if isinstance(decision.action, Refuse):
             found = decision.action.found
-            self._refuse(found, decision.action.error, stamp_of(found))
+            refusals.refuse(self.model, found, decision.action.error, stamp_of(found))
             return True
         if isinstance(decision.action, Take):
             take = decision.action
@@ -436,7 +441,7 @@ class ModelUpdater:
                 with model.lock:
                     action = next_delta(catalog, situation(model, catalog, config, mount, self._is_put_off))
                 if isinstance(action, Refuse):
-                    self._refuse(action.found, action.error, stamp_of(action.found))
+                    refusals.refuse(self.model, action.found, action.error, stamp_of(action.found))
                     return True
                 if isinstance(action, Take) and not stopped(model, mount):
                     return self._attempt(action.found, partial(take_delta, model, mount, Take(action.found)))
@@ -449,7 +454,7 @@ class ModelUpdater:
             return False
         mount, action = found
         if isinstance(action, Refuse):
-            self._refuse(action.found, action.error, stamp_of(action.found))
+            refusals.refuse(self.model, action.found, action.error, stamp_of(action.found))
             return True
         return self._attempt(action.found, partial(take_delta, self.model, mount, action))
 
@@ -485,9 +490,5 @@ class ModelUpdater:
             if found.path.exists():
                 if is_machine_fault(error):
                     raise
-                self._refuse(found, error, stamp)
+                refusals.refuse(self.model, found, error, stamp)
         return True
-
-    def _refuse(self, found: Found, error: Exception, stamp: FilesStamp) -> None:
-        if refusals.quarantine(self.model, found, error, stamp):
-            self.model.agreement.refuse(found.snapshot, error)

@@ -109,3 +109,9 @@ def forget(model: LiveModel, gone: Callable[[Refusal], bool]) -> bool:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def refuse(model: LiveModel, found: Found, error: Exception, stamp: FilesStamp) -> None:
+    """Quarantines something that was published, and says so to the other replicas."""
+    if quarantine(model, found, error, stamp):
+        model.agreement.refuse(found.snapshot, error)

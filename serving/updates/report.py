@@ -54,6 +54,9 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
             "served": None if default is None else {**_named(default.view.current), "since_unix_ms": model.since[1]},
             "canary": None if canary is None else {**_named(canary[1]), "fraction": canary[2]},
             "shadow": _shadow(model),
+            "feature_log": model.feedback.report()["log"],
+            "live_auc": model.trial_report(),
+            "feedback": model.feedback.report()["feedback"],
             "snapshots": shown,
             "quarantined": [
                 {"path": r.path, "snapshot": r.snapshot, "reason": r.reason, "unix_ms": r.unix_ms}
@@ -213,7 +216,8 @@ def waiting(model: LiveModel) -> str | None:
         model.merge_trouble,
         *_damaged(model).values(),
     ]
-    if canary is not None and model.canary_entry() is None:
+    tried = model.config is not None and model.config.options.live_auc_fraction > 0 and not (canary and canary.to)
+    if canary is not None and model.canary_entry() is None and not tried:
         parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
     return "; ".join(dict.fromkeys(part for part in parts if part)) or None
 

@@ -20,6 +20,7 @@ from storage.checkpoint.tensors import TensorFile
 from storage.errors import EmberlineError, UnsafeArtifact
 from storage.features import FeatureEngine, FeatureSpec, unpack_columns
 from storage.forgetting.needles import Needles
+from storage.forgetting.served_logs import is_log, rows_in_log
 from storage.forgetting.wanted import Wanted
 from storage.tiers.hot_ids import HOT_IDS, HOT_IDS_HBM, decode_hot_ids
 
@@ -59,18 +60,22 @@ def find_places(
     spec: FeatureSpec | None,
     needles: Needles,
     on_bytes: Callable[[int], None] = lambda _: None,
+    *,
+    log_key: bytes = b"",
 ) -> list[Place]:
     """Returns the files in folders that hold something of the ids, in the order of folders and paths.
 
     spec: makes the features of raw requests. needles: gets the rows that are found, and is searched in every file; kept
     for a later call, it finds them where nothing else tells what they are. on_bytes: called with how many more bytes
-    were read. Links are not followed. A file that goes meanwhile is left out.
+    were read. log_key: that of digests in logs of served requests.
+
+    Links are not followed. A file that goes meanwhile is left out.
     """
     engine = None if spec is None else FeatureEngine(spec)
     roots, found = list(roots), dict[Path, list[Place]]()
     for path in _every(roots):
         with suppress(FileNotFoundError):
-            found[path] = list(_of_file(path, wanted, engine, needles))
+            found[path] = list(_of_file(path, wanted, engine, needles, log_key))
     # Once all rows are known, wherever they were read.
     for path in _every(roots):
         with suppress(FileNotFoundError):
@@ -96,11 +101,16 @@ def files_under(root: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in sorted(names) if not (Path(place) / name).is_symlink())
 
 
-def _of_file(path: Path, wanted: Wanted, engine: FeatureEngine | None, needles: Needles) -> Iterator[Place]:
+def _of_file(
+    path: Path, wanted: Wanted, engine: FeatureEngine | None, needles: Needles, log_key: bytes
+) -> Iterator[Place]:
     """Yields what is known of a file of a kind that is written here; a damaged one is left to the search of bytes."""
     try:
         if path.suffix == ".safetensors":
             yield from _of_tensors(path, wanted, engine, needles)
+        elif path.suffix == ".parquet" and engine is not None and is_log(path):
+            if count := int(rows_in_log(path, wanted, engine.spec, log_key).sum()):
+                yield Place(path, "requests", count)
         elif path.name in (HOT_IDS, HOT_IDS_HBM):
             for table, hot in decode_hot_ids(path.read_bytes())[0].items():
                 if count := len(wanted.among(table, hot.ids)):

@@ -55,7 +55,7 @@ def test_an_empty_file_lets_nobody_in(text: str) -> None:
         ({"token": []}, "token", "did you mean 'tokens'"),
         ({"tokens": [token(role=["read"])]}, "tokens.0.role", "did you mean 'roles'"),
         ({"tokens": [token(), token(secret="x")]}, "tokens.1.secret", "expected roles, models"),
-        ({"tokens": [token(roles=["reader"])]}, "tokens.0.roles.0", "'predict', 'read' or 'admin'"),
+        ({"tokens": [token(roles=["reader"])]}, "tokens.0.roles.0", "'predict', 'read', 'feedback' or 'admin'"),
         ({"tokens": [token(roles=[])]}, "tokens.0.roles", "at least 1"),
         ({"tokens": [token(models=[])]}, "tokens.0.models", "at least 1"),
         ({"tokens": [token(models="ranker")]}, "tokens.0.models", "valid list"),

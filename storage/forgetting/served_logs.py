@@ -1,0 +1,133 @@
+"""Finds and erases rows in logs of served requests, by their raw values, their digests, or the ids made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage.data.served_log import HASHED, ID, LABEL, ROW, keyed_hash
+from storage.errors import ConfigError
+from storage.features import Column, FeatureEngine, FeatureSpec
+from storage.features.arrow import column_from_arrow
+from storage.features.column_types import is_list
+from storage.forgetting.wanted import Wanted
+
+_SUFFIX = ".parquet"
+_ASIDE = ".forgetting-"
+
+
+def is_log(path: Path) -> bool:
+    """Returns whether a file is one of a log of served requests, or of their labels."""
+    try:
+        return path.suffix == _SUFFIX and ID in pq.read_schema(path).names
+    except (OSError, pa.ArrowInvalid):  # another file, or one that is being written
+        return False
+
+
+def rows_in_log(path: Path, wanted: Wanted, spec: FeatureSpec, key: bytes = b"") -> np.ndarray:
+    """Returns which rows of a file of requests lead to one of the ids, or hold one of the values, (rows,) bool.
+
+    key: that of the digests. Raises ConfigError where digests of a wanted input are there and no key is.
+    """
+    table = pq.read_table(path)
+    by_name = {entry.name: entry for entry in spec.inputs}
+    columns: dict[str, Column] = {
+        entry.name: column_from_arrow(table.column(entry.source), entry)
+        for entry in spec.inputs
+        if entry.source in table.column_names
+    }
+    # Inputs that are hashed or left out take no part in features.
+    features = [
+        feature.model_copy(update={"fallback": ()})
+        for feature in spec.ids_features
+        if {*feature.inputs, *([feature.weights] if feature.weights else [])} <= columns.keys()
+    ]
+    rows = table.num_rows
+    holding = np.zeros(rows, np.bool_)
+    if features and rows:
+        used = {name for feature in features for name in (*feature.inputs, feature.weights) if name}
+        inputs = tuple(entry for entry in spec.inputs if entry.name in used)
+        engine = FeatureEngine(FeatureSpec(inputs=inputs, features=tuple(features)))
+        holding |= wanted.rows_holding(engine, {name: columns[name] for name in used}, rows)
+    for name, values in wanted.values.items():
+        digests = f"{by_name[name].source}{HASHED}" if name in by_name else ""
+        if digests not in table.column_names:
+            continue
+        if not key:
+            raise ConfigError(
+                f"{path}: the input {name!r} is logged as digests; give the key that they were made with",
+                field="feature_log_key",
+            )
+        holding |= _hold(table.column(digests), [keyed_hash(key, value) for value in values])
+    return holding
+
+
+def forget_in_logs(folders: Iterable[Path], wanted: Wanted, spec: FeatureSpec, key: bytes = b"") -> int:
+    """Erases rows from the files of logs in folders, and their labels; returns how many. Each file is replaced whole.
+
+    Rows that a server has not written yet come later. Raises ConfigError, OSError.
+    """
+    roots = list(folders)
+    gone: set[tuple[str, int]] = set()
+    count = 0
+    for path in _logs(roots):
+        if LABEL in pq.read_schema(path).names:
+            continue
+        holding = rows_in_log(path, wanted, spec, key)
+        if holding.any():
+            table = pq.read_table(path)
+            left = table.filter(pa.array(~holding))
+            out = table.filter(pa.array(holding))
+            gone |= set(zip(out.column(ID).to_pylist(), out.column(ROW).to_pylist(), strict=True))
+            _replace(path, left)
+            count += int(holding.sum())
+    for path in _logs(roots) if gone else ():
+        if LABEL not in pq.read_schema(path).names:
+            continue
+        table = pq.read_table(path)
+        pairs = zip(table.column(ID).to_pylist(), table.column(ROW).to_pylist(), strict=True)
+        kept = np.array([pair not in gone for pair in pairs], np.bool_)
+        if not kept.all():
+            _replace(path, table.filter(pa.array(kept)))
+    return count
+
+
+def _logs(roots: Iterable[Path]) -> Iterator[Path]:
+    for root in roots:
+        yield from (path for path in sorted(root.rglob(f"[!.]*{_SUFFIX}")) if is_log(path))
+
+
+def _hold(column: Any, digests: list[str]) -> np.ndarray:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if is_list(column.type):
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        owners = np.repeat(np.arange(len(column)), lengths)
+        held = np.zeros(len(column), np.bool_)
+        held[owners[_hold(column.flatten(), digests)]] = True
+        return held
+    found = pc.is_in(column, value_set=pa.array(digests, pa.string()))
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _replace(path: Path, table: Any) -> None:
+    """Writes what is left in the place of a file; a file of which nothing is left is deleted."""
+    if not table.num_rows:
+        path.unlink()
+        return
+    aside = path.with_name(f"{_ASIDE}{path.name}")
+    pq.write_table(table, aside, compression="zstd")
+    handle = os.open(aside, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.chmod(aside, path.stat().st_mode & 0o777)
+    aside.rename(path)
