@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from serving.config import ServerConfig
@@ -22,6 +23,7 @@ from serving.grpc.health import HealthCalls
 from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer, Upstream
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
+from serving.http.connection_metrics import PortConnections
 from serving.http.control import LocalHttpControl
 from serving.http.event_stream import StreamingConnection
 from serving.http.gate import GatedApp
@@ -170,7 +172,7 @@ class Server:
             else:
                 bind_grpc(grpc, config.host, self.grpc_port, tls)
             control = LocalHttpControl(self.repository)
-            limits = HttpLimits(config)
+            limits, limits_of_metrics = HttpLimits(config), HttpLimits(config)
             app = HttpApp(models, control, gate, observation.native)
             http = http_server(
                 app,
@@ -180,10 +182,16 @@ class Server:
                 protocol=AdoptedConnection if is_native else HttpProtocol,
             )
             feed = Feed(gate, Look(self.repository))
-            page = GatedApp(MetricsApp(self.repository, self._native_counts, self._restarts), gate)
+            metrics_app = MetricsApp(
+                self.repository,
+                self._native_counts,
+                self._restarts,
+                lambda: self._connections(limits, limits_of_metrics),
+            )
+            page = GatedApp(metrics_app, gate)
             metrics = http_server(
                 ConsoleApp(page, app, gate, feed),
-                HttpLimits(config),
+                limits_of_metrics,
                 config.drain_timeout_s,
                 tls,
                 protocol=StreamingConnection,
@@ -258,6 +266,20 @@ class Server:
             counts = None if native is None else native.counts
             if counts is not None:
                 found[transport] = counts
+        return found
+
+    def _connections(self, http: HttpLimits, metrics: HttpLimits) -> list[PortConnections]:
+        limit = self.config.max_connections
+        native = None if self.native is None else self.native.connections
+        # The native server counts connections that Python has, too, but waits for no client of these.
+        opened, stuck = (http.open, {}) if native is None else native
+        found = [
+            PortConnections("http", opened, limit, Counter(stuck) + Counter(http.stuck)),
+            PortConnections("metrics", metrics.open, limit, metrics.stuck),
+        ]
+        of_grpc = None if self.native_grpc is None else self.native_grpc.connections
+        if of_grpc is not None:
+            found.append(PortConnections("grpc", of_grpc[0], limit, of_grpc[1]))
         return found
 
     def is_loading(self) -> bool:

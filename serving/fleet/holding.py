@@ -34,6 +34,8 @@ class Holding:
     def __init__(self, name: str, objects: FleetObjects, peers: Peers, look: Callable[[], None]) -> None:
         self._name = name
         self._objects, self._peers, self._look = objects, peers, look
+        #: Replicas that are waited for while this one holds the lease, by id.
+        self.waits_for: tuple[str, ...] = ()
         self._logged = ""
         self._try_at = 0.0
 
@@ -49,6 +51,7 @@ class Holding:
         if now < self._try_at:
             return None
         if not self._objects.take_lease(who.id, time.time_ns() // 1_000_000, self._dead_holder(waited_s)):
+            self.waits_for = ()
             self._try_at = now + _LEASE_S
             return None
         self._try_at = 0.0
@@ -59,7 +62,9 @@ class Holding:
         health = self._peers.health(others) if waited_s > _FIRST_ASK_S else self._peers.known(others)
         verdict = judge(head, snapshot, replicas, health, waited_s=waited_s, max_unavailable=who.max_unavailable)
         name = snapshot_names(head).get(snapshot, snapshot)
+        self.waits_for = ()
         if verdict.action == "wait":
+            self.waits_for = tuple(each.id for each in others if health.get(each.id) not in ("gone", "unready"))
             if waited_s > _LOG_AFTER_S:
                 self._log(f"{name} waits: {verdict.reason}")
             return verdict.reason

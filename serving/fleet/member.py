@@ -143,6 +143,17 @@ class FleetMember:
         return f"{snapshot_names(head)[newer[-1]]} is served by no replica: {'; '.join(head.served.refused[newer[-1]])}"
 
     @property
+    def replicas_behind(self) -> tuple[str, ...]:
+        """Returns the ids of the replicas that this one waits for before it commits; empty without the lease."""
+        return self._holding.waits_for
+
+    @property
+    def epochs_behind(self) -> int:
+        """Returns how many changes of what all replicas serve this one has seen and not made yet."""
+        obeyed = self._obeyed
+        return max(0, self.served.epoch - (0 if obeyed is None else obeyed.epoch))
+
+    @property
     def refused_newer(self) -> list[str]:
         """Returns the snapshots newer than the served one that a replica refused, the newest last."""
         head = self._head
@@ -172,6 +183,7 @@ class FleetMember:
                 self._showing = name
             finally:
                 self._staged = self._waits_for = ""
+                self._holding.waits_for = ()
         return self._agreed(name, *shown)
 
     def _wait_for_others(

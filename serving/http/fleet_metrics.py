@@ -18,6 +18,16 @@ _OF_MEMBERS: list[tuple[str, str, Callable[[FleetMember], float]]] = [
         "Number of changes of what all replicas serve that this one has seen",
         lambda m: m.served.epoch,
     ),
+    (
+        "epochs_behind",
+        "Changes of what all replicas serve that this one has seen and not made yet",
+        lambda m: m.epochs_behind,
+    ),
+    (
+        "members_behind",
+        "Replicas that this one waits for before it commits a snapshot; 0 without the lease",
+        lambda m: len(m.replicas_behind),
+    ),
     ("waiting", "1 while a snapshot is staged here and waits for other replicas", lambda m: m.hurries()),
     ("refused", "Snapshots newer than the served one that a replica refused", lambda m: len(m.refused_newer)),
     (
@@ -36,3 +46,8 @@ def fleets(repository: ModelRepository) -> Iterator[Metric]:
     members = [(member, {"model": label_value(name)}) for name, member in found if member is not None]
     for name, meaning, value in _OF_MEMBERS:
         yield family(f"emberline_fleet_{name}", "gauge", meaning, [(of, float(value(each))) for each, of in members])
+    behind = [
+        ({**of, "replica": label_value(replica)}, 1.0) for each, of in members for replica in each.replicas_behind
+    ]
+    meaning = "1 for each replica that this one waits for before it commits a snapshot"
+    yield family("emberline_fleet_waits_for", "gauge", meaning, behind)

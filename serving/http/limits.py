@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
+from collections import Counter
 from typing import Protocol
 
 from serving.config import ServerConfig
@@ -16,6 +17,8 @@ from storage.errors import Overloaded
 KEEP_ALIVE_S = 75.0
 NEVER = float("inf")
 _TICK_S = 0.25
+#: A client that is waited for longer than this is stuck; shorter where `body_timeout_s` is.
+STUCK_S = 5.0
 
 
 class Timed(Protocol):
@@ -58,6 +61,13 @@ class HttpLimits:
         self._connections: set[Timed] = set()
         self._by_address: dict[str, set[Timed]] = {}
         self._ticking = False
+        #: Connections whose client is stuck, by its address; replaced at each tick.
+        self.stuck: dict[str, int] = {}
+
+    @property
+    def open(self) -> int:
+        """The number of connections. Any thread may read it."""
+        return len(self._connections)
 
     def add(self, connection: Timed, descriptor: int = -1) -> None:
         """Watches a connection until `remove`. Raises Overloaded if there are too many and all are at work.
@@ -121,10 +131,17 @@ class HttpLimits:
             connection.give_way()
         return bool(idle)
 
+    def _is_stuck(self, connection: Timed, now: float) -> bool:
+        """Returns whether its client has for a while sent a part of a request, or not read an answer."""
+        is_idle = connection.due == connection.idle_since + KEEP_ALIVE_S
+        since = NEVER if is_idle else connection.due - self.body_timeout_s
+        return since <= now - min(STUCK_S, self.body_timeout_s / 2)
+
     def _tick(self) -> None:
         now = time.monotonic()
         for connection in [each for each in self._connections if each.due <= now]:
             connection.expire()
+        self.stuck = dict(Counter(each.address for each in self._connections if self._is_stuck(each, now)))
         self._ticking = bool(self._connections)
         if self._ticking:
             asyncio.get_running_loop().call_later(_TICK_S, self._tick)

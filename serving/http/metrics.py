@@ -10,11 +10,14 @@ from prometheus_client import Metric
 from serving.engine.model import LoadedModel
 from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
+from serving.http.age_metrics import snapshot_ages, update_ages
+from serving.http.cache_curves import CacheCurves
+from serving.http.connection_metrics import ConnectionCounts, connections
 from serving.http.feedback_metrics import feedback
 from serving.http.fleet_metrics import fleets
 from serving.http.prometheus import Labels, encode, event_ages, family, label_value
 from serving.http.request_metrics import observed, request_times
-from serving.http.server_metrics import disk, readiness, starts
+from serving.http.server_metrics import disks, readiness, starts
 from serving.http.shadow_metrics import shadows
 from serving.http.triton_metrics import MachineGauges, triton_metrics
 from serving.pipeline.levels import named_counts
@@ -62,6 +65,9 @@ _OF_MODELS: list[tuple[str, str, Callable[[LoadedModel, StoreStats], float]]] = 
     ("promotions_total", "Rows that came into DRAM when they were asked for", lambda _, s: s.promotions),
     ("promotions_dropped_total", "Reads that met a full promotion queue", lambda _, s: s.promotions_dropped),
     ("evictions_total", "Rows that DRAM let go", lambda _, s: s.evictions),
+    ("ssd_reads_total", "Lookups that waited for rows of the SSD", lambda _, s: s.reads),
+    ("ssd_read_rows_total", "Different rows that they read", lambda _, s: s.rows_read),
+    ("ssd_read_seconds_total", "Time that they waited for them", lambda _, s: s.read_ns / 1e9),
     ("absent_ids_remembered", "Absent ids that cost no read", lambda _, s: s.negative_ids),
     ("canary_fraction", "Share of the requests that a canary answers", lambda m, _: _canary(m)[1]),
 ]
@@ -138,6 +144,7 @@ _OF_UPDATES: _Rows[UpdateCounters] = [
     ("update_rows", "Rows of the newest delta", lambda u: u.last_delta_rows),
     ("overlays", "Deltas kept unmerged", lambda u: u.overlays),
     ("overlay_bytes", "What unmerged deltas take", lambda u: u.overlay_bytes),
+    ("overlay_rows", "Rows of unmerged deltas", lambda u: u.overlay_rows),
     ("snapshots_held", "Snapshots that a rollback or a stopped canary set aside", lambda u: u.held),
     ("update_waiting", "1 while something published waits", lambda u: u.waiting is not None),
 ]
@@ -152,13 +159,24 @@ NativeCounts = Callable[[], dict[str, tuple[int, int]]]
 class ServerMetrics:
     """Builds the metrics page of a repository. Thread-safe."""
 
-    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = dict, restarts: int = 0) -> None:
-        """native_counts: see NativeCounts. restarts: how often this server's process crashed and was started again."""
+    def __init__(
+        self,
+        repository: ModelRepository,
+        native_counts: NativeCounts = dict,
+        restarts: int = 0,
+        connections: ConnectionCounts = tuple,
+    ) -> None:
+        """native_counts: see NativeCounts. restarts: how often this server's process crashed and was started again.
+
+        connections: see ConnectionCounts.
+        """
         self._repository = repository
         self._native_counts = native_counts
         self._restarts = restarts
         # One for all pages, because it keeps the values of the last page.
         self._machine = MachineGauges()
+        self._connections = connections
+        self._curves = CacheCurves()
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """Returns the page and its content type. accept: the request's Accept header."""
@@ -173,6 +191,7 @@ class ServerMetrics:
             yield _family(name, meaning, ((of, of_model(model, stats)) for stats, of, model in known))
         for name, meaning, field in _OF_STORES:
             yield _family(name, meaning, (each for stats, of, _ in known for each in _by_tier(stats, field, of)))
+        yield from self._curves.families([(model, of) for _, of, model in known])
         yield from _levels(models)
         yield from _sessions(models)
         yield from _gpus(models)
@@ -184,7 +203,8 @@ class ServerMetrics:
         yield from fleets(self._repository)
         yield from shadows(self._repository)
         yield from feedback(self._repository)
-        yield from disk(self._repository.store_dir)
+        yield from disks(self._repository.store_dir, self._repository.folder)
+        yield from connections(self._connections())
         yield from starts(self._repository)
         yield from observed(self._repository.observation)
         meaning = "Times that the server's process crashed and was started again"
@@ -209,6 +229,7 @@ def _arms(models: Iterable[LoadedModel]) -> Iterator[Metric]:
     yield from request_times(arms)
     served = [(snapshot, of) for model in models for snapshot, of in _served(model)]
     yield from _each(_OF_SNAPSHOTS, served)
+    yield from snapshot_ages(served)
 
 
 def _levels(models: Iterable[LoadedModel]) -> Iterator[Metric]:
@@ -252,15 +273,18 @@ def _gpus(models: Iterable[LoadedModel]) -> Iterator[Metric]:
 
 def _hbm(models: Iterable[LoadedModel]) -> Iterator[Metric]:
     known: list[tuple[HbmStats, list[str], Labels]] = []
+    given_up: list[tuple[Labels, float]] = []
     for model in models:
         for index, device in sorted(model.parts.devices.models.items()):
             gpu = device.gpu
             if gpu is not None:
                 names = [label_value(spec.name) for spec in gpu.store.tables]
                 known.append((gpu.tier.stats(), names, {**_labels(model), "gpu": str(index)}))
+                given_up.append((known[-1][2], float(bool(gpu.tier.trouble))))
     if not known:
         return
     yield from _each(_OF_HBM, [(stats, of) for stats, _, of in known])
+    yield _family("hbm_given_up", "1 when a GPU holds no rows any more", given_up)
     tables = [
         (each, {**of, "table": table})
         for stats, names, of in known
@@ -286,6 +310,7 @@ def _updates(repository: ModelRepository) -> Iterator[Metric]:
         except (NotFound, Unsupported):  # removed since the names were read; or a model that has no updates
             continue
     yield from _each(_OF_UPDATES, known)
+    yield from update_ages(known)
     newest = ((of, counters.newest_event_unix_ms / 1000) for counters, of in known if counters.newest_event_unix_ms)
     meaning = "Time of the newest event that the served snapshot was trained on"
     yield _family("newest_event_unix_seconds", meaning, newest)

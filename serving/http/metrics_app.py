@@ -12,17 +12,25 @@ from serving.repository.model_repository import ModelRepository
 from storage.errors import Overloaded
 
 if TYPE_CHECKING:
+    from serving.http.connection_metrics import ConnectionCounts
     from serving.http.metrics import NativeCounts, ServerMetrics
 
 
 class MetricsApp:
     """Implements HttpApplication with one page, /metrics."""
 
-    def __init__(self, repository: ModelRepository, native_counts: NativeCounts = dict, restarts: int = 0) -> None:
-        """native_counts, restarts: see ServerMetrics."""
+    def __init__(
+        self,
+        repository: ModelRepository,
+        native_counts: NativeCounts = dict,
+        restarts: int = 0,
+        connections: ConnectionCounts = tuple,
+    ) -> None:
+        """native_counts, restarts, connections: see ServerMetrics."""
         self._repository = repository
         self._native_counts = native_counts
         self._restarts = restarts
+        self._connections = connections
         self._calls = ControlCalls(limit=4)
         self._lock = threading.Lock()
         self._metrics: ServerMetrics | None = None
@@ -59,5 +67,5 @@ class MetricsApp:
                 # Imported here, because prometheus_client takes 10 ms to import, which would delay the start.
                 from serving.http.metrics import ServerMetrics
 
-                self._metrics = ServerMetrics(self._repository, self._native_counts, self._restarts)
+                self._metrics = ServerMetrics(self._repository, self._native_counts, self._restarts, self._connections)
         return self._metrics.page(accept)

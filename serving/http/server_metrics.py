@@ -38,13 +38,25 @@ def starts(repository: ModelRepository) -> Iterator[Metric]:
     yield family("emberline_ready_hit_rate", "gauge", meaning, rates)
 
 
-def disk(stores: Path) -> Iterator[Metric]:
-    """Yields the size of the file system of the stores, and the bytes that are free for an ordinary user."""
-    there = next(place for place in (stores, *stores.parents) if place.exists())
+def disks(stores: Path, repository: Path) -> Iterator[Metric]:
+    """Yields the sizes of the file systems of the stores and of the repository, and the bytes that are free.
+
+    Free is what an ordinary user may still write. A disk that has gone has no size: the models say what failed.
+    """
+    if (space := _space(stores)) is not None:
+        yield family("emberline_disk_bytes", "gauge", "Size of the file system of the stores", [({}, space[0])])
+        yield family("emberline_disk_free_bytes", "gauge", "What a server may still write there", [({}, space[1])])
+    if (space := _space(repository)) is not None:
+        meaning = "Size of the file system of the repository, or of its copy"
+        yield family("emberline_repository_disk_bytes", "gauge", meaning, [({}, space[0])])
+        meaning = "What may still be written there"
+        yield family("emberline_repository_disk_free_bytes", "gauge", meaning, [({}, space[1])])
+
+
+def _space(folder: Path) -> tuple[float, float] | None:
+    there = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         status = os.statvfs(there)
-    except OSError:  # a disk that has gone; the models say what failed
-        return
-    size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-    yield family("emberline_disk_bytes", "gauge", "Size of the file system of the stores", [({}, float(size))])
-    yield family("emberline_disk_free_bytes", "gauge", "What a server may still write there", [({}, float(free))])
+    except OSError:
+        return None
+    return float(status.f_blocks * status.f_frsize), float(status.f_bavail * status.f_frsize)

@@ -1,5 +1,6 @@
 // The Python face of the servers.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -61,6 +62,7 @@ void bind_servers(nb::module_& m) {
       .def("retire", &Server::retire)
       .def("drain", &Server::drain)
       .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
+      .def("stuck", &Server::stuck, nb::sig("def stuck(self) -> list[tuple[str, int]]"))
       .def_prop_ro("connections", &Server::connections)
       .def_prop_ro("in_flight", &Server::in_flight)
       .def_prop_ro("answered", &Server::answered)

@@ -326,6 +326,22 @@ void GrpcServer::on_due(Connection& given) {
   work(connection);
 }
 
+std::int64_t GrpcServer::waits_since(const Connection& given) const {
+  const GrpcConnection& connection = of(given);
+  if (connection.is_ending) return kNever;
+  const bool is_unread = !connection.unsent.empty() && connection.due_ns != kNever;
+  std::int64_t since = is_unread ? connection.due_ns - options_.body_timeout_ns : kNever;
+  for (const auto& [id, call] : connection.calls) {
+    const bool is_unsent = call->state == Call::State::kReading && !call->is_stream;
+    if (is_stuck(*call)) {
+      since = std::min(since, call->out_since_ns);
+    } else if (is_unsent) {
+      since = std::min(since, call->arrived_ns);
+    }
+  }
+  return since;
+}
+
 // Ends the connection's requests where no session has them.
 void GrpcServer::on_finish(Connection& given) {
   GrpcConnection& connection = of(given);

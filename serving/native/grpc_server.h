@@ -43,6 +43,7 @@ class GrpcServer : public Server {
   bool is_idle(const Connection& connection) const override;
   bool is_due(const Connection& connection, std::int64_t now, bool drains) const override;
   void on_due(Connection& connection) override;
+  std::int64_t waits_since(const Connection& connection) const override;
   void on_finish(Connection& connection) override;
 
   // Steps of a connection: each returns whether it did something.

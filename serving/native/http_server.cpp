@@ -136,6 +136,13 @@ void HttpServer::on_due(Connection& given) {
   }
 }
 
+std::int64_t HttpServer::waits_since(const Connection& given) const {
+  const HttpConnection& connection = of(given);
+  const bool reads = connection.state == HttpConnection::State::kReading && !connection.buffer.empty();
+  if ((!reads && connection.unsent.empty()) || connection.due_ns == kNever) return kNever;
+  return connection.due_ns - options_.body_timeout_ns;
+}
+
 // Ends the connection's request where no session has it.
 void HttpServer::on_finish(Connection& given) {
   HttpConnection& connection = of(given);

@@ -48,6 +48,7 @@ class HttpServer : public Server {
   bool is_idle(const Connection& connection) const override;
   bool is_due(const Connection& connection, std::int64_t now, bool drains) const override;
   void on_due(Connection& connection) override;
+  std::int64_t waits_since(const Connection& connection) const override;
   void on_finish(Connection& connection) override;
 
   // What follows a step: the next one, or waiting; or the connection has ended.

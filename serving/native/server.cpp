@@ -18,6 +18,8 @@ namespace emberline::front {
 namespace {
 
 constexpr std::int64_t kTickNs = 250'000'000;
+// A client that is waited for longer than this is stuck; shorter where the time for a body is.
+constexpr std::int64_t kStuckNs = 5'000'000'000;
 // How often deadlines of waiting requests are checked.
 constexpr std::int64_t kDeadlineTickNs = 2'000'000;
 constexpr std::size_t kReadBytes = 256 << 10;
@@ -65,6 +67,17 @@ std::string text_of(const sockaddr_storage& peer) {
 // servers log where the client has left.
 constexpr int kMissedStatus[3][2] = {{504, 4}, {499, 1}, {503, 8}};
 
+// A key of `client_of` as people write it.
+std::string client_text(const std::string& key) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (key.size() == 4) ::inet_ntop(AF_INET, key.data(), text, sizeof text);
+  if (key.size() != 8) return text;
+  in6_addr network{};
+  std::copy(key.begin(), key.end(), reinterpret_cast<char*>(&network));
+  ::inet_ntop(AF_INET6, &network, text, sizeof text);
+  return std::string(text) + "/64";
+}
+
 }  // namespace
 
 Server::Server(ServerOptions options, std::shared_ptr<const Routes> routes, int listener, int wake_python)
@@ -108,6 +121,14 @@ Server::~Server() {
 std::vector<Missed> Server::take_missed() {
   const std::lock_guard lock(mutex_);
   return std::exchange(missed_, {});
+}
+
+std::vector<std::pair<std::string, std::int64_t>> Server::stuck() const {
+  std::vector<std::pair<std::string, std::int64_t>> found;
+  if (connections() == 0) return found;  // the thread looks at none then
+  const std::lock_guard lock(mutex_);
+  for (const auto& [client, count] : stuck_) found.emplace_back(client_text(client), count);
+  return found;
 }
 
 void Server::retire() {
@@ -299,9 +320,16 @@ void Server::tick(std::int64_t now) {
   next_tick_ns_ = now + kTickNs;
   if (!is_listening_) listen_for(true);
   const bool drains = is_draining();
+  const std::int64_t stuck_before = now - std::min(kStuckNs, options_.body_timeout_ns / 2);
   std::vector<std::uint64_t> due;
+  std::map<std::string, std::int64_t> stuck;
   for (const auto& [ticket, connection] : connections_) {
     if (is_due(*connection, now, drains)) due.push_back(ticket);
+    if (waits_since(*connection) <= stuck_before) ++stuck[connection->address];
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stuck_ = std::move(stuck);
   }
   for (const std::uint64_t ticket : due) on_due(*find(ticket));
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "mailbox.h"
@@ -67,6 +68,8 @@ class Server {
   void stop();
   // Connections that are open, here or with the Python path.
   std::int64_t connections() const { return open_.load(std::memory_order_relaxed); }
+  // Connections whose client has sent a part of a request, or not read an answer, for a while, by its address.
+  std::vector<std::pair<std::string, std::int64_t>> stuck() const;
   // Requests that a session or its queue has.
   std::int64_t in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
   // Requests that were answered here, and connections or calls that the Python path was given, since the start.
@@ -112,6 +115,8 @@ class Server {
   // `on_due` is to be called for it.
   virtual bool is_due(const Connection& connection, std::int64_t now, bool drains) const = 0;
   virtual void on_due(Connection& connection) = 0;
+  // Since when its client is waited for, to send the rest of a request or to read an answer; kNever for neither.
+  virtual std::int64_t waits_since(const Connection& connection) const = 0;
   // Lets go of what a connection holds, before it is closed.
   virtual void on_finish(Connection& connection) = 0;
 
@@ -160,6 +165,7 @@ class Server {
   int epoll_ = -1, listener_ = -1;
   std::atomic<bool> is_stopping_{false};
   std::vector<Missed> missed_;
+  std::map<std::string, std::int64_t> stuck_;
   std::map<std::string, std::int64_t> by_address_;
   std::uint64_t next_ticket_ = 1;
   std::int64_t next_tick_ns_ = 0;

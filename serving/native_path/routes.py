@@ -130,6 +130,12 @@ class NativeServer(Generic[AnyServer]):
         native = self._native
         return None if native is None else (native.answered, native.passed_on)
 
+    @property
+    def connections(self) -> tuple[int, dict[str, int]] | None:
+        """Returns the open connections, and those with a stuck client by its address; None once it has ended."""
+        native = self._native
+        return None if native is None else (native.connections, dict(native.stuck()))
+
     def retire(self) -> None:
         """Goes on as before, but ends each connection with its next answer (GOAWAY over gRPC)."""
         self.native.retire()

@@ -129,6 +129,11 @@ class ModelRepository(OperatorCalls):
         return self._config.store_dir
 
     @property
+    def folder(self) -> Path:
+        """The folder of the models; of a repository in an object store, its copy on this machine."""
+        return self._root
+
+    @property
     def is_loaded(self) -> bool:
         """True if the first loading has ended, with or without success."""
         return self._loaded_all.is_set()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, field
 
 from serving.pipeline.snapshot import Snapshot
+from serving.updates.steps import STEPS, TAKING
 from storage.checkpoint.event_times import EventAges
 
 
@@ -28,6 +31,12 @@ class UpdateCounters:
     last_delta_rows: int = 0
     overlays: int = 0
     overlay_bytes: int = 0
+    #: Rows of the deltas that are not merged.
+    overlay_rows: int = 0
+    #: Seconds that the steps of updates took, by the step that ended.
+    step_seconds: dict[str, float] = field(default_factory=dict)
+    #: When this process began to serve the present snapshot, milliseconds since 1970; 0 while nothing is served.
+    served_since_unix_ms: int = 0
     #: How often a fresh store took the place of a damaged one.
     stores_rebuilt: int = 0
     #: True if a store is damaged, and another is filled to take its place.
@@ -44,6 +53,22 @@ class UpdateCounters:
     # The served snapshot whose events were counted last, and when the newest of them all was published.
     _counted: str = ""
     _counted_unix_ms: int = 0
+    # The threads that take an update, and when the step before ended there.
+    _step_ended: dict[int, float] = field(default_factory=dict)
+
+    def count_step(self, step: str) -> None:
+        """Counts the time since the step before on this thread, from "found" to "switched"; what else ends is left out.
+
+        Called on the thread that takes the update.
+        """
+        thread, now = threading.get_ident(), time.monotonic()
+        if step == STEPS[0]:
+            self._step_ended[thread] = now
+        elif step in TAKING and (before := self._step_ended.get(thread)) is not None:
+            self.step_seconds[step] = self.step_seconds.get(step, 0.0) + now - before
+            self._step_ended[thread] = now
+            if step == TAKING[-1]:
+                del self._step_ended[thread]
 
     def count_events(self, served: Snapshot, now_ms: float) -> None:
         """Counts the events of a snapshot that is served from now on, each once.

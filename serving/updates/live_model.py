@@ -148,6 +148,7 @@ class LiveModel:
     def step(self, name: str) -> None:
         """Notes that a step of an update is done."""
         check_step(name)
+        self.counters.count_step(name)
         if self._on_step is not None:
             self._on_step(self.name, name)
 

@@ -19,6 +19,9 @@ STEPS = (
     "collected",  # links and stores that nothing needs any more are deleted
 )
 
+#: The steps after the first until requests see the update.
+TAKING = STEPS[1 : STEPS.index("switched") + 1]
+
 OnStep = Callable[[str, str], None]
 
 

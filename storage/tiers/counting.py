@@ -48,6 +48,10 @@ class LookupTotals:
     #: (T, 6) uint64, with the columns of COUNTED.
     by_table: np.ndarray
     costs: LookupCosts = field(default_factory=LookupCosts)
+    #: Lookups that waited for rows of the SSD, the distinct rows that they read, and the nanoseconds that they waited.
+    reads: int = 0
+    rows_read: int = 0
+    read_ns: int = 0
 
     @classmethod
     def of(cls, tables: int) -> LookupTotals:
@@ -58,11 +62,18 @@ class LookupTotals:
         """Adds one lookup. ns: its time in all; reads_ns: the part of it spent reading `reads` distinct rows."""
         self.by_table += by_table
         self.costs.add(counts.total(), ns, reads, reads_ns, counts.ssd + counts.unresolved)
+        if reads:
+            self.reads += 1
+            self.rows_read += reads
+            self.read_ns += reads_ns
 
     def merge(self, other: LookupTotals) -> None:
         """Adds the totals of another session."""
         self.by_table += other.by_table
         self.costs.merge(other.costs)
+        self.reads += other.reads
+        self.rows_read += other.rows_read
+        self.read_ns += other.read_ns
 
     def counts(self) -> LookupCounts:
         """Returns the counts over all tables."""

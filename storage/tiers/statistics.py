@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from storage._table import OverlayTable
 from storage.specs import TableSpec
-from storage.tiers.counting import COUNTED
+from storage.tiers.counting import COUNTED, LookupTotals
 from storage.tiers.dram_cache import DramCache
 from storage.tiers.listeners import Held
 
@@ -56,9 +56,18 @@ class StoreStats:
     negative_ids: int
     #: The same counts and sizes by name of the table.
     tables: dict[str, TableStats]
+    #: Lookups that waited for rows of the SSD, the distinct rows that they read, and the nanoseconds that they waited.
+    reads: int = 0
+    rows_read: int = 0
+    read_ns: int = 0
+
+    def of_lookups(self, totals: LookupTotals) -> StoreStats:
+        """Returns the same sizes with the counts and times of lookups."""
+        counted = self.counted(totals.by_table)
+        return replace(counted, reads=totals.reads, rows_read=totals.rows_read, read_ns=totals.read_ns)
 
     def counted(self, by_table: np.ndarray) -> StoreStats:
-        """Returns the same sizes with other counts: (T, 6) as in COUNTED, tables in the order of `tables`."""
+        """Returns the same sizes and times with other counts: (T, 6) as in COUNTED, tables in the order of `tables`."""
         tables = {
             name: TableStats(*_counts(row), stats.rows, stats.bytes, stats.promotions, stats.evictions)
             for (name, stats), row in zip(self.tables.items(), by_table, strict=True)
@@ -72,6 +81,9 @@ class StoreStats:
             self.evictions,
             self.negative_ids,
             tables,
+            self.reads,
+            self.rows_read,
+            self.read_ns,
         )
 
 

@@ -349,7 +349,7 @@ class TieredStore:
             )
         except IndexError:  # it was closed meanwhile
             raise StoreError("the store is closed") from None
-        return now.counted(self._plans.total().by_table)
+        return now.of_lookups(self._plans.total())
 
     def costs(self) -> LookupCosts:
         """Returns how long the lookups until now took."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -22,6 +23,13 @@ _KEYS = {
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
+    """See `s3_server`."""
+    with s3_server() as url:
+        yield url
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[str]:
     """Runs an S3 server with an empty bucket and points the environment to it; yields its URL."""
     real = os.environ.get("EMBERLINE_TEST_STORE")
     if real:
@@ -32,14 +40,16 @@ def s3() -> Iterator[str]:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**_KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-            patch.setenv(name, value)
-        import boto3
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {**_KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+                patch.setenv(name, value)
+            import boto3
 
-        boto3.client("s3", endpoint_url=f"http://{host}:{port}").create_bucket(Bucket=BUCKET)
-        yield f"s3://{BUCKET}"
-    server.stop()
+            boto3.client("s3", endpoint_url=f"http://{host}:{port}").create_bucket(Bucket=BUCKET)
+            yield f"s3://{BUCKET}"
+    finally:
+        server.stop()
 
 
 @pytest.fixture

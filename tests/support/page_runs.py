@@ -6,6 +6,8 @@ emberline are always checked for their names and options (tests/test_documents.p
 
 from __future__ import annotations
 
+from pathlib import Path
+
 _IMPORTING = "tests/integration/importing"
 _PARSED = "its options are parsed; what it does is run by"
 
@@ -31,6 +33,12 @@ RUN_BY = {
     "docs/torch-libraries.md": "tests/e2e/test_published_models.py",
     "docs/tracing.md": "tests/e2e/test_observing_docs.py",
     "docs/tutorial.md": "tests/e2e/test_tutorial.py",
+}
+
+#: The pages of the runbook, one for each alert.
+RUN_BY |= {
+    f"docs/runbook/{path.name}": "tests/integration/deploy/test_runbook_commands.py"
+    for path in sorted((Path(__file__).parents[2] / "docs" / "runbook").glob("Emberline*.md"))
 }
 
 #: By page: beginnings of commands that no test runs as they stand, with the reason.
@@ -76,6 +84,10 @@ NOT_RUN = {
         "emberline rollback movielens --steps": f"{_PARSED} tests/integration/serving/test_updates.py",
         "emberline rollback movielens --to 1.16": "the walkthrough above it runs the same with 1.0",
         "emberline update build/run --data newer.parquet": "tests/integration/trainer run --at",
+    },
+    "docs/monitoring.md": {
+        "emberline ": f"{_PARSED} tests/integration/serving/test_status_command.py",
+        "python -m tests.faults.night": "minutes long; tests/integration/deploy/test_night.py runs one of its faults",
     },
     "docs/object-stores.md": {
         "export AWS_": "keys of one's own",

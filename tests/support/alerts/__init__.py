@@ -1,0 +1,1 @@
+"""Causes the condition of every alert on real servers, scraped by a real Prometheus."""
