@@ -48,6 +48,7 @@ BENCHMARKS = {
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "transports": "shared memory beside bytes, tokens and TLS beside neither",
+    "observing": "metrics and structured logs beside neither, and traces of one percent: requests/s, processor time",
     "shadow": "a shadow that scores a tenth of the requests: the main arm's p99 with it and without, at half load",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
     "load_generators": "the tail that `emberline loadtest` measures, beside wrk2, h2load and perf_analyzer at one rate",

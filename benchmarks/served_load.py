@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Served:
     grpc_port: int
     pid: int
     model: str
+    metrics_port: int = 0
 
     def cpu_seconds(self) -> dict[int, float]:
         """Returns the processor time that each of its processes has used, to a hundredth of a second."""
@@ -146,12 +147,14 @@ def in_turns(run: Run, contestants: Mapping[str, Callable[[], Load]]) -> Turns:
 
 
 @contextlib.contextmanager
-def serve(run: Run, repository: Path, store: Path, model: str, *, open_admin: bool = False) -> Iterator[Served]:
-    """Runs `emberline serve` of a repository; its processor time counts as ours."""
+def serve(
+    run: Run, repository: Path, store: Path, model: str, *, open_admin: bool = False, arguments: Sequence[str] = ()
+) -> Iterator[Served]:
+    """Runs `emberline serve` of a repository; its processor time counts as ours. arguments: more of the command."""
     log = store.with_suffix(".log")
-    server = ServerProcess(repository, store, log, open_admin=open_admin)
+    server = ServerProcess(repository, store, log, open_admin=open_admin, arguments=arguments)
     with server, run.counted(*family(server.process.pid)):
-        yield Served(server.http_port, server.grpc_port, server.process.pid, model)
+        yield Served(server.http_port, server.grpc_port, server.process.pid, model, server.metrics_port)
 
 
 def _sum(statistics: list[dict[str, dict[str, int]]], name: str) -> int:

@@ -60,6 +60,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "features",
         "engine",
         "transports",
+        "observing",
         "shadow",
         "triton",
         "load_generators",
