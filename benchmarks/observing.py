@@ -1,9 +1,9 @@
 """Claims: metrics and structured logs cost at most 2% of a server's requests, and traces of one percent of them 3%.
 
 Three servers of the same DLRM run all the time and are asked in turn by wrk over HTTP, at batches of 1 and 512 rows.
-One observes nothing. One is asked for its metrics every second and writes a line of JSON for each request. One sends the
-traces of one percent of its requests to a receiver of OTLP in a process of its own. The processor time of a request is
-that of all processes of a server, from /proc.
+One observes nothing. One is asked for its metrics every second and writes a line of JSON for each request. One sends
+the traces of one percent of its requests to a receiver of OTLP in a process of its own. The processor time of a request
+is that of all processes of a server, from /proc.
 
     apt-get install wrk                    # once
     python -m benchmarks.observing         # about eight minutes
