@@ -47,6 +47,10 @@ class _Keys:
         inside: _Bound = bound
         for each in node.generators:  # type: ignore[attr-defined]
             inside = {**inside, **dict.fromkeys(_names(each.target), (each.iter, inside))}
+            if isinstance(node, ast.DictComp) and isinstance(node.key, ast.Name) and node.key.id in _names(each.target):
+                # Such as {key: row[key] for key in ("snapshot", "arm")}.
+                texts = [text.value for text in getattr(each.iter, "elts", []) if isinstance(text, ast.Constant)]
+                yield from (text for text in texts if isinstance(text, str))
         for part in ("elt", "key", "value"):
             if hasattr(node, part):
                 yield from self.of(getattr(node, part), function, inside)

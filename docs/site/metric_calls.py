@@ -8,7 +8,7 @@ metric is left out in silence.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -77,7 +77,8 @@ class _Module:
         for inner in _calls(passed_on):
             for entry, kind, prefix in self._with_arguments(inner, passed_on, given, function):
                 full = prefix + entry[0]
-                yield Described(full, kind or _kind_of(full), self._labels(call.args[-1], function), entry[1])
+                labels = (*self._labels(call.args[-1], function), *self._given_labels(passed_on, given))
+                yield Described(full, kind or _kind_of(full), labels, entry[1])
 
     def _made_by_maker(self, call: ast.Call, name: str, function: Function) -> Iterator[Described]:
         at_name, at_meaning, at_samples, kind = _MAKERS[name]
@@ -106,7 +107,12 @@ class _Module:
         expression = inner.args[at_name]
         wanted = _variables(expression) & given.keys()
         loop = self._loop_around(inner, expression, passed_on)
-        if wanted:
+        if wanted and loop is not None and isinstance(loop.iter, ast.Name) and loop.iter.id in given:
+            # Both a part of the names and the table are arguments.
+            prefix = self._prefix(expression, given)
+            for entry in self._table(given[loop.iter.id], inner):
+                yield entry, kind, prefix
+        elif wanted:
             prefix = self._prefix(expression)
             inner_name = given[wanted.pop()]
             meaning = inner.args[at_meaning]
@@ -187,13 +193,16 @@ class _Module:
             return None if None in parts else "".join(map(str, parts))
         return None
 
-    def _prefix(self, name: ast.expr) -> str:
-        """Returns what stands before the variable in a name."""
+    def _prefix(self, name: ast.expr, given: Mapping[str, ast.expr] | None = None) -> str:
+        """Returns what stands before the variable in a name. given: arguments that are texts, by their names."""
         if not isinstance(name, ast.JoinedStr):
             return ""
         parts: list[str] = []
         for part in name.values:
-            text = self._text(part.value if isinstance(part, ast.FormattedValue) else part)
+            value = part.value if isinstance(part, ast.FormattedValue) else part
+            if given is not None and isinstance(value, ast.Name):
+                value = given.get(value.id, value)
+            text = self._text(value)
             if text is None:
                 break
             parts.append(text)
@@ -201,6 +210,12 @@ class _Module:
 
     def _labels(self, samples: ast.expr, function: Function) -> tuple[str, ...]:
         return label_names(samples, function, self._functions)
+
+    def _given_labels(self, passed_on: Function, given: Mapping[str, ast.expr]) -> tuple[str, ...]:
+        """Returns the labels whose names are arguments of a call: keys of dictionaries that are parameters."""
+        keys = [key for node in ast.walk(passed_on) if isinstance(node, ast.Dict) for key in node.keys]
+        texts = [self._text(given[key.id]) for key in keys if isinstance(key, ast.Name) and key.id in given]
+        return tuple(text for text in texts if text is not None)
 
     def _declared(self, call: ast.Call, function: Function) -> tuple[str, ...]:
         """Returns the labels that the call names itself, or those of the samples that the result gets."""

@@ -157,8 +157,9 @@ class ModelOptions(BaseModel):
 
     #: Share of the requests that are logged with their scores; 0: none.
     feature_log_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    #: Inputs that are not logged, and those of which a digest with the key of the server is.
+    #: Inputs that are not logged.
     feature_log_drop: Annotated[tuple[str, ...], BeforeValidator(parse_names)] = ()
+    #: Inputs of which a digest with the key of the server is logged.
     feature_log_hash: Annotated[tuple[str, ...], BeforeValidator(parse_names)] = ()
     #: Bytes of the files of logged requests, beyond which the oldest are deleted; likewise of the files of labels.
     feature_log_max_bytes: Annotated[ByteSize, Field(ge=1 << 16, lt=2**63)] = 1 << 30

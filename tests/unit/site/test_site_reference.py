@@ -121,6 +121,16 @@ def metrics(models, pairs):
     yield mine("alone_seconds", "By itself", [({}, 1.0)])
     yield HistogramMetricFamily("emberline_ages", "How old.", labels=["model", "at"])
 
+    yield from figures("live", _OF_THINGS, known)
+    yield by("emberline_dropped_total", "Left out", "reason", known)
+
+def figures(prefix, table, samples):
+    for name, meaning, value in table:
+        yield family(f"emberline_{prefix}_{name}", "gauge", meaning, [(of, value(each)) for each, of in samples])
+
+def by(name, meaning, label, samples):
+    return family(name, "counter", meaning, [({**of, label: key}, 1) for each, of in samples for key in each])
+
 def labels(model):
     return {"model": model.name}
 
@@ -136,6 +146,9 @@ def test_metrics_are_read_from_calls_tables_and_functions() -> None:
         "emberline_new_level": ("gauge", ("model", "arm"), "How high it is"),
         "emberline_alone_seconds": ("gauge", (), "By itself"),
         "emberline_ages": ("histogram", ("model", "at"), "How old"),
+        "emberline_live_things_total": ("counter", ("model",), "Things that were counted"),
+        "emberline_live_level": ("gauge", ("model",), "How high it is"),
+        "emberline_dropped_total": ("counter", ("model", "reason"), "Left out"),
     }
 
 
