@@ -151,6 +151,8 @@ class ServerConfig(BaseModel):
     feature_log: LocalPath | None = None
     #: File with the key of the digests that stand for personal values there.
     feature_log_key: LocalPath | None = None
+    #: Where options come from, by name: a flag or an environment variable. It is reported, and changes nothing.
+    origins: dict[str, str] = Field(default={}, repr=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -142,6 +142,8 @@ class Server:
             ports = self._ports or stack.enter_context(open_ports(config))
             stack.callback(ports.close)
             self.http_port, self.grpc_port, self.metrics_port = ports.numbers
+            numbers = {"http_port": self.http_port, "grpc_port": self.grpc_port, "metrics_port": self.metrics_port}
+            self.repository.config = config.model_copy(update=numbers)
             if self.repository.fleet is not None:
                 self.repository.fleet.identify(self.http_port)
             observation = self.repository.observation
@@ -171,8 +173,18 @@ class Server:
                 grpc.add_insecure_port(upstream.address)
             else:
                 bind_grpc(grpc, config.host, self.grpc_port, tls)
-            control = LocalHttpControl(self.repository)
+            # One for each port: the utilization of the processors is that since a port's last page.
             limits, limits_of_metrics = HttpLimits(config), HttpLimits(config)
+            pages = [
+                MetricsApp(
+                    self.repository,
+                    self._native_counts,
+                    self._restarts,
+                    lambda: self._connections(limits, limits_of_metrics),
+                )
+                for _ in ("http", "metrics")
+            ]
+            control = LocalHttpControl(self.repository, pages[0])
             app = HttpApp(models, control, gate, observation.native)
             http = http_server(
                 app,
@@ -182,13 +194,7 @@ class Server:
                 protocol=AdoptedConnection if is_native else HttpProtocol,
             )
             feed = Feed(gate, Look(self.repository))
-            metrics_app = MetricsApp(
-                self.repository,
-                self._native_counts,
-                self._restarts,
-                lambda: self._connections(limits, limits_of_metrics),
-            )
-            page = GatedApp(metrics_app, gate)
+            page = GatedApp(pages[1], gate)
             metrics = http_server(
                 ConsoleApp(page, app, gate, feed),
                 limits_of_metrics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,7 +22,10 @@ _REFRESH_S = 1.0
 
 
 class Display:
-    """Shows a run on the terminal; with visible=False it does nothing. A context manager."""
+    """Shows a run on the terminal; with visible=False it does nothing. A context manager.
+
+    Where standard error is no terminal, lines are printed and bars are not.
+    """
 
     def __init__(self, *, visible: bool) -> None:
         self._visible = visible
@@ -33,7 +37,7 @@ class Display:
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not visible,
+            disable=not (visible and sys.stderr is not None and sys.stderr.isatty()),
         )
         self._recent: deque[tuple[Tensor, Tensor]] = deque()
         self._recent_rows = 0

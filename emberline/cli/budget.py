@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from emberline.cli.command import Command
+from emberline.cli.console import JSON, print_json
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES
 from storage.byte_sizes import human_bytes
@@ -26,20 +26,23 @@ Examples:
 @MODEL
 @click.option("--dram-bytes", type=BYTES, help="The new budget, as bytes or 512MiB.", show_default=False)
 @click.option("--configured", is_flag=True, help="Go back to what config.pbtxt says.")
-@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON answer as it is.")
+@JSON
 @URL
 @timeout_option(600.0)
 def command(model: str, dram_bytes: int | None, configured: bool, as_json: bool, url: str, timeout: float) -> None:
     """Show or change how much memory the rows of MODEL may take, while it answers requests.
 
-    A smaller budget lets the coldest rows precede the command returns; a larger one is filled in the background. It
+    A smaller budget lets the coldest rows go before the command returns; a larger one is filled in the background. It
     stays over a restart, until config.pbtxt says another dram_bytes. `emberline plan` says what it would give.
     """
     if configured and dram_bytes is not None:
         raise click.UsageError("--dram-bytes and --configured both say what it is to be; give one of them")
     content = {"dram_bytes": dram_bytes} if configured or dram_bytes is not None else None
     state, _ = call_server(url, model_path(model, "budget"), timeout, content)
-    click.echo(json.dumps(state) if as_json else budget_line(state))
+    if as_json:
+        print_json(state)
+    else:
+        click.echo(budget_line(state))
 
 
 def budget_line(state: Mapping[str, Any]) -> str:

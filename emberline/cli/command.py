@@ -9,17 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from storage.errors import ConfigError
 from storage.objects import is_url
 from storage.paths import local_path
-from trainer.rank_place import is_rank
 
 # a share of the similarity that difflib computes; below it suggestions have nothing to do with the typed word
 _NEAR = 0.7
 _MOST_NEAR = 3
 # Where a context keeps the whole command line.
 _ARGUMENTS = "emberline.arguments"
+
+
+class WrongUsageError(click.UsageError, ConfigError):
+    """Options that do not go together, or an option that cannot be read: the exit code is 2."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        ConfigError.__init__(self, message, field=field)
+        click.UsageError.__init__(self, message)
 
 
 class LocalPath(click.Path):
@@ -46,6 +54,10 @@ class Repository(click.ParamType[Path | str]):
         """Converts to a path, or leaves a URL as it is. Fails as click does."""
         return str(value) if is_url(value) else LocalPath(file_okay=False).convert(value, param, ctx)
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Lets the shell complete folders."""
+        return [CompletionItem(incomplete, type="dir")]
+
 
 class DataArgument(click.ParamType[Path | str]):
     """Data as the reader takes it: a path that is there, a pattern of paths, or a URL."""
@@ -58,6 +70,10 @@ class DataArgument(click.ParamType[Path | str]):
         if ":/" in text or any(sign in text for sign in "*?["):
             return text
         return click.Path(exists=True, path_type=Path).convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Lets the shell complete files."""
+        return [CompletionItem(incomplete, type="file")]
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
@@ -80,15 +96,6 @@ class Command(click.Command):
         """Parses the arguments. Raises click.UsageError."""
         _check_options(self, ctx, args)
         return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command. Ctrl-C ends a rank by an Abort: click would print an empty line for each of them."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            if is_rank():
-                raise click.Abort from stop
-            raise
 
 
 def arguments_without(ctx: click.Context, *options: str) -> list[str]:
@@ -154,6 +161,12 @@ class LazyGroup(Group):
         command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Completes the names with their lines of help, without importing any of the modules."""
+        found = [CompletionItem(name, help=line) for name, (_, line) in self._modules.items()]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [item for item in found if item.value.startswith(incomplete)] + options
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Prints the list with one line each, without importing any of them."""
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -167,6 +180,8 @@ class LazyGroup(Group):
 
 
 def _check_options(command: click.Command, ctx: click.Context, args: list[str]) -> None:
+    if ctx.resilient_parsing:  # a shell asks for completions of a line that is not finished
+        return
     try:
         *_, order = command.make_parser(ctx).parse_args(list(args))
     except click.NoSuchOption as error:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from emberline.cli.command import Command, LocalPath
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, wrapping
 from storage.errors import InvalidInput
 from storage.features.strict_model import did_you_mean
+
+if TYPE_CHECKING:
+    from emberline.comparison.runs import RunFigures
 
 
 @click.command(
@@ -24,15 +31,13 @@ Examples:
 @click.option("--output", type=LocalPath(dir_okay=False), help="HTML page to write, with curves and plots.")
 @click.option("--metric", help="Figure to order by.  [default: the first one of the evaluations, or loss]")
 @click.option("--overwrite", is_flag=True, help="Replace --output if it is there.")
-def command(runs: tuple[Path, ...], output: Path | None, metric: str | None, overwrite: bool) -> None:
+@JSON
+def command(runs: tuple[Path, ...], output: Path | None, metric: str | None, overwrite: bool, as_json: bool) -> None:
     """Compare trainings: figures, curves by epoch, and the parameters that differ.
 
     RUN is the folder of a training, which may be under way, or of a sweep, whose trials are taken. Names stand for the
     folders; the best run comes first.
     """
-    from rich.table import Table
-
-    from emberline.cli.console import table_console
     from emberline.comparison.page import ranked, table_of, to_html, write_page
     from emberline.comparison.runs import metric_names, read_runs, smaller_is_better
     from emberline.comparison.sweeps import failed_trials, is_sweep, trial_runs
@@ -52,14 +57,40 @@ def command(runs: tuple[Path, ...], output: Path | None, metric: str | None, ove
     minimize = smaller_is_better(metric)
     if output is not None:
         write_page(output, to_html(", ".join(map(str, runs)), read, metric, minimize=minimize, failed=failed))
-    columns, rows = table_of(ranked(read, metric, minimize=minimize), metric)
-    table = Table(title=f"runs by {metric}", title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("run", "end") else "right")
+    ordered = ranked(read, metric, minimize=minimize)
+    if as_json:
+        print_json(_document(ordered, metric, minimize, failed))
+        return
+    columns, rows = table_of(ordered, metric)
+    table = FittedTable(
+        *(wrapping(name) if name in ("run", "end") else name for name in columns), title=f"runs by {metric}"
+    )
     for row in rows:
         table.add_row(*row)
-    table_console().print(table, markup=False)
+    table_console().print(table)
     for name, reason in failed:
         click.echo(f"{name}: {reason}")
     if output is not None:
         click.echo(f"wrote {output}")
+
+
+def _document(
+    runs: Sequence[RunFigures], metric: str, minimize: bool, failed: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
+    return {
+        "metric": metric,
+        "direction": "minimize" if minimize else "maximize",
+        "runs": [
+            {
+                "run": run.name,
+                "folder": str(run.folder),
+                "finished": run.finished,
+                "metrics": run.metrics,
+                "totals": run.totals,
+                "epochs": run.epochs,
+                "parameters": run.parameters,
+            }
+            for run in runs
+        ],
+        "failed": [{"run": name, "reason": reason} for name, reason in failed],
+    }

@@ -1,17 +1,42 @@
-"""The console that commands print tables to."""
+"""The console that commands print to, and the output of `--json`."""
 
 from __future__ import annotations
 
-import os
 import sys
+from typing import Any
 
+import click
+import orjson
 from rich.console import Console
 
-# Columns in a file or a pipe: wide enough that no cell of our tables is cut.
-_PIPE_COLUMNS = 200
+from emberline.terminal import columns_of, has_colours
+
+# Columns where nothing bounds them, in a file or a pipe: more than any line of ours has.
+_NO_BOUND = 100_000
+
+#: The option of every command that prints a table.
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, as docs/cli.md describes it.")
 
 
 def table_console() -> Console:
-    """Returns a console on standard output. Text is not wrapped, tables are as wide as the terminal or COLUMNS."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
-    return Console(highlight=False, soft_wrap=True, width=width)
+    """Returns a console on standard output. Lines are not wrapped; a FittedTable fits the terminal, or COLUMNS.
+
+    In a file or a pipe, without COLUMNS, tables are as wide as their cells.
+    """
+    colours = has_colours(sys.stdout)
+    return Console(
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+        emoji=False,
+        force_terminal=colours,
+        no_color=not colours,
+        color_system="auto" if colours else None,
+        width=columns_of(sys.stdout) or _NO_BOUND,
+    )
+
+
+def print_json(value: Any) -> None:
+    """Prints a value as one line of JSON: paths as text, and null for numbers that are not finite."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    click.echo(orjson.dumps(value, default=str, option=options).decode())

@@ -9,7 +9,7 @@ import click
 
 from emberline.cli.command import DataArgument, Group, LocalPath
 from emberline.cli.data_options import DATA_CONFIG, data_options, named
-from emberline.cli.target import bars, check_target, counting
+from emberline.cli.target import QUIET, bars, check_target, counting
 
 if TYPE_CHECKING:
     from trainer.datasets import DatasetReport
@@ -136,7 +136,7 @@ Examples:
     help="Rows of a row group, which are read and shuffled together.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@QUIET
 def convert(
     source: Path | str,
     target: Path,

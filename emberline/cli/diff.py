@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.progress import Progress
-from rich.table import Table
 
 from emberline.cli.command import Command, DataArgument, LocalPath
-from emberline.cli.console import table_console
+from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
+from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.objects import ModelPath, copy_of
 from emberline.cli.sizes import BYTES
-from emberline.cli.target import bars
+from emberline.cli.target import QUIET, bars
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -54,8 +52,8 @@ Examples:
 @DATA_CONFIG
 @click.option("--dram-bytes", type=BYTES, help="Memory for the rows of each snapshot that scores, such as 8GiB.")
 @click.option("--html", type=LocalPath(dir_okay=False), metavar="FILE", help="Write it as a page, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@JSON
+@QUIET
 def command(
     before: str,
     after: str,
@@ -86,7 +84,7 @@ def command(
     if html is not None:
         html.write_text(to_html(found), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps(found.to_json_value()))
+        print_json(found.to_json_value())
     else:
         _show(found)
         if html is not None:
@@ -171,9 +169,7 @@ def _show(found: SnapshotDifference) -> None:
     for grid in grids(found):
         if not grid.rows:
             continue
-        table = Table(title=grid.title, title_justify="left", box=SIMPLE_HEAD)
-        for name in grid.names:
-            table.add_column(name, justify="left" if name in _LEFT else "right")
+        table = FittedTable(*(wrapping(name) if name in _LEFT else name for name in grid.names), title=grid.title)
         for row in grid.rows:
             table.add_row(*row)
         console.print(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from pathlib import Path
 import click
 
 from emberline.cli.command import Command
+from emberline.cli.console import JSON, print_json
 from emberline.cli.finding import Finding
 from emberline.version import __version__
 from storage.byte_sizes import human_bytes
@@ -20,7 +20,7 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @click.command(cls=Command, name="doctor")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: name -> {value, advice}.")
+@JSON
 def command(as_json: bool) -> None:
     """Show what this machine gives: processor, memory, disk access, libraries, GPUs and where sessions would be.
 
@@ -34,7 +34,7 @@ def command(as_json: bool) -> None:
     findings = examine()
     if as_json:
         report = {finding.name: {k: v for k, v in asdict(finding).items() if k != "name"} for finding in findings}
-        click.echo(json.dumps(report, indent=2))
+        print_json(report)
         return
     width = max(len(finding.name) for finding in findings)
     for finding in findings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import sys
 import threading
 
@@ -24,8 +25,23 @@ def end_process(code: int) -> None:
             if stream is not None:
                 stream.flush()
     except (OSError, ValueError):
-        return
+        if not is_reader_gone():
+            return
     os._exit(code)
+
+
+def is_reader_gone() -> bool:
+    """Returns whether standard output is a pipe that nobody reads any more; what is written from now on is dropped."""
+    try:
+        output = sys.stdout.fileno()
+        found = select.poll()
+        found.register(output, 0)
+        if not any(event & select.POLLERR for _, event in found.poll(0)):
+            return False
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    except (AttributeError, OSError, ValueError):  # it is closed, or no file
+        return False
+    return True
 
 
 def _is_monitored() -> bool:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from emberline.cli.ages import utc
 from emberline.cli.command import Command, DataArgument, LocalPath
-from emberline.cli.console import table_console
+from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.data_options import DATA_CONFIG
+from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.predict import inputs_of, rows_from_file
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 from storage.errors import InvalidInput
@@ -42,7 +41,7 @@ Examples:
 @click.option("--min-snapshot", metavar="SNAPSHOT", help="Refuse to explain an older snapshot than this id or V.S.")
 @click.option("--output", help="The output to list features by; default: the first.")
 @timeout_option(60.0)
-@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON answer as it is.")
+@JSON
 def command(
     model: str,
     url: str,
@@ -66,7 +65,7 @@ def command(
     headers = {"Emberline-Min-Snapshot": min_snapshot} if min_snapshot else {}
     found, _ = call_server(url, model_path(model, "explain"), timeout, body, headers)
     if as_json:
-        click.echo(json.dumps(found))
+        print_json(found)
         return
     name = output or next(iter(found["outputs"]))
     if name not in found["outputs"]:
@@ -100,9 +99,8 @@ def _show(found: Mapping[str, Any], output: str) -> None:
     snapshot = found["snapshot"]
     scores = ", ".join(f"{name} {_values(values)}" for name, values in found["outputs"].items())
     click.echo(f"{found['model']} {snapshot['name']} ({snapshot['id']}): {scores}")
-    features = Table(title=f"what each feature adds to {output}", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("feature", "adds", "of", "ids or values"):
-        features.add_column(name, justify="right" if name == "adds" else "left")
+    title = f"what each feature adds to {output}"
+    features = FittedTable(wrapping("feature"), "adds", wrapping("of"), wrapping("ids or values"), title=title)
     for feature in sorted(found["features"], key=lambda each: -max(map(abs, each["adds"][output]))):
         adds = _values(feature["adds"][output], sign="+")
         if "ids" not in feature:
@@ -112,9 +110,7 @@ def _show(found: Mapping[str, Any], output: str) -> None:
         features.add_row(feature["name"], adds, f"table {feature['table']}", _tiers(feature["ids"]))
     console = table_console()
     console.print(features)
-    rows = Table(title="rows", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("feature", "id", "lies in", "changed last"):
-        rows.add_column(name, justify="right" if name == "id" else "left")
+    rows = FittedTable(wrapping("feature"), "id", wrapping("lies in"), wrapping("changed last"), title="rows")
     for feature in found["features"]:
         for entry in feature.get("ids", ()):
             rows.add_row(feature["name"], str(entry["id"]), _place(entry), _changed(entry["changed"]))

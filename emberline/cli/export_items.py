@@ -22,7 +22,9 @@ Examples:
 @click.argument("run", metavar="RUN", type=LocalPath(exists=True, file_okay=False))
 @click.argument("target", metavar="OUT", type=LocalPath(dir_okay=False))
 @DATA
-@click.option("--keep", metavar="COLUMN", multiple=True, help="A column of the data to take over; may be repeated.")
+@click.option(
+    "--keep", metavar="COLUMN", multiple=True, help="A column of the data to take over; may be given several times."
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
 def command(run: Path, target: Path, data: tuple[Path | str, ...], keep: tuple[str, ...], overwrite: bool) -> None:
     """Write the embedding of each item in the data to the Parquet file OUT, for an index of nearest neighbours.

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from emberline.cli.ages import age
 from emberline.cli.command import Command
-from emberline.cli.console import table_console
-from emberline.cli.server_call import URL, call_server, model_path, timeout_option
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, whole, wrapping
+from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 from storage.errors import NotFound
 from storage.objects import is_url
-
-_COLUMNS = ("replica", "state", "serves", "staged", "last report", "asked at")
 
 
 @click.command(
@@ -29,9 +25,9 @@ Examples:
   emberline fleet s3://bucket/models/movielens             without a server
   emberline fleet movielens --json""",
 )
-@click.argument("model")
+@MODEL
 @URL
-@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
+@JSON
 @timeout_option(30.0)
 def command(model: str, url: str, as_json: bool, timeout: float) -> None:
     """Show what the servers of a fleet serve of MODEL: its name, or its URL in the object store.
@@ -44,7 +40,7 @@ def command(model: str, url: str, as_json: bool, timeout: float) -> None:
     else:
         state, _ = call_server(url, model_path(model, "fleet"), timeout)
     if as_json:
-        click.echo(json.dumps(state))
+        print_json(state)
     else:
         show(state)
 
@@ -72,10 +68,15 @@ def _from_store(url: str) -> Mapping[str, Any]:
 def show(state: Mapping[str, Any]) -> None:
     """Prints everything."""
     console = table_console()
-    console.print(_line(state), markup=False)
-    table = Table(box=SIMPLE_HEAD)
-    for name in _COLUMNS:
-        table.add_column(name, no_wrap=name != "state")
+    console.print(_line(state))
+    table = FittedTable(
+        wrapping("replica"),
+        wrapping("state"),
+        whole("serves"),
+        whole("staged"),
+        whole("last report"),
+        wrapping("asked at"),
+    )
     for each in state["replicas"]:
         text = {"gone": "no answer", "unready": "not ready"}.get(each["health"], each["health"])
         table.add_row(
@@ -90,7 +91,7 @@ def show(state: Mapping[str, Any]) -> None:
         console.print(table)
     for each in state["refused"]:
         for reason in each["reasons"]:
-            console.print(f"refused {each['name'] or each['id']}: {reason}", markup=False)
+            console.print(f"refused {each['name'] or each['id']}: {reason}")
 
 
 def _line(state: Mapping[str, Any]) -> str:

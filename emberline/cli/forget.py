@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import Progress
 
-from emberline.cli.command import Command, LocalPath, Repository
+from emberline.cli.command import Command, LocalPath, Repository, WrongUsageError
+from emberline.cli.console import JSON
 from emberline.cli.forget_report import ForgetReport
 from emberline.cli.forget_servers import wait_for_server
 from emberline.cli.forget_subjects import ModelSubject, RunSubject, Subject
+from emberline.cli.names import complete_in_repository
 from emberline.cli.server_call import IDENTITY
-from emberline.cli.target import bars
-from storage.errors import ConfigError
+from emberline.cli.target import QUIET, bars
 from storage.objects import is_url
 
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ Examples:
     required=True,
     help="Model repository that RUN was published into, a folder or a URL such as s3://bucket/models.",
 )
-@click.option("--name", help="The model of the repository, where there is no RUN.")
+@click.option(
+    "--name",
+    help="The model of the repository, where there is no RUN.",
+    shell_complete=complete_in_repository("repository"),
+)
 @click.option(
     "--ids",
     "file",
@@ -86,8 +91,8 @@ Examples:
     help="Seconds in which servers, and their stores in --search, have to let go.",
 )
 @click.option("--dry-run", is_flag=True, help="Say where the ids are found, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@JSON
+@QUIET
 @IDENTITY
 def command(
     run: Path | None,
@@ -198,7 +203,7 @@ def _wanted(
     spec: FeatureSpec, file: Path, column: str | None, tables: tuple[str, ...], input_name: str | None
 ) -> Wanted:
     if bool(tables) == (input_name is not None):
-        raise ConfigError(
+        raise WrongUsageError(
             "give either --table, where --ids are ids of its rows, or --input, where they are raw values", field="table"
         )
     from emberline.cli.id_files import read_values, whole_numbers

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from emberline.cli.console import table_console
+from emberline.cli.console import print_json, table_console
+from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.forget_servers import ServerFindings
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ class ForgetReport:
     def show(self, *, as_json: bool, dry_run: bool) -> None:
         """Prints it."""
         if as_json:
-            click.echo(json.dumps(self._value(dry_run)))
+            print_json(self._value(dry_run))
             return
         what = ", ".join(f"{count:,} of {name}" for name, count in self.ids.items())
         click.echo(f"ids to forget: {what}")
@@ -116,11 +114,7 @@ def _line(server: ServerFindings) -> str:
 def _show_places(places: Sequence[Place], title: str) -> None:
     if not places:
         return
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column(title, overflow="fold")  # a path that is cut would be of no use
-    for name in ("what", "table"):
-        table.add_column(name)
-    table.add_column("count", justify="right")
+    table = FittedTable(wrapping(title), wrapping("what"), wrapping("table"), "count")
     for place in places[:_SHOWN]:
         table.add_row(str(place.path), place.what, place.table, f"{place.count:,}")
     table_console().print(table)

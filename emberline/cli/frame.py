@@ -1,6 +1,6 @@
 """The command's frame: subcommands that load when they are called, errors in one line, Ctrl-C without a traceback.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted; docs/cli.md has all of them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import traceback
 from typing import NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from emberline.cli.command import LazyGroup
-from emberline.cli.ending import end_process
+from emberline.cli.ending import end_process, is_reader_gone
 from emberline.cli.rank_errors import say_error
+from emberline.cli.shells import COMPLETE_VARIABLE, prepare_completion
 from emberline.guard import HiddenPackageError, check_packages
 from emberline.version import __version__
 from storage.errors import EmberlineError
 from trainer.rank_place import is_first_rank, is_rank
+
+INTERRUPTED = 130
 
 # Maps a subcommand to its module (or module:name where it holds several) and one line for `emberline --help`. Nothing
 # of torch is imported to print help.
@@ -45,6 +49,8 @@ COMMANDS = {
     "sessions": ("emberline.cli.sessions", "Show or change how many sessions of a model answer requests."),
     "budget": ("emberline.cli.budget", "Show or change the memory for the rows of a served model."),
     "token": ("emberline.cli.tokens", "Make, list and remove the tokens of a server's access file."),
+    "top": ("emberline.cli.top", "Watch the models of a server: rates, times, rows and updates."),
+    "config": ("emberline.cli.config", "Show which options are in force, and where each comes from."),
     "status": ("emberline.cli.status", "Show what a server serves, since when, and what is wrong."),
     "health": ("emberline.cli.health", "Say whether the server on this machine is ready, as exit code."),
     "trace": ("emberline.cli.trace", "Record what a server's threads do, as a timeline."),
@@ -65,6 +71,7 @@ COMMANDS = {
     "export": ("emberline.cli.score:export", "Write the rows of a table as of a snapshot as Parquet."),
     "export-items": ("emberline.cli.export_items", "Write the item embeddings of two towers, for an index."),
     "store": ("emberline.cli.store", "Look into a server's stores on disk; check and mend them."),
+    "completion": ("emberline.cli.completion", "Print a script that completes commands in a shell."),
 }
 # Headings of the list, each above the command that it is for.
 HEADINGS = {
@@ -119,17 +126,25 @@ def main(arguments: list[str] | None = None) -> None:
         run_command(command, sys.argv[1:], "emberline")
     except SystemExit as ended:
         code = int(ended.code or 0)
-    end_process(code)
+    try:
+        end_process(code)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
     sys.exit(code)
 
 
 def run_command(what: click.Command, arguments: list[str], name: str) -> None:
     """Runs a command that was called `name` and ends the process with its exit code."""
     debug = "--debug" in arguments
+    if COMPLETE_VARIABLE in os.environ:
+        prepare_completion()
+        sys.exit(shell_complete(what, {}, name, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # ranks start with it blocked
         check_packages()
-        what.main(arguments, prog_name=name, standalone_mode=False)
+        # Not by click's `main`, which has exit codes and lines of its own for what is handled here.
+        with what.make_context(name, list(arguments)) as context:
+            what.invoke(context)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as error:
@@ -138,15 +153,10 @@ def run_command(what: click.Command, arguments: list[str], name: str) -> None:
         say_error(shown.getvalue().rstrip("\n"), head="")
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort) as stop:
-        # click replaces a KeyboardInterrupt, which says what was saved, by an Abort without a text.
-        text = str(stop) or str(stop.__cause__ or "")
+        text = str(stop)
         if not is_first_rank():
-            sys.exit(130)  # the first one says it
-        fail(text or "interrupted", 130, stop)
-    except BrokenPipeError:
-        # The reader of our output went away (`emberline inspect ... | head`): not an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+            sys.exit(INTERRUPTED)  # the first one says it
+        fail(text or "interrupted", INTERRUPTED, stop)
     except HiddenPackageError as error:
         fail(str(error), 1)
     except EmberlineError as error:
@@ -154,6 +164,8 @@ def run_command(what: click.Command, arguments: list[str], name: str) -> None:
             raise
         fail(str(error), 1, error)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and is_reader_gone():
+            sys.exit(0)  # `emberline inspect ... | head`
         if debug:
             raise
         fail(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), 1)

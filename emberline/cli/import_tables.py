@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from emberline.cli.command import Command, LocalPath
+from emberline.cli.command import Command, LocalPath, WrongUsageError
 from emberline.cli.importing import check_destination, import_options
 from emberline.cli.network_option import check_network, network_of, network_options
 from emberline.cli.prove_option import check_prove, prove_options, prove_published
@@ -82,7 +82,9 @@ def __getattr__(name: str) -> click.Command:
 
 def _common_options() -> list[Callable[..., Any]]:
     return [
-        click.option("--only", metavar="TABLE", multiple=True, help="Import this table and no other; again for more."),
+        click.option(
+            "--only", metavar="TABLE", multiple=True, help="Import this table and no other; may be given several times."
+        ),
         click.option(
             "--dim", "dims", metavar="[TABLE=]N", multiple=True, help="Values of a row, where the files do not say it."
         ),
@@ -105,7 +107,7 @@ def _common_options() -> list[Callable[..., Any]]:
             "mapping",
             metavar="TABLE=NAME",
             multiple=True,
-            help="The table of the files that the module calls NAME; again for more.",
+            help="The table of the files that the module calls NAME; may be given several times.",
         ),
         click.option(
             "--pooling",
@@ -136,14 +138,14 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
     check_destination(given["repository"], given["name"], given["check"])
     check_prove(given["old"], given["check"], given["delta"])
     if (given["module"] or given["network"]) and given["poolings"]:
-        raise ConfigError("--pooling is for tables without --module and --network, whose layers say how they pool")
+        raise WrongUsageError("--pooling is for tables without --module and --network, whose layers say how they pool")
     check_network(given["network"], given["rows_of"], given["module"], given["mapping"])
     if given["mapping"] and not given["module"]:
-        raise ConfigError("--map says what the tables are called in --module; give both or none")
+        raise WrongUsageError("--map says what the tables are called in --module; give both or none")
     if given["partial"] and not given["delta"]:
-        raise ConfigError("--partial says what the files of a --delta hold; give both")
+        raise WrongUsageError("--partial says what the files of a --delta hold; give both")
     if given["delta"] and (given["version"] or given["poolings"] or given["row_types"]):
-        raise ConfigError("--delta keeps the version's --pooling and --row-type, and has no --version of its own")
+        raise WrongUsageError("--delta keeps the version's --pooling and --row-type, and has no --version of its own")
     from storage.importing import KINDS, ImportOptions
 
     entry = KINDS[kind]
@@ -249,9 +251,9 @@ def _by_table(given: Sequence[str], option: str, kind: Callable[[str], Any]) -> 
         try:
             parsed = kind(value)
         except ValueError:
-            raise ConfigError(f"{option} {text!r}: {value!r} is no {kind.__name__}", field=option) from None
+            raise WrongUsageError(f"{option} {text!r}: {value!r} is no {kind.__name__}", field=option) from None
         if table in found or (equals and not table) or (kind is str and option == "--map" and not equals):
-            raise ConfigError(f"{option} {text!r}: expected TABLE=VALUE, each table once", field=option)
+            raise WrongUsageError(f"{option} {text!r}: expected TABLE=VALUE, each table once", field=option)
         found[table] = parsed
     return found
 
@@ -259,7 +261,7 @@ def _by_table(given: Sequence[str], option: str, kind: Callable[[str], Any]) -> 
 def _module(text: str) -> tuple[Any, Any]:
     """Runs the function of --module, whose embedding layers take no memory. Raises InvalidInput."""
     if not is_function(text):
-        raise InvalidInput(f"--module {text!r}: expected FILE.py:FUNCTION", field="--module")
+        raise WrongUsageError(f"--module {text!r}: expected FILE.py:FUNCTION", field="--module")
     from trainer.importing import rows_elsewhere
 
     try:

@@ -9,6 +9,7 @@ import click
 
 from emberline.cli.command import LazyGroup, Repository
 from emberline.cli.row_types import IMPORT_HELP
+from emberline.cli.target import QUIET
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -57,7 +58,7 @@ def import_options(command: Decorated) -> Decorated:
             "--max-batch-size", type=click.IntRange(1), default=1024, help="Most rows that a server computes at once."
         ),
         click.option("--check", is_flag=True, help="Read, convert and compare everything, but publish nothing."),
-        click.option("--quiet", is_flag=True, help="No progress bars."),
+        QUIET,
     ]
     for option in reversed(options):
         command = option(command)

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.data_options import DATA_CONFIG, data_options
-from emberline.cli.inspect_tables import TableOptions, analyse, show_run
-from emberline.cli.objects import copy_of, is_published, show_objects
-from emberline.cli.row_types import rounding_lines
-from storage.errors import CheckpointError, NotFound, ReadError
+from emberline.cli.fitted_table import FittedTable, wrapping
+from emberline.cli.inspect_published import MANIFEST, delta_view, is_delta, repository_view, version_view
+from emberline.cli.inspect_tables import TableOptions, analyse, run_view, write_json
+from emberline.cli.objects import copy_of, is_published, look_into
+from emberline.cli.target import QUIET
+from emberline.cli.view import View
 from storage.paths import local_path
 
-if TYPE_CHECKING:
-    from storage import PublishedDelta, PublishedVersion, TableSpec
-    from storage.checkpoint import Shard
-
-MANIFEST = "manifest.json"
 _FILE = LocalPath(dir_okay=False)
-NUMBERS = {"rows", "removed", "dim", "MiB", "saved", "bytes", "version", "delta", "deltas", "changes since"}
 
 
 @click.command(
@@ -54,7 +45,7 @@ Examples:
 )
 @click.option("--tables", "every", is_flag=True, help="Analyse all tables.")
 @click.option(
-    "--json", "json_file", type=_FILE, metavar="FILE", help="Write the analysis as JSON; - prints it instead."
+    "--json", "json_file", type=_FILE, metavar="FILE", help="Write what is shown as JSON to FILE; - prints it."
 )
 @click.option(
     "--html", type=_FILE, metavar="FILE", help="Write the analysis as a page with plots, which needs no network."
@@ -88,7 +79,7 @@ Examples:
 )
 @click.option("--no-verify", is_flag=True, help="Do not compute digests (names and sizes are still checked).")
 @click.option("--overwrite", is_flag=True, help="Replace files that are there.")
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@QUIET
 def command(
     path: Path | str,
     names: tuple[str, ...],
@@ -131,33 +122,35 @@ def command(
         quiet=quiet,
     )
     options.check()
-    console = table_console()
+    found: View | Path | str = path
     if isinstance(path, str) and is_published(path):
-        found = copy_of(path) if options.wanted else show_objects(console, path)
-        if found is None:
-            return
-        path = found
+        found = copy_of(path) if options.wanted else look_into(path)
     if options.wanted:
-        analyse(console, local_path(path, "PATH"), options)
-    elif isinstance(path, str):
-        _data(console, path, data_config)
+        assert not isinstance(found, View)
+        analyse(table_console(), local_path(found, "PATH"), options)
+        return
+    if isinstance(found, str):
+        found = _data_view(found, data_config)
+    elif isinstance(found, Path):
+        found = _view(found, data_config, hottest, verify=not no_verify, quiet=quiet)
+    if json_file is None:
+        found.show(table_console())
     else:
-        _show(console, path, data_config, hottest, verify=not no_verify, quiet=quiet)
+        write_json(json_file, found.document)
 
 
-def _show(console: Console, path: Path, data_config: Path | None, hottest: int, *, verify: bool, quiet: bool) -> None:
-    if _is_delta(path):
-        _delta(console, path, hottest, verify=verify)
-    elif (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):
-        _version(console, path, hottest, verify=verify)
-    elif path.is_dir() and path.name == "deltas" and (path.parent / MANIFEST).is_file():
-        _version(console, path.parent, hottest, verify=verify)
-    elif path.is_file() or _holds_data(path):
-        _data(console, path, data_config)
-    elif (path / "checkpoints").is_dir() or (path / "state.json").is_file():
-        show_run(console, path, verify, quiet)
-    else:
-        _repository(console, path, verify=verify)
+def _view(path: Path, data_config: Path | None, hottest: int, *, verify: bool, quiet: bool) -> View:
+    if is_delta(path):
+        return delta_view(path, hottest, verify=verify)
+    if (path / MANIFEST).is_file() or (path.is_dir() and path.name.isdecimal()):
+        return version_view(path, hottest, verify=verify)
+    if path.is_dir() and path.name == "deltas" and (path.parent / MANIFEST).is_file():
+        return version_view(path.parent, hottest, verify=verify)
+    if path.is_file() or _holds_data(path):
+        return _data_view(path, data_config)
+    if (path / "checkpoints").is_dir() or (path / "state.json").is_file():
+        return run_view(path, verify, quiet)
+    return repository_view(path, verify=verify)
 
 
 def _holds_data(folder: Path) -> bool:
@@ -166,188 +159,20 @@ def _holds_data(folder: Path) -> bool:
     return any(format_by_name(entry.name) or ("=" in entry.name and entry.is_dir()) for entry in folder.iterdir())
 
 
-def _is_delta(path: Path) -> bool:
-    # The manifest decides, not the folder's place: a copy, or a server's own link, lies anywhere.
-    from storage.checkpoint.delta_manifest import DELTA_FORMAT
-    from storage.checkpoint.signed import MAX_MANIFEST_BYTES
-
-    if not (path / MANIFEST).is_file():
-        return False
-    with (path / MANIFEST).open("rb") as file:
-        return f'"format":"{DELTA_FORMAT}"'.encode() in file.read(MAX_MANIFEST_BYTES)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="right" if name in NUMBERS else "left")
-    return table
-
-
-def _version(console: Console, path: Path, hottest: int, *, verify: bool) -> None:
-    from storage import open_version
-
-    version = open_version(path, verify=verify)
-    manifest = version.manifest
-    total = sum(entry.size for entry in manifest.files)
-    head = f"version {manifest.version}, snapshot {manifest.snapshot}"
-    if manifest.equals is not None:
-        head += f" (equal to {manifest.equals})"
-    console.print(f"{head}: {len(manifest.files)} files, {total:,} bytes, {_state(verify)}")
-    names = ("name", "kind", "rows", "dim", "row type", "MiB", "saved", "hottest ids (frequency 0 to 255)")
-    tables = _table("tables", *names)
-    for entry, made in zip(version.tables, manifest.tables, strict=True):
-        hot = _hottest(version.shards(entry.name), hottest)
-        size = f"{entry.rows * (entry.row_bytes + 9) / 2**20:.1f}"
-        row = (entry.name, str(made.kind), f"{entry.rows:,}", str(entry.dim), entry.row_type, size, _saved(entry), hot)
-        tables.add_row(*row)
-    console.print(tables)
-    for line in rounding_lines(manifest.metadata):
-        console.print(line)
-    inputs = _table("inputs of a request", "name", "type", "shape", "")
-    for wire in version.spec.wire_inputs():
-        inputs.add_row(wire.name, wire.dtype, str([-1, *wire.dims]), "optional" if wire.optional else "")
-    console.print(inputs)
-    for feature in version.spec.ids_features:
-        if feature.fallback:
-            chain = ", then ".join(feature.fallback)
-            console.print(f"ids of {feature.name} without a row read that of {chain}", markup=False)
-    graph = _table("dense graph", "name", "kind", "source", "shape")
-    for given in manifest.graph.inputs:
-        graph.add_row(given.name, given.kind, given.source, str(list(given.shape)))
-    for output in manifest.graph.outputs:
-        graph.add_row(output.name, "output", "", str(list(output.shape)))
-    console.print(graph)
-    golden = version.golden()
-    console.print(f"golden requests: {golden.batch} rows, tolerance {golden.tolerance:g}")
-    _deltas(console, version, verify=verify)
-
-
-def _deltas(console: Console, version: PublishedVersion, *, verify: bool) -> None:
-    from storage import list_deltas, open_delta
-    from storage.checkpoint.deltas import DELTAS, sequence_name
-
-    sequences = list_deltas(version.path)
-    if not sequences:
-        return
-    shown = _table("deltas", "delta", "snapshot", "parent", "changes since", "rows", "removed", "bytes", "state")
-    for sequence in sequences:
-        name = f"{version.version}.{sequence}"
-        try:
-            delta = open_delta(version.path / DELTAS / sequence_name(sequence), verify=verify)
-        except (CheckpointError, NotFound, ReadError) as error:
-            shown.add_row(name, "", "", "", "", "", "", _problem(error))
-            continue
-        manifest = delta.manifest
-        shown.add_row(
-            name,
-            delta.snapshot,
-            delta.parent,
-            f"{version.version}.{manifest.from_sequence}",
-            f"{sum(entry.rows for entry in manifest.tables):,}",
-            f"{sum(entry.removed for entry in manifest.tables):,}",
-            f"{delta.size_bytes:,}",
-            _state(verify),
-        )
-    console.print(shown)
-
-
-def _delta(console: Console, path: Path, hottest: int, *, verify: bool) -> None:
-    from storage import open_delta
-
-    delta = open_delta(path, verify=verify)
-    manifest = delta.manifest
-    name = f"{manifest.version}.{manifest.sequence}"
-    created = datetime.fromtimestamp(manifest.created_unix_ms / 1000, UTC).isoformat(" ", "seconds")
-    console.print(f"delta {name}, snapshot {delta.snapshot}: {delta.size_bytes:,} bytes, {_state(verify)}")
-    console.print(f"made {created}; holds all changes after {manifest.version}.{manifest.from_sequence}")
-    console.print(f"goes on from the snapshot {delta.parent}")
-    others = [snapshot for snapshot in delta.applies_to if snapshot != delta.parent]
-    if others:
-        console.print(f"applies to {len(others)} more: {', '.join(others[:4])}{', ...' if others[4:] else ''}")
-    tables = _table(
-        "tables", "name", "rows", "removed", "dim", "row type", "hottest ids (frequency 0 to 255)", "fingerprint"
-    )
-    for entry in manifest.tables:
-        hot = _hottest(delta.shards(entry.name), hottest)
-        counts = (f"{entry.rows:,}", f"{entry.removed:,}", str(entry.dim))
-        tables.add_row(entry.name, *counts, entry.row_type, hot, entry.fingerprint)
-    console.print(tables)
-    for line in rounding_lines(manifest.metadata):
-        console.print(line)
-    console.print(f"dense weights: {_dense(delta)}, fingerprint {manifest.dense_fingerprint}")
-    console.print(f"golden requests: {manifest.golden.batch} rows, tolerance {manifest.golden.tolerance:g}")
-
-
-def _dense(delta: PublishedDelta) -> str:
-    """Returns what a delta holds of the dense weights."""
-    dense = delta.manifest.dense
-    if dense is None:
-        return f"all {len(delta.weights())} tensors"
-    size = next(entry.size for entry in delta.manifest.files if entry.path.startswith("dense."))
-    return f"{len(delta.changed_weights())} tensors as a difference of {size:,} bytes to {dense.against}"
-
-
-def _saved(table: TableSpec) -> str:
-    """Returns the bytes that a table's rows save against fp32."""
-    less = table.rows * (4 * table.dim - table.row_bytes)
-    return f"{less / 2**20:.1f} MiB ({1 - table.row_bytes / (4 * table.dim):.0%})" if less else ""
-
-
-def _problem(error: Exception) -> str:
-    return str(error) if isinstance(error, ReadError) else f"refused: {error}"
-
-
-def _state(verify: bool) -> str:
-    return "every digest holds" if verify else "digests not checked"
-
-
-def _hottest(shards: Iterable[Shard], count: int) -> str:
-    import heapq
-
-    import numpy as np
-
-    found: list[tuple[int, int]] = []
-    for shard in shards:
-        best = np.argsort(-shard.freq.astype(np.int64), kind="stable")[:count]
-        found.extend((int(shard.freq[i]), int(shard.ids[i])) for i in best)
-        found = heapq.nlargest(count, found, key=lambda pair: pair[0])
-    return ", ".join(f"{number} ({freq})" for freq, number in found)
-
-
-def _repository(console: Console, path: Path, *, verify: bool) -> None:
-    from storage import list_deltas, open_version
-
-    folders = [path] if any(child.name.isdecimal() for child in path.iterdir()) else sorted(path.iterdir())
-    models = _table(f"models in {path}", "model", "version", "rows", "MiB", "deltas", "state")
-    count = 0
-    for model in (folder for folder in folders if folder.is_dir() and not folder.name.startswith(".")):
-        for number in sorted(int(child.name) for child in model.iterdir() if child.name.isdecimal()):
-            count += 1
-            try:
-                version = open_version(model / str(number), verify=verify)
-            except (CheckpointError, NotFound, ReadError) as error:
-                models.add_row(model.name, str(number), "", "", "", _problem(error))
-                continue
-            size = sum(entry.size for entry in version.manifest.files) / 2**20
-            rows = sum(entry.rows for entry in version.tables)
-            deltas = str(len(list_deltas(version.path)))
-            models.add_row(model.name, str(number), f"{rows:,}", f"{size:.1f}", deltas, _state(verify))
-    if count == 0:
-        raise NotFound(f"{path}: holds no published version (folders NAME/NUMBER with a {MANIFEST})")
-    console.print(models)
-
-
-def _data(console: Console, path: Path | str, data_config: Path | None) -> None:
+def _data_view(path: Path | str, data_config: Path | None) -> View:
     from storage.data import DataRows, described
 
     rows = DataRows.open(path, None, data_options(data_config))
     first = rows.range(0, 1).read().to_pylist()[0] if rows.rows else {}
-    columns = _table(f"{described(path)[0]}: {rows.rows:,} rows", "column", "type", "first row")
+    title = f"{described(path)[0]}: {rows.rows:,} rows"
+    columns = FittedTable(wrapping("column"), wrapping("type"), wrapping("first row"), title=title)
     partitions = [key for key, _ in rows.blocks[0].file.partition] if rows.blocks else []
     kinds = {field.name: str(field.type) for field in rows.schema}
+    found = []
     for name in sorted(kinds, key=lambda name: name not in partitions):
         own = rows.blocks[0].own.names if rows.blocks else [name]
         kind = kinds[name] if name in own else "partition"
-        columns.add_row(name, kind, str(first.get(name))[:60] if first else "")
-    console.print(columns)
+        shown = str(first.get(name))[:60] if first else ""
+        columns.add_row(name, kind, shown)
+        found.append({"name": name, "type": kind, "first": shown})
+    return View({"kind": "data", "path": str(path), "rows": rows.rows, "columns": found}, [columns])

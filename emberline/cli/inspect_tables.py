@@ -14,7 +14,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from emberline.cli.console import print_json
 from emberline.cli.data_options import data_options
+from emberline.cli.fitted_table import FittedTable, whole, wrapping
+from emberline.cli.view import View
+from emberline.terminal import progress_console
 from storage.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
@@ -57,12 +61,11 @@ class TableOptions:
     def check(self) -> None:
         """Raises click.UsageError for options that do not go together, InvalidInput for a file that cannot be made."""
         if not self.wanted:
-            others = [*self.targets, *(["--data"] if self.data else [])]
+            others = [option for option in self.targets if option != "--json"] + (["--data"] if self.data else [])
             if others:
                 raise click.UsageError(
                     f"{others[0]} belongs to an analysis of tables; give --table NAME or --tables too"
                 )
-            return
         if self.every and self.names:
             raise click.UsageError("--tables is for all tables, and --table names some; give one of the two")
         if self.parquet is not None and len(set(self.names)) != 1:
@@ -97,30 +100,37 @@ def analyse(console: Console, path: Path, options: TableOptions) -> None:
 
     show(console, origin, tables)
     for target in options.targets.values():
-        console.print(f"wrote {target}", markup=False)
+        console.print(f"wrote {target}")
 
 
-def show_run(console: Console, path: Path, verify: bool, quiet: bool) -> None:
-    """Prints what a training run holds, without reading its tables."""
-    from rich.table import Table
+def write_json(target: Path, document: Any) -> None:
+    """Writes a JSON document to a file, or prints it where the target is "-"."""
+    if _is_stdout(target):
+        print_json(document)
+    else:
+        _write_text(target, json.dumps(document, indent=1) + "\n")
 
+
+def run_view(path: Path, verify: bool, quiet: bool) -> View:
+    """Describes what a training run holds, without reading its tables."""
     from trainer.rank_times import saved_ranks
 
     with _bars(quiet) as bars:
         origin = _open(path, verify, bars)
-    console.print(origin.title, markup=False)
-    for each in saved_ranks(path / "report.json"):
-        console.print(each.line(), markup=False, highlight=False)
-    shown = Table(title="tables", title_justify="left")
-    for name in ("name", "dim", "optimizer", "values", "admit_after", "rows at most"):
-        shown.add_column(name, justify="left" if name in ("name", "optimizer") else "right")
+    ranks = [each.line() for each in saved_ranks(path / "report.json")]
+    names = ("dim", whole("optimizer"), "values", "admit_after", "rows at most")
+    shown = FittedTable(wrapping("name"), *names, title="tables")
+    found = []
     for name, source in origin.tables.items():
         facts = source.facts
         shown.add_row(
             name, str(facts.dim), facts.optimizer, str(facts.slots), str(facts.admit_after), f"{source.total:,}"
         )
-    console.print(shown)
-    console.print(f"for an analysis of the tables: emberline inspect {path} --tables", markup=False)
+        own = {"optimizer": facts.optimizer, "values": facts.slots, "admit_after": facts.admit_after}
+        found.append({"name": name, "dim": facts.dim, **own, "rows_at_most": source.total})
+    document = {"kind": "run", "path": str(path), "title": origin.title, "ranks": ranks, "tables": found}
+    hint = f"for an analysis of the tables: emberline inspect {path} --tables"
+    return View(document, [origin.title, *ranks, shown, hint])
 
 
 def _open(path: Path, verify: bool, bars: Progress) -> Origin:
@@ -208,7 +218,7 @@ def _bars(quiet: bool) -> Iterator[Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    console = Console(stderr=True)
+    console = progress_console()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         yield progress
 

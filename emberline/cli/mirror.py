@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -21,9 +20,10 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from emberline.cli.command import Command, Repository
+from emberline.cli.command import Command, Repository, WrongUsageError
 from emberline.cli.sizes import RATE
-from emberline.cli.target import bars
+from emberline.cli.target import QUIET, bars
+from emberline.terminal import progress_console
 from storage.errors import InvalidInput
 from storage.objects import ObjectStore, is_url
 
@@ -48,7 +48,7 @@ Examples:
     "--poll", "poll_s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between looks."
 )
 @click.option("--rate", type=RATE, help="Bytes a second that may come, such as 200MiB. Default: no bound.")
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@QUIET
 def command(
     source: Path | str,
     target: Path | str,
@@ -69,7 +69,7 @@ def command(
     from the environment, as docs/object-stores.md says.
     """
     if is_url(source) == is_url(target):
-        raise InvalidInput(
+        raise WrongUsageError(
             "SOURCE and TARGET: one is a URL of an object store, such as s3://bucket/models, and the other a folder",
             field="TARGET",
         )
@@ -171,5 +171,6 @@ def _bars(quiet: bool) -> Iterator[Progress]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+    console = progress_console()
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as progress:
         yield progress

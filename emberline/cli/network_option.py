@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from emberline.cli.command import LocalPath
-from storage.errors import ConfigError, InvalidInput
+from emberline.cli.command import LocalPath, WrongUsageError
+from storage.errors import InvalidInput
 
 
 def network_options() -> list[Callable[..., Any]]:
@@ -26,17 +26,17 @@ def network_options() -> list[Callable[..., Any]]:
             metavar="INPUT=TABLE[:POOLING]",
             multiple=True,
             help="The input of --network takes rows of the table: of one id or a fixed number of them (row), or the "
-            "sum or mean of a list; again for more.  [default: row]",
+            "sum or mean of a list; may be given several times.  [default: row]",
         ),
     ]
 
 
 def check_network(network: Path | None, rows_of: Sequence[str], module: str | None, mapping: Sequence[str]) -> None:
-    """Raises ConfigError for options that do not go together."""
+    """Raises WrongUsageError for options that do not go together."""
     if network is not None and (module or mapping):
-        raise ConfigError("--network goes with --rows, and neither with --module nor with --map")
+        raise WrongUsageError("--network goes with --rows, and neither with --module nor with --map")
     if (network is None) == bool(rows_of):
-        raise ConfigError("--rows says which inputs of --network take rows of which table; give both or none")
+        raise WrongUsageError("--rows says which inputs of --network take rows of which table; give both or none")
 
 
 def network_of(file: Path, rows_of: Sequence[str], tables: Sequence[Any]) -> tuple[Any, Any, dict[str, str]]:

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
+from click.shell_completion import CompletionItem
 
 from emberline.cli.command import LocalPath
+from emberline.cli.fitted_table import FittedTable, elided, whole
+from emberline.cli.view import View
 from storage.byte_sizes import human_bytes
 from storage.errors import NotFound
 from storage.objects import ObjectStore, is_url
@@ -32,6 +33,10 @@ class ModelPath(click.ParamType[Path | str]):
         if is_url(value):
             return str(value).rstrip("/")
         return Path(LocalPath(exists=True, file_okay=False).convert(value, param, ctx))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Lets the shell complete folders."""
+        return [CompletionItem(incomplete, type="dir")]
 
 
 def copy_of(model: Path | str) -> Path:
@@ -72,8 +77,8 @@ def is_published(url: str) -> bool:
     return False
 
 
-def show_objects(console: Console, url: str) -> Path | None:
-    """Prints what a repository or a model in an object store holds; returns a copy of a version or delta instead.
+def look_into(url: str) -> View | Path:
+    """Describes what a repository or a model in an object store holds; returns a copy of a version or delta instead.
 
     Raises NotFound when the URL names neither.
     """
@@ -103,18 +108,22 @@ def show_objects(console: Console, url: str) -> Path | None:
     if not names:
         root, _, name = url.rpartition("/")
         found = [name]
+    shown = View({"kind": "objects", "url": url, "models": []})
     for name in found:
         model = PublishedModel(ObjectStore(root), name)
         head = model.head()
         if not head.versions:
             raise NotFound(f"{url}: neither a repository nor a model; nothing is published there")
-        table = Table("snapshot", "id", "bytes", "made from", title=model.url, title_justify="left")
+        table = FittedTable(whole("snapshot"), elided("id"), "bytes", whole("made from"), title=model.url)
+        snapshots = []
         for version in head.versions:
-            table.add_row(f"{version.version}.0", version.snapshot, human_bytes(version.bytes), "")
+            entries = [(f"{version.version}.0", version.snapshot, version.bytes, "")]
             for delta in version.deltas:
                 made_from = f"{version.version}.{delta.from_sequence}"
-                table.add_row(
-                    f"{version.version}.{delta.sequence}", delta.snapshot, human_bytes(delta.bytes), made_from
-                )
-        console.print(table)
-    return None
+                entries.append((f"{version.version}.{delta.sequence}", delta.snapshot, delta.bytes, made_from))
+            for snapshot, own_id, size, made_from in entries:
+                table.add_row(snapshot, own_id, human_bytes(size), made_from)
+                snapshots.append({"snapshot": snapshot, "id": own_id, "bytes": size, "made_from": made_from or None})
+        shown.document["models"].append({"model": name, "url": model.url, "snapshots": snapshots})
+        shown.parts.append(table)
+    return shown

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from emberline.cli.command import Command, LocalPath
-from emberline.cli.console import table_console
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.server_call import IDENTITY, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES
 from storage.byte_sizes import human_bytes
@@ -49,7 +48,7 @@ Examples:
     type=LocalPath(file_okay=False),
     help="Folder on the disk to measure, for a version; default: where stores are kept.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 @timeout_option(30.0)
 def command(
     target: str,
@@ -75,7 +74,7 @@ def command(
     ids = ids or round(known.measured.ids) or _VERSION_IDS
     plan = make_plan(known, ids=ids, budgets=budgets, target_ms=target_ms)
     if as_json:
-        click.echo(json.dumps(_json(target, plan, known)))
+        print_json(_json(target, plan, known))
     else:
         _show(target, plan, known)
 
@@ -104,12 +103,16 @@ def _of_version(path: Path, ids: int, scratch: Path | None) -> StoreForecast:
 def _show(target: str, plan: Plan, known: StoreForecast) -> None:
     console = table_console()
     measured = known.measured
-    console.print(
-        f"{target}: all rows take {human_bytes(plan.whole_bytes)} of DRAM; lookups of {plan.ids:,} ids", markup=False
+    console.print(f"{target}: all rows take {human_bytes(plan.whole_bytes)} of DRAM; lookups of {plan.ids:,} ids")
+    names = (
+        "DRAM",
+        "of all rows",
+        wrapping("hit rate"),
+        wrapping("ms a lookup"),
+        "measured hit rate",
+        wrapping("measured ms"),
     )
-    table = Table(title_justify="left")
-    for name in ("DRAM", "of all rows", "hit rate", "ms a lookup", "measured hit rate", "measured ms", ""):
-        table.add_column(name, justify="left" if name == "" else "right")
+    table = FittedTable(*names, wrapping(""))
     for row in plan.rows:
         seen = row is plan.now and measured.lookups > 0
         table.add_row(
@@ -123,7 +126,7 @@ def _show(target: str, plan: Plan, known: StoreForecast) -> None:
         )
     console.print(table)
     for line in _remarks(plan, known):
-        console.print(f"- {line}", markup=False, soft_wrap=True)
+        console.print(f"- {line}")
     if plan.now is not None and plan.twice is not None:
         console.print(f"twice the memory: {_change(plan.now, plan.twice)}")
     if plan.target_ms is not None:

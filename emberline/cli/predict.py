@@ -17,6 +17,7 @@ import click
 from pydantic import ValidationError
 
 from emberline.cli.command import Command, DataArgument
+from emberline.cli.console import JSON, print_json
 from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
 from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
 from storage.errors import ConfigError, InvalidInput
@@ -34,7 +35,7 @@ _COLUMN = ("column", "column_type", "unit", "flatten")
     epilog="""\b
 Examples:
   emberline predict movielens --data build/movielens/test.parquet --rows 5
-  emberline predict movielens --json '{"user": 1, "item": 7, "genres": ["Comedy"]}'""",
+  emberline predict movielens --instances '{"user": 1, "item": 7, "genres": ["Comedy"]}'""",
 )
 @MODEL
 @URL
@@ -46,8 +47,9 @@ Examples:
 )
 @DATA_CONFIG
 @click.option(
-    "--json",
+    "--instances",
     "text",
+    metavar="ROWS",
     help="One row as a JSON object, or several as a list; '-' reads standard input. Times may be text.",
 )
 @click.option("--rows", type=click.IntRange(1, MAX_ROWS), default=10, help="Rows to take from --data.")
@@ -55,7 +57,7 @@ Examples:
 @click.option("--min-snapshot", help="Wait until at least this snapshot answers: VERSION.SEQUENCE or id.")
 @click.option("--routing-key", help="While a canary runs, requests of one key are all answered by the same snapshot.")
 @timeout_option(30.0)
-@click.option("--raw", is_flag=True, help="Print the server's JSON answer as it is.")
+@JSON
 def command(
     model: str,
     url: str,
@@ -67,11 +69,11 @@ def command(
     min_snapshot: str | None,
     routing_key: str | None,
     timeout: float,
-    raw: bool,
+    as_json: bool,
 ) -> None:
     """Send rows to a running server and print one score a row. Which snapshot answered is said on standard error."""
     if (data is None) == (text is None):
-        raise click.UsageError("give either --data FILE or --json ROW")
+        raise click.UsageError("give either --data FILE or --instances ROWS")
     given = {"Emberline-Min-Snapshot": min_snapshot, "Emberline-Routing-Key": routing_key}
     headers = {name: _header_text(name, value) for name, value in given.items() if value is not None}
     name = urllib.parse.quote(model, safe="")
@@ -81,10 +83,12 @@ def command(
     else:
         instances = rows_from_file(data, data_config, inputs_of(metadata), skip, rows)
     if not instances:
-        raise InvalidInput(f"{'--json' if data is None else f'--data {data}'}: there is no row to score", field="json")
+        raise InvalidInput(
+            f"{'--instances' if data is None else f'--data {data}'}: there is no row to score", field="instances"
+        )
     answer, about = call_server(url, f"/v1/models/{name}:predict", timeout, {"instances": instances}, headers)
-    if raw:
-        click.echo(json.dumps(answer))
+    if as_json:
+        print_json(answer)
     else:
         for number, score in enumerate(answer["predictions"]):
             click.echo(f"{skip + number}\t{json.dumps(score)}")
@@ -109,7 +113,7 @@ def _from_text(text: str) -> list[Any]:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InvalidInput(f"--json: not JSON: {error}", field="json") from None
+        raise InvalidInput(f"--instances: not JSON: {error}", field="instances") from None
     return content if isinstance(content, list) else [content]
 
 
@@ -138,7 +142,7 @@ def _microseconds(value: Any, name: str, row: int) -> Any:
         time = datetime.fromisoformat(value)
     except ValueError:
         raise InvalidInput(
-            f"--json: input {name!r}, row {row}: {value[:40]!r} is no time; expected text such as "
+            f"--instances: input {name!r}, row {row}: {value[:40]!r} is no time; expected text such as "
             "'2026-01-31 10:00:00' (UTC), or microseconds since 1970",
             field=name,
         ) from None

@@ -14,7 +14,7 @@ import click
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.data_options import named
 from emberline.cli.objects import ModelPath, copy_of
-from emberline.cli.server_call import IDENTITY, access_to
+from emberline.cli.server_call import IDENTITY, access_to, timeout_option
 
 if TYPE_CHECKING:
     from emberline.proving.batches import Batch
@@ -61,7 +61,7 @@ output of one side has none to compare with.""",
 @click.option("--input", "inputs", metavar="OURS=THEIRS", multiple=True, help="The old server's name of an input.")
 @click.option("--output", "outputs", metavar="OURS=THEIRS", multiple=True, help="The old server's name of an output.")
 @click.option("--batch-rows", type=click.IntRange(1), default=64, help="Rows of a request to the old server, at most.")
-@click.option("--timeout", type=click.FloatRange(0.1), default=30.0, help="Seconds to wait for an answer.")
+@timeout_option(30.0)
 @IDENTITY
 @click.option("--report", type=LocalPath(dir_okay=False), help="Write what was found as JSON, too.")
 def command(

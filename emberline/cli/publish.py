@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from emberline.cli.command import Command, LocalPath, Repository
+from emberline.cli.command import Command, LocalPath, Repository, WrongUsageError
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_published
+from emberline.cli.target import QUIET
 from emberline.plain_module import is_function
 from storage.errors import ConfigError
 from storage.features.strict_model import did_you_mean
@@ -69,7 +70,7 @@ The same from Python:
     "then, if nothing else is asked for.",
 )
 @click.option("--row-type", "row_types", metavar="TYPE", multiple=True, help=OPTION_HELP)
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@QUIET
 def command(
     new: str,
     against: str | None,
@@ -103,23 +104,25 @@ def command(
     """
     asked = [option for option, given in _kinds(delta, cumulative, version, against) if given]
     if len(asked) > 1:
-        raise ConfigError(f"{' and '.join(asked)} exclude each other; give one of them", field=asked[1])
+        raise WrongUsageError(f"{' and '.join(asked)} exclude each other; give one of them", field=asked[1])
     if delta_only and against is None:
-        raise ConfigError("--delta-only is for --against MODEL", field="--delta-only")
+        raise WrongUsageError("--delta-only is for --against MODEL", field="--delta-only")
     function = is_function(new)
     for option, given in (("--delta", delta), ("--cumulative", cumulative)):
         if function and given:
-            raise ConfigError(f"{option} is for a RUN, which knows what it changed; give --against MODEL", field=option)
+            raise WrongUsageError(
+                f"{option} is for a RUN, which knows what it changed; give --against MODEL", field=option
+            )
     for option, value in (("--name", name), ("--weights", weights)):
         if not function and value is not None:
-            raise ConfigError(f"{option} is for a module, given as FILE.py:FUNCTION", field=option)
+            raise WrongUsageError(f"{option} is for a module, given as FILE.py:FUNCTION", field=option)
     if not function and not Path(new).is_dir():
-        raise ConfigError(
+        raise WrongUsageError(
             f"{new!r} is neither the folder of a training run nor FILE.py:FUNCTION, such as ranker.py:make", field="NEW"
         )
     place, model = _place(repository, against, name)
     if function and from_snapshot is not None and against is None:
-        raise ConfigError("--from needs --against MODEL for a module", field="--from")
+        raise WrongUsageError("--from needs --against MODEL for a module", field="--from")
     how: bool | Literal["only"] = "only" if delta_only else against is not None
     if not function and not how:
         _publish_run(Path(new), place, delta, cumulative, version, from_snapshot, row_types, quiet)
@@ -142,7 +145,7 @@ def _place(repository: Path | str | None, against: str | None, name: str | None)
     """Returns the repository, and the model's name if it is given."""
     if against is None:
         if repository is None:
-            raise ConfigError(
+            raise WrongUsageError(
                 "--repository is missing: give the folder or URL to publish into, or --against MODEL",
                 field="--repository",
             )
@@ -152,9 +155,9 @@ def _place(repository: Path | str | None, against: str | None, name: str | None)
         path = Path(against) if Path(against).name not in ("", "..") else Path(against).resolve()
         above, model = str(path.parent), path.name
     if repository is not None and _whole(repository) != _whole(above):
-        raise ConfigError(f"--repository {repository} is not that of --against {against}", field="--repository")
+        raise WrongUsageError(f"--repository {repository} is not that of --against {against}", field="--repository")
     if name is not None and name != model:
-        raise ConfigError(f"--name {name} is not that of --against {against}", field="--name")
+        raise WrongUsageError(f"--name {name} is not that of --against {against}", field="--name")
     if is_url(against):
         return above, model
     _check_model(Path(above, model))
@@ -231,7 +234,7 @@ def _publish_function(
     from trainer.publishing.target import check_repository
 
     if not name:
-        raise ConfigError("--name is missing: give the name of the model in the repository", field="--name")
+        raise WrongUsageError("--name is missing: give the name of the model in the repository", field="--name")
     check_model_name(name, field="--name")
     check_repository(repository)
     made = load_plain_module(new)

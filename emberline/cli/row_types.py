@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from storage.errors import ConfigError
+from emberline.cli.command import WrongUsageError
 from storage.specs import ROW_TYPES, TableSpec
 
 DEFAULT = "default"
@@ -21,7 +21,7 @@ IMPORT_HELP = f"{_HELP}Default: fp32."
 def asked_row_types(given: Sequence[str], configured: Mapping[str, str]) -> dict[str, str] | None:
     """Returns the row types by table, "default" for the rest; None when no option was given.
 
-    A type without a table is for all of them, whatever is configured. Raises ConfigError.
+    A type without a table is for all of them, whatever is configured. Raises WrongUsageError.
     """
     if not given:
         return None
@@ -30,12 +30,12 @@ def asked_row_types(given: Sequence[str], configured: Mapping[str, str]) -> dict
         table, _, row_type = text.rpartition("=")
         name = table or DEFAULT
         if row_type not in ROW_TYPES or ("=" in text and not table):
-            raise ConfigError(
+            raise WrongUsageError(
                 f"--row-type {text!r}: expected TYPE or TABLE=TYPE, TYPE one of {', '.join(ROW_TYPES)}",
                 field="--row-type",
             )
         if name in entries:
-            raise ConfigError(f"--row-type is given twice for {name!r}", field="--row-type")
+            raise WrongUsageError(f"--row-type is given twice for {name!r}", field="--row-type")
         entries[name] = row_type
     return entries if DEFAULT in entries else {**configured, **entries}
 

@@ -16,7 +16,7 @@ from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
 from emberline.cli.objects import ModelPath, copy_of
 from emberline.cli.sizes import BYTES
-from emberline.cli.target import bars, check_target, counting
+from emberline.cli.target import QUIET, bars, check_target, counting
 
 _AS_OF = click.option(
     "--as-of",
@@ -33,7 +33,6 @@ _MODEL = click.option(
     help="The model's folder in a repository, such as build/models/movielens, or its URL, such as "
     "s3://bucket/models/movielens.",
 )
-_QUIET = click.option("--quiet", is_flag=True, help="No progress bars.")
 _FORCE = click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
 _OUT = click.argument("target", metavar="OUT", type=LocalPath(dir_okay=False))
 
@@ -51,7 +50,9 @@ Examples:
 @_OUT
 @_MODEL
 @_AS_OF
-@click.option("--keep", metavar="COLUMN", multiple=True, help="A column of IN to take over into OUT; several are.")
+@click.option(
+    "--keep", metavar="COLUMN", multiple=True, help="A column of IN to take over into OUT; may be given several times."
+)
 @click.option(
     "--batch-rows", type=click.IntRange(1, 1_000_000), default=4096, show_default=True, help="Scored at once."
 )
@@ -66,7 +67,7 @@ Examples:
 )
 @DATA_CONFIG
 @_FORCE
-@_QUIET
+@QUIET
 def score(
     source: Path | str,
     target: Path,
@@ -123,7 +124,7 @@ Examples:
 @_MODEL
 @_AS_OF
 @_FORCE
-@_QUIET
+@QUIET
 def export(table: str, target: Path, model: Path | str, as_of: str, overwrite: bool, quiet: bool) -> None:
     """Write the rows of TABLE as of a snapshot into the Parquet file OUT: `id`, ascending, and `row`, as served."""
     check_target(target, overwrite)

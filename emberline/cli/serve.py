@@ -6,14 +6,17 @@ import os
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from pydantic import ValidationError
 
 from emberline.cli.command import Command, LocalPath, Repository
+from emberline.cli.names import complete_in_repository
 from serving.config import ServerConfig
 from storage.errors import ConfigError, InvalidInput
 
 # Flags that are not named like their field.
 _FLAGS = {
+    "models": "--model",
     "max_body_bytes": "--max-body",
     "drain_delay_s": "--drain-delay",
     "drain_timeout_s": "--drain-timeout",
@@ -69,7 +72,13 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     default=_DEFAULTS["max_unavailable"],
     help="Servers of the fleet that may be left behind, not ready, where they cannot take a snapshot.",
 )
-@click.option("--model", "models", multiple=True, help="Serve this model only; may be given several times.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help="Serve this model only; may be given several times.",
+    shell_complete=complete_in_repository("model_repository"),
+)
 @click.option(
     "--store",
     type=LocalPath(),
@@ -206,21 +215,39 @@ def command(log_levels: tuple[str, ...], **options: Any) -> None:
     except InvalidInput as error:
         raise ConfigError(str(error).replace("log_level", "--log-level", 1), field="log_level") from None
     set_up_logs(levels, options["log_format"])
-    try:
-        config = ServerConfig(**options)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        text = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{_flag(field)}: {text}, got {str(first['input'])!r}", field=field) from None
+    config = server_config(click.get_current_context(), options)
     try:
         supervise(config)
     except ConfigError as error:
         if error.field not in ServerConfig.model_fields:
             raise
         text = str(error).removeprefix(f"{error.field}: ")
-        raise ConfigError(f"{_flag(error.field)}: {text}", field=error.field) from None
+        raise ConfigError(f"{flag_of(error.field)}: {text}", field=error.field) from None
 
 
-def _flag(field: str) -> str:
+def server_config(context: click.Context, options: dict[str, Any]) -> ServerConfig:
+    """Returns the configuration of a command line, with where its options come from. Raises ConfigError."""
+    try:
+        return ServerConfig(**options, origins=_origins(context))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        text = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{flag_of(field)}: {text}, got {str(first['input'])!r}", field=field) from None
+
+
+def _origins(context: click.Context) -> dict[str, str]:
+    """Returns the flag or the environment variable of each option that was given."""
+    found = {}
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in ServerConfig.model_fields and source is ParameterSource.COMMANDLINE:
+            found[option.name] = option.opts[0]
+        elif option.name in ServerConfig.model_fields and source is ParameterSource.ENVIRONMENT:
+            found[option.name] = str(option.envvar)
+    return found
+
+
+def flag_of(field: str) -> str:
+    """Returns the flag of a field of ServerConfig."""
     return _FLAGS.get(field, "--" + field.replace("_", "-"))

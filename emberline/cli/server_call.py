@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from emberline.cli.command import LocalPath
+from emberline.cli.names import complete_models
 from storage.errors import ConfigError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 _META = "emberline.identity"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
 
-MODEL = click.argument("model")
+MODEL = click.argument("model", shell_complete=complete_models)
 _MAX_TOKEN_BYTES = 512
 _RUNNING = "; is `emberline serve` running, and is --url right?"
 _PROBE_S = 2.0
@@ -108,6 +110,22 @@ def call_server(
     content: sent as JSON by POST; without it a GET. Raises InvalidInput with the server's own words when it refuses,
     Unavailable when there is no answer, ConfigError for a file of the caller's that is not what it has to be.
     """
+    return _call(url, path, timeout, content, headers, lambda text: json.loads(text) if text else None)
+
+
+def read_page(url: str, path: str, timeout: float) -> str:
+    """Returns a page of text. Raises what `call_server` does."""
+    return _call(url, path, timeout, None, None, bytes.decode)[0]
+
+
+def _call(
+    url: str,
+    path: str,
+    timeout: float,
+    content: object | None,
+    headers: Mapping[str, str] | None,
+    read: Callable[[bytes], Answer],
+) -> tuple[Answer, Mapping[str, str]]:
     identity = _identity()
     _check_url(url)
     url, token = _with_token(url.rstrip("/"), identity.token_file)
@@ -119,8 +137,7 @@ def call_server(
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         with opener.open(request, timeout=timeout) as answer:
-            text = answer.read()
-            return (json.loads(text) if text else None), answer.headers
+            return read(answer.read()), answer.headers
     except urllib.error.HTTPError as error:
         with error:
             refusal = error.read().decode(errors="replace")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import click
-from rich.table import Table
 
 from emberline.cli.command import Command
-from emberline.cli.console import table_console
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 
 
@@ -26,7 +25,7 @@ Examples:
 @MODEL
 @click.option("--count", type=click.IntRange(1, 256), help="How many each version is to have.")
 @click.option("--configured", is_flag=True, help="Go back to what config.pbtxt says.")
-@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON answer as it is.")
+@JSON
 @URL
 @timeout_option(30.0)
 def command(model: str, count: int | None, configured: bool, as_json: bool, url: str, timeout: float) -> None:
@@ -41,7 +40,7 @@ def command(model: str, count: int | None, configured: bool, as_json: bool, url:
     content = {"count": count} if configured or count is not None else None
     state, _ = call_server(url, model_path(model, "sessions"), timeout, content)
     if as_json:
-        click.echo(json.dumps(state))
+        print_json(state)
     else:
         show(state)
 
@@ -54,15 +53,13 @@ def show(state: Mapping[str, Any]) -> None:
         line += f"; {version['queued']} request(s) wait"
         if version["count"] != state["configured"]:
             line += f"; config.pbtxt says {state['configured']}"
-        console.print(line, markup=False)
+        console.print(line)
         runner = version["runner"]
-        console.print(f"  the dense graph is run by {runner['name']!r}", markup=False, highlight=False)
+        console.print(f"  the dense graph is run by {runner['name']!r}")
         for each in runner["compared"]:
             times = ", ".join(f"{us:.0f} us for {rows} row(s)" for rows, us in each["us"].items())
-            console.print(f"    {each['name']}: {each['why_not'] or times}", markup=False, highlight=False)
-    table = Table()
-    for name in ("session", "batches", "requests", "rows", "busy"):
-        table.add_column(name, justify="left" if name == "session" else "right", no_wrap=True)
+            console.print(f"    {each['name']}: {each['why_not'] or times}")
+    table = FittedTable(wrapping("session"), "batches", "requests", "rows", "busy")
     for version in state["versions"]:
         for session in version["sessions"]:
             table.add_row(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from emberline.cli.command import Command
-from emberline.cli.console import table_console
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, wrapping
+from emberline.cli.names import complete_snapshots
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
 from emberline.cli.snapshots import shadow_line, state_line
 
@@ -46,9 +46,11 @@ Examples:
   emberline shadow movielens --stop                          stop it""",
 )
 @MODEL
-@click.argument("to", default="")
+@click.argument("to", default="", shell_complete=complete_snapshots)
 @click.option(
     "--share",
+    "--fraction",
+    "share",
     type=click.FloatRange(0, 1, min_open=True),
     help="Share of the requests that it scores too, above 0 and at most 1.",
 )
@@ -61,6 +63,7 @@ Examples:
 @click.option("--for", "for_s", type=Duration(), help="How long, such as 30m or 2h; default: until it is stopped.")
 @click.option("--promote", is_flag=True, help="The shadow becomes the served snapshot.")
 @click.option("--stop", "--off", "stop", is_flag=True, help="It scores no more, and what was loaded for it is freed.")
+@JSON
 @URL
 @timeout_option(30.0)
 def command(
@@ -71,6 +74,7 @@ def command(
     for_s: float | None,
     promote: bool,
     stop: bool,
+    as_json: bool,
     url: str,
     timeout: float,
 ) -> None:
@@ -93,6 +97,9 @@ def command(
         state, _ = call_server(url, path, timeout, content)
     else:
         state, _ = call_server(url, model_path(model, "snapshots"), timeout)
+    if as_json:
+        print_json(state)
+        return
     click.echo(state_line(state))
     shadow = state["shadow"]
     if shadow is not None and "ended" not in shadow:
@@ -103,10 +110,9 @@ def command(
 
 def _show(shadow: Mapping[str, Any]) -> None:
     console = table_console()
-    console.print(shadow_line(shadow), markup=False)
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("output", "rows", "mean shift", "absolute", "99%", "calibration", "top overlap", "rank corr."):
-        table.add_column(name, justify="left" if name == "output" else "right", no_wrap=True)
+    console.print(shadow_line(shadow))
+    names = ("rows", "mean shift", "absolute", "99%", "calibration", "top overlap", "rank corr.")
+    table = FittedTable(wrapping("output"), *names)
     for each in shadow["outputs"]:
         numbers = ("mean_shift", "mean_absolute_shift", "p99_absolute_shift", "calibration", "overlap")
         shown = [_number(each[name]) for name in (*numbers, "rank_correlation")]
@@ -117,9 +123,7 @@ def _show(shadow: Mapping[str, Any]) -> None:
         console.print(
             f"main arm: {shadow['main_p50_ms']:.2f} ms in the median, {shadow['main_p99_ms']:.2f} ms at 99%, waiting "
             f"included; shadow: {shadow['shadow_p50_ms']:.2f} ms, {shadow['shadow_p99_ms']:.2f} ms of computing, "
-            f"{_number(shadow['slowdown'])} times the main arm's",
-            markup=False,
-            highlight=False,
+            f"{_number(shadow['slowdown'])} times the main arm's"
         )
 
 

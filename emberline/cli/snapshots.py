@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from emberline.cli.ages import utc
 from emberline.cli.command import Command
-from emberline.cli.console import table_console
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, elided, whole, wrapping
 from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
-
-_COLUMNS = ("snapshot", "state", "rows", "removed", "bytes", "published (UTC)", "visible in", "id")
-_WHOLE = {"snapshot", "state", "published (UTC)"}
-_LEFT = {"snapshot", "state", "published (UTC)", "id"}
 
 
 @click.command(
@@ -30,7 +24,7 @@ Examples:
 )
 @MODEL
 @URL
-@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON answer as it is.")
+@JSON
 @timeout_option(30.0)
 def command(model: str, url: str, as_json: bool, timeout: float) -> None:
     """Show the snapshots of MODEL: the one served, those that `emberline rollback` reaches, those held back.
@@ -40,7 +34,7 @@ def command(model: str, url: str, as_json: bool, timeout: float) -> None:
     """
     state, _ = call_server(url, model_path(model, "snapshots"), timeout)
     if as_json:
-        click.echo(json.dumps(state))
+        print_json(state)
     else:
         show(state)
 
@@ -84,10 +78,9 @@ def shadow_line(shadow: Mapping[str, Any] | None) -> str:
 def show(state: Mapping[str, Any]) -> None:
     """Prints everything."""
     console = table_console()
-    console.print(state_line(state), markup=False)
-    table = Table(title_justify="left", box=SIMPLE_HEAD)
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name in _WHOLE)
+    console.print(state_line(state))
+    names = ("rows", "removed", "bytes", wrapping("published (UTC)"), "visible in", elided("id"))
+    table = FittedTable(whole("snapshot"), whole("state"), *names)
     for entry in state["snapshots"]:
         visible = entry.get("visible_ms")
         table.add_row(
@@ -102,9 +95,7 @@ def show(state: Mapping[str, Any]) -> None:
         )
     console.print(table)
     if state["quarantined"]:
-        refused = Table(title="refused", title_justify="left")
-        for name in ("path", "when (UTC)", "reason"):
-            refused.add_column(name, overflow="fold")
+        refused = FittedTable(wrapping("path"), wrapping("when (UTC)"), wrapping("reason"), title="refused")
         for entry in state["quarantined"]:
             refused.add_row(entry["path"], utc(entry["unix_ms"]), entry["reason"])
         console.print(refused)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from emberline.cli.ages import age
 from emberline.cli.command import Command
-from emberline.cli.console import table_console
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, whole, wrapping
 from emberline.cli.server_call import URL, call_server, model_path, timeout_option
 from emberline.cli.snapshots import beside
 from storage.errors import InvalidInput
-
-_COLUMNS = ("model", "serves", "since", "published", "mode", "answered", "failed", "mean ms")
-_LEFT = {"model", "serves", "mode"}
 
 
 @click.command(
@@ -31,7 +26,7 @@ Examples:
   EMBERLINE_URL=http://10.0.0.7:8000 emberline status --json""",
 )
 @URL
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@JSON
 @timeout_option(30.0)
 def command(url: str, as_json: bool, timeout: float) -> None:
     """Show what a server serves of each model and since when, what it has answered, and what is wrong.
@@ -41,7 +36,7 @@ def command(url: str, as_json: bool, timeout: float) -> None:
     """
     state = read_status(url, timeout)
     if as_json:
-        click.echo(json.dumps(state))
+        print_json(state)
     else:
         show(state)
 
@@ -78,13 +73,9 @@ def read_status(url: str, timeout: float) -> dict[str, Any]:
 def show(state: Mapping[str, Any]) -> None:
     """Prints a line for the server, a table of its models, and a line for everything that needs a look."""
     console = table_console()
-    console.print(
-        f"{state['url']}: {state['server']} {state['version']}, {'ready' if state['ready'] else 'not ready'}",
-        markup=False,
-    )
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name != "model")
+    console.print(f"{state['url']}: {state['server']} {state['version']}, {'ready' if state['ready'] else 'not ready'}")
+    names = ("since", "published", whole("mode"), "answered", "failed", "mean ms")
+    table = FittedTable(wrapping("model"), whole("serves"), *names)
     for name, model in state["models"].items():
         found = model["snapshots"]
         served = found and found["served"]
@@ -105,7 +96,7 @@ def show(state: Mapping[str, Any]) -> None:
         console.print("It has no models.")
     for name, model in state["models"].items():
         for line in notes(model):
-            console.print(f"{name}: {line}", markup=False)
+            console.print(f"{name}: {line}")
 
 
 def notes(model: Mapping[str, Any]) -> Iterator[str]:

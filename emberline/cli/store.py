@@ -5,18 +5,20 @@ A store holds only copies of a published version: what is broken is dropped, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from emberline.cli.command import Group, LocalPath
-from emberline.cli.console import table_console
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, wrapping
+from emberline.terminal import progress_console
 from storage.errors import NotFound, StoreError
 
 if TYPE_CHECKING:
@@ -50,43 +52,54 @@ def command() -> None:
 
 @command.command()
 @_PATH
-def show(path: Path) -> None:
+@JSON
+def show(path: Path, as_json: bool) -> None:
     """Show the tables of the stores in PATH: rows, bytes, changes that are not compacted, snapshot.
 
     Rows are those of a table's page file; changes are rows that deltas wrote or removed since it was written.
     """
     from storage.tiers.ssd.health import describe_store
 
+    reports = [describe_store(folder) for folder in stores_in(path)]
+    if as_json:
+        print_json(_document(reports))
+        return
     console = table_console()
-    for folder in stores_in(path):
-        print_report(console, describe_store(folder))
+    for report in reports:
+        print_report(console, report)
 
 
 @command.command()
 @_PATH
-def verify(path: Path) -> None:
+@JSON
+def verify(path: Path, as_json: bool) -> None:
     """Read everything in the stores in PATH and say what is wrong.
 
     Exit code 1 when anything is. Nothing is changed.
     """
     from storage.tiers.ssd.health import verify_store
 
-    console = table_console()
-    broken = 0
+    console, reports = table_console(), []
     for folder in stores_in(path):
         with _advance(folder) as advance:
             report = verify_store(folder, advance)
-        print_report(console, report)
-        print_problems(console, report)
-        broken += not report.ok
+        reports.append(report)
+        if not as_json:
+            print_report(console, report)
+            print_problems(console, report)
+    if as_json:
+        print_json(_document(reports))
+    broken = sum(not report.ok for report in reports)
     if broken:
         raise StoreError(f"{path}: {broken} broken; `emberline store repair` drops what is, to be filled again")
-    console.print("everything was read, nothing is wrong")
+    if not as_json:
+        console.print("everything was read, nothing is wrong")
 
 
 @command.command()
 @_PATH
-def repair(path: Path) -> None:
+@JSON
+def repair(path: Path, as_json: bool) -> None:
     """Check the stores in PATH as `verify` does, and drop each table that is broken.
 
     The server fills a dropped table again from its published version when it starts, and applies the deltas of that
@@ -95,19 +108,23 @@ def repair(path: Path) -> None:
     from serving.updates.store_lock import LOCK, locked
     from storage.tiers.ssd.health import repair_store
 
-    console = table_console()
+    console, reports = table_console(), []
     for folder in stores_in(path):
         with locked(folder.parent) if (folder.parent / LOCK).exists() else nullcontext(), _advance(folder) as advance:
             report = repair_store(folder, advance)
+        reports.append(report)
+        if as_json:
+            continue
         print_problems(console, report)
         if not report.dropped:
-            console.print(f"{folder}: nothing is wrong", markup=False)
+            console.print(f"{folder}: nothing is wrong")
             continue
         console.print(
             f"{folder}: dropped {', '.join(report.dropped)}; the next start fills that from the published version"
-            + (f" (the store was at snapshot {report.at})" if report.at else ""),
-            markup=False,
+            + (f" (the store was at snapshot {report.at})" if report.at else "")
         )
+    if as_json:
+        print_json(_document(reports))
 
 
 def stores_in(path: Path) -> list[Path]:
@@ -129,12 +146,16 @@ def stores_in(path: Path) -> list[Path]:
     return sorted(found)
 
 
+def _document(reports: Iterable[StoreReport]) -> dict[str, Any]:
+    return {"stores": [{**asdict(report), "ok": report.ok} for report in reports]}
+
+
 def print_report(console: Console, report: StoreReport) -> None:
     """Prints a store's tables."""
     at = report.at or "none: it will be filled from its version"
-    table = Table(title=f"{report.path}: {report.bytes / _MIB:,.1f} MiB, snapshot {at}", title_justify="left")
-    for name in ("table", "number", "rows", "pages", "MiB", "changes", "state"):
-        table.add_column(name, justify="left" if name in ("table", "state") else "right")
+    title = f"{report.path}: {report.bytes / _MIB:,.1f} MiB, snapshot {at}"
+    names = ("number", "rows", "pages", "MiB", "changes")
+    table = FittedTable(wrapping("table"), *names, wrapping("state"), title=title)
     for entry in report.tables:
         table.add_row(
             entry.name,
@@ -151,15 +172,16 @@ def print_report(console: Console, report: StoreReport) -> None:
 def print_problems(console: Console, report: StoreReport) -> None:
     """Prints what is wrong with a store, a line each."""
     for problem in report.problems:
-        console.print(f"broken: {problem}", markup=False)
+        console.print(f"broken: {problem}")
     for entry in report.tables:
         for problem in entry.problems:
-            console.print(f"broken: table {entry.name or entry.number}: {problem}", markup=False)
+            console.print(f"broken: table {entry.name or entry.number}: {problem}")
 
 
 @contextmanager
 def _advance(folder: Path) -> Iterator[Advance]:
     """Shows a bar on standard error for the block, where that is a terminal."""
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = progress_console()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(str(folder), total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

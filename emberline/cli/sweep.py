@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from emberline.cli.command import Command, LocalPath
+from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.data_options import DATA, VALID
+from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.train import validation
+from emberline.terminal import progress_console
 from storage.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
@@ -50,7 +54,9 @@ Examples:
 @VALID
 @click.option("--limit", type=click.IntRange(1), help="Train on the first rows of --data only.")
 @click.option("--sweep", "file", type=LocalPath(exists=True, dir_okay=False), help="YAML file of parameters.")
-@click.option("--set", "given", metavar="PATH=VALUES", multiple=True, help="Values of one parameter; may be repeated.")
+@click.option(
+    "--set", "given", metavar="PATH=VALUES", multiple=True, help="Values of one parameter; may be given several times."
+)
 @click.option("--trials", type=click.IntRange(1), help="Trainings in all; 20, and for a grid all combinations.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Trainings at a time, which share the cores.")
 @click.option("--output", type=LocalPath(file_okay=False), required=True, help="Folder of the sweep and its trials.")
@@ -71,6 +77,7 @@ Examples:
 @click.option(
     "--track", type=click.Choice(["tensorboard", "mlflow"]), help="Track each trial, as `emberline train --track` does."
 )
+@JSON
 @click.option("--quiet", is_flag=True, help="No progress; the table at the end only.")
 def command(
     config: Path,
@@ -89,6 +96,7 @@ def command(
     prune: bool,
     resume: bool,
     track: str | None,
+    as_json: bool,
     quiet: bool,
 ) -> None:
     """Train CONFIG with many values of its settings, and find the best.
@@ -132,12 +140,12 @@ def command(
             sweep.run()
         except KeyboardInterrupt:
             write_sweep_page(plan)
-            _show(sweep)
+            _show(sweep, as_json)
             raise KeyboardInterrupt(
                 "stopped; trials under way have saved their state. Run the same command with --resume to go on"
             ) from None
     write_sweep_page(plan)
-    _show(sweep)
+    _show(sweep, as_json)
     if sweep.best() is None:
         raise InvalidInput(f"no trial came to its end; {output}/trials/*/log.txt says why")
 
@@ -183,10 +191,9 @@ class _Progress:
     """Prints a line for each trial that ends, and below them how far the sweep is."""
 
     def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = progress_console()
         self._quiet = quiet
         self._bar = Progress(
             TextColumn("trials"),
@@ -230,7 +237,7 @@ class _Progress:
         values = "  ".join(f"{path}={_value(value)}" for path, value in result.values.items())
         what = f"{self._sweep.plan.metric} {result.metric:.5f}" if result.metric is not None else _STATES[result.state]
         error = "".join(f"\n    {line}" for line in result.error.splitlines()[-_ERROR_LINES:])
-        self._console.print(f"trial {result.number}: {what}  {values}{error}", markup=False)
+        self._console.print(f"trial {result.number}: {what}  {values}{error}", markup=False, soft_wrap=True)
 
 
 _STATES = {"complete": "done", "fail": "failed", "pruned": "stopped early", "running": "not ended"}
@@ -240,15 +247,24 @@ def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace(" ", "")
 
 
-def _show(sweep: Sweep) -> None:
-    from rich.table import Table
+def _document(sweep: Sweep) -> dict[str, Any]:
+    plan, best = sweep.plan, sweep.best()
+    return {
+        "output": str(plan.output),
+        "metric": plan.metric,
+        "direction": "minimize" if plan.minimize else "maximize",
+        "best": None if best is None else best.number,
+        "trials": [asdict(each) for each in sweep.ranked()],
+    }
 
-    from emberline.cli.console import table_console
 
+def _show(sweep: Sweep, as_json: bool) -> None:
     plan: SweepPlan = sweep.plan
-    table = Table(title=f"trials by {plan.metric}", title_justify="left")
-    for name in ("trial", plan.metric, *(each.path for each in plan.parameters), "seconds", "end"):
-        table.add_column(name, justify="left" if name == "end" else "right")
+    if as_json:
+        print_json(_document(sweep))
+        return
+    names = (plan.metric, *(each.path for each in plan.parameters))
+    table = FittedTable("trial", *names, "seconds", wrapping("end"), title=f"trials by {plan.metric}")
     for each in sweep.ranked():
         table.add_row(
             str(each.number),

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from emberline.terminal import progress_console
 from storage.errors import InvalidInput
+
+QUIET = click.option("--quiet", is_flag=True, help="No progress bars, which only terminals show.")
 
 
 def check_target(target: Path, overwrite: bool) -> None:
@@ -34,7 +37,7 @@ def check_target(target: Path, overwrite: bool) -> None:
 
 @contextmanager
 def bars(quiet: bool) -> Iterator[Progress]:
-    """Shows progress bars on standard error while the context is open."""
+    """Shows progress bars on standard error while the context is open, where that is a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -42,7 +45,8 @@ def bars(quiet: bool) -> Iterator[Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+    console = progress_console()
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as progress:
         yield progress
 
 

@@ -11,10 +11,14 @@ import click
 import yaml
 
 from emberline.cli.command import Group, LocalPath
+from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.fitted_table import FittedTable, whole, wrapping
 from storage.errors import ConfigError, Conflict, NotFound
 
 ACCESS = click.option(
+    "--access-file",
     "--access",
+    "access",
     type=LocalPath(dir_okay=False),
     required=True,
     help="The access file, as `emberline serve --access-file` reads it.",
@@ -26,10 +30,10 @@ ACCESS = click.option(
     name="token",
     epilog="""\b
 The steps:
-  emberline token new --name ranker-web --role predict --model 'ranker*' --access access.yaml
+  emberline token new --name ranker-web --role predict --model 'ranker*' --access-file access.yaml
   emberline serve --model-repository build/models --access-file access.yaml
-  EMBERLINE_TOKEN=... emberline predict ranker --json '{"user": 1, "item": 7}'
-  emberline token remove ranker-web --access access.yaml""",
+  EMBERLINE_TOKEN=... emberline predict ranker --instances '{"user": 1, "item": 7}'
+  emberline token remove ranker-web --access-file access.yaml""",
 )
 def command() -> None:
     """Make, list and remove the tokens of a server's access file.
@@ -43,9 +47,9 @@ def command() -> None:
     name="new",
     epilog="""\b
 Examples:
-  emberline token new --name ranker-web --role predict --model 'ranker*' --access access.yaml
-  emberline token new --name prometheus --role read --access access.yaml
-  emberline token new --name release-job --role admin --expires 2027-01-31 --access access.yaml""",
+  emberline token new --name ranker-web --role predict --model 'ranker*' --access-file access.yaml
+  emberline token new --name prometheus --role read --access-file access.yaml
+  emberline token new --name release-job --role admin --expires 2027-01-31 --access-file access.yaml""",
 )
 @click.option("--name", required=True, help="Who will hold it: the name in the audit log and in refusals.")
 @click.option(
@@ -100,16 +104,18 @@ def new(
     click.echo(f"{access} has its digest; the token itself is nowhere but here", err=True)
 
 
-@command.command(name="list", epilog="\b\nExample:\n  emberline token list --access access.yaml")
+@command.command(name="list", epilog="\b\nExample:\n  emberline token list --access-file access.yaml")
 @ACCESS
-def list_tokens(access: Path) -> None:
+@JSON
+def list_tokens(access: Path, as_json: bool) -> None:
     """Show who has a token, and what it is good for."""
-    from rich.table import Table
-
-    from emberline.cli.console import table_console
-
-    table = Table("name", "roles", "models", "requests/s", "expires")
-    for entry in _read(access).get("tokens", []):
+    entries = _read(access).get("tokens", [])
+    if as_json:
+        # Without the digests, which say nothing about who may do what.
+        print_json({"tokens": [{key: value for key, value in each.items() if key != "sha256"} for each in entries]})
+        return
+    table = FittedTable(wrapping("name"), wrapping("roles"), wrapping("models"), "requests/s", whole("expires"))
+    for entry in entries:
         rate = entry.get("requests_per_second")
         table.add_row(
             entry["name"],
@@ -121,7 +127,7 @@ def list_tokens(access: Path) -> None:
     table_console().print(table)
 
 
-@command.command(name="remove", epilog="\b\nExample:\n  emberline token remove ranker-web --access access.yaml")
+@command.command(name="remove", epilog="\b\nExample:\n  emberline token remove ranker-web --access-file access.yaml")
 @click.argument("name")
 @ACCESS
 def remove(name: str, access: Path) -> None:

@@ -13,6 +13,7 @@ from emberline.cli.data_options import DATA, VALID
 from emberline.cli.ranks import rank_options, run_ranks, starts_ranks
 from emberline.cli.row_types import OPTION_HELP, asked_row_types, print_published
 from emberline.cli.sizes import SOME_BYTES
+from emberline.cli.target import QUIET
 from storage.errors import ChangedConfig, ConfigError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ Examples:
     "OUTPUT/tensorboard, or to MLflow (MLFLOW_TRACKING_URI, or OUTPUT/mlflow.db).",
 )
 @rank_options
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@QUIET
 def command(
     config: Path,
     data: tuple[Path | str, ...],

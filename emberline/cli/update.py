@@ -12,6 +12,7 @@ import click
 from emberline.cli.command import Command, DataArgument, LocalPath, Repository
 from emberline.cli.ranks import rank_options, run_ranks, starts_ranks
 from emberline.cli.sizes import SOME_BYTES
+from emberline.cli.target import QUIET
 
 if TYPE_CHECKING:
     from trainer import UpdateReport
@@ -92,7 +93,7 @@ Examples:
     "training.device.",
 )
 @rank_options
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@QUIET
 def command(
     run: Path,
     data: tuple[Path | str, ...],

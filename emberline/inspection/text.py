@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 
+from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.inspection import advice
 from emberline.inspection.collisions import HashedFeature
 from emberline.inspection.document import TableAnalysis
@@ -21,12 +21,14 @@ UNITS = {
     "stamps": "commits and publishes ago",
 }
 _BAR_WIDTH = 40
+# Columns of the terminal that a bar has at least, and those that the figures beside it take.
+_LEAST_BAR, _BESIDE_BAR = 8, 58
 _QUANTILES = (("p10", 0.1), ("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
 
 
 def show(console: Console, origin: Origin, tables: Sequence[TableAnalysis]) -> None:
     """Prints one line for each table, then everything about each."""
-    console.print(origin.title, markup=False)
+    console.print(origin.title)
     console.print(_overview([analysis.figures for analysis in tables]))
     for analysis in tables:
         _show_table(console, analysis)
@@ -73,7 +75,7 @@ def ids_text(figures: TableFigures) -> str:
     return "none" if figures.smallest_id is None else f"{figures.smallest_id} to {figures.largest_id}"
 
 
-def _overview(tables: Sequence[TableFigures]) -> Table:
+def _overview(tables: Sequence[TableFigures]) -> FittedTable:
     shown = _grid(
         "tables", "table", "rows", "dim", "row type", "bytes", "waiting", "lookups counted", "20% of ids make"
     )
@@ -91,7 +93,7 @@ def _overview(tables: Sequence[TableFigures]) -> Table:
 def _show_table(console: Console, analysis: TableAnalysis) -> None:
     figures = analysis.figures
     facts = figures.facts
-    console.rule(f"[bold]{facts.name}", align="left")
+    console.print(f"\n{facts.name}", style="bold")
     parts = ", ".join(f"{what} {human_bytes(size)}" for what, size in figures.bytes_of().items())
     console.print(f"{figures.rows:,} rows of {facts.dim} values ({facts.spec.row_type}), ids {ids_text(figures)}")
     console.print(f"bytes: {parts}; {figures.row_bytes} a row")
@@ -101,7 +103,7 @@ def _show_table(console: Console, analysis: TableAnalysis) -> None:
             f"{figures.waiting:,} ids wait for a row, looked up {figures.waiting_counts.uses:,} times"
         )
     for line in (*map(hashed_line, analysis.hashed), *advice.remarks(figures)):
-        console.print(f"- {line}", markup=False)
+        console.print(f"- {line}")
     if figures.rows:
         console.print(_rows("hottest ids", figures.hottest))
         console.print(_rows("sample", figures.sample))
@@ -127,8 +129,9 @@ def _show_bars(console: Console, title: str, histogram: Histogram) -> None:
     shown = _grid(title, "range", "rows", "of rows", "of lookups", "")
     bars = histogram.doublings()
     most = max(bar.rows for bar in bars)
+    width = max(_LEAST_BAR, min(_BAR_WIDTH, console.width - _BESIDE_BAR))
     for bar in bars:
-        length = round(_BAR_WIDTH * bar.rows / most)
+        length = round(width * bar.rows / most)
         drawn = "█" * length if length or bar.rows == 0 else "▏"
         uses = f"{bar.uses / histogram.uses:.1%}" if histogram.uses else ""
         shown.add_row(range_text(bar), f"{bar.rows:,}", f"{bar.rows / histogram.rows:.1%}", uses, drawn)
@@ -179,7 +182,7 @@ def _show_advice(console: Console, figures: TableFigures) -> None:
         console.print(shown)
 
 
-def _rows(title: str, rows: Sequence[SampleRow]) -> Table:
+def _rows(title: str, rows: Sequence[SampleRow]) -> FittedTable:
     shown = _grid(title, "id", "count", "stamp", "tick", "norm", "first values")
     for row in rows:
         values = ", ".join(f"{value:.4g}" for value in row.values)
@@ -191,8 +194,5 @@ def _rows(title: str, rows: Sequence[SampleRow]) -> Table:
 _LEFT = {"table", "row type", "range", "rows with", "first values", ""}
 
 
-def _grid(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
-    return table
+def _grid(title: str, *columns: str) -> FittedTable:
+    return FittedTable(*(wrapping(name) if name in _LEFT else name for name in columns), title=title)

@@ -12,6 +12,7 @@ from starlette.routing import Match, Route
 from serving.control.calls import ControlCalls
 from serving.http.asgi import call_asgi
 from serving.http.messages import LIVE, READY, HttpRequest, HttpResponse, error_response, health_response, wrong_method
+from serving.http.metrics_app import PAGE, MetricsApp
 from serving.http.operations import INFERENCE, ControlCall, Handler, response_of
 from serving.http.routes import TABLE
 from serving.http.unknown_models import known_models_header
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 class LocalHttpControl:
     """Implements HttpControl on one event loop. Health, which is open to all, skips the framework."""
 
-    def __init__(self, repository: ModelRepository) -> None:
+    def __init__(self, repository: ModelRepository, metrics: MetricsApp | None = None) -> None:
+        """metrics: answers /metrics, for callers that reach this port alone; None for nobody."""
         self._repository = repository
+        self._metrics = metrics
         self._app = control_app(repository)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
+        if self._metrics is not None and request.path == PAGE:
+            return await self._metrics.answer(request)
         return self.at_once(request) or await call_asgi(self._app, request)
 
     def at_once(self, request: HttpRequest) -> HttpResponse | None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from serving.http.metrics import NativeCounts, ServerMetrics
 
 
+PAGE = "/metrics"
+
+
 class MetricsApp:
     """Implements HttpApplication with one page, /metrics."""
 
@@ -47,7 +50,7 @@ class MetricsApp:
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """See HttpApplication."""
         status, body, content_type = 404, b"only GET /metrics and GET /console are here\n", "text/plain; version=0.0.4"
-        if request.path == "/metrics" and request.method == "GET":
+        if request.path == PAGE and request.method == "GET":
             accept = request.headers.get(b"accept", b"").decode("latin-1")
             # Not on the event loop, because the counters wait while an update writes its state.
             try:

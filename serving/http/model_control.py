@@ -74,6 +74,10 @@ def _sessions(call: ControlCall) -> Awaitable[_State]:
     return call.run(lambda: call.repository.sessions(call.name))
 
 
+def _settings(call: ControlCall) -> Awaitable[_State]:
+    return call.run(lambda: call.repository.settings(call.name))
+
+
 def _fleet(call: ControlCall) -> Awaitable[_State]:
     return call.run(lambda: call.repository.fleet_view(call.name))
 
@@ -112,12 +116,14 @@ def _unknown_verb(call: ControlCall) -> NoReturn:
 _PATH = "/v2/repository/models/{name}/"
 _look = functools.partial(Operation, "GET", need=LOOK_AT_MODEL, tag="repository", answer=ANY_OBJECT, errors=(404, 501))
 _CONTROL = control_need(MODEL)
+_OPTIONS = "The options in force, and where each comes from"
 _SNAPSHOTS = "What is served, retained, held, quarantined and waited for"
 
 MODEL_CONTROL_OPERATIONS = (
     _look(_PATH + "snapshots", handler=_snapshots, summary=_SNAPSHOTS),
     _look(_PATH + "budget", handler=_budget, summary="The DRAM budget, and what others would give"),
     _look(_PATH + "sessions", handler=_sessions, summary="The sessions, and what each has done"),
+    _look(_PATH + "options", handler=_settings, summary=_OPTIONS),
     _look(_PATH + "fleet", handler=_fleet, summary="What all replicas serve, and what each has staged or refused"),
     Operation(
         "GET",

@@ -12,10 +12,21 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from serving.control import metadata
 from serving.errors import UnknownModel
 from serving.http.messages import LIVE, READY, HttpResponse, health_response, wrong_method
-from serving.http.openapi_schemas import Schema, array, closed, ref
+from serving.http.openapi_schemas import ANY_OBJECT, Schema, array, closed, ref
 from serving.http.operations import INFERENCE, ControlCall, Operation
+from serving.model_config.in_force import server_settings
 from serving.protocol.proto_json import message_to_json
-from serving.security.needs import ABOUT_MODEL, INFER, KNOWN, LOOK_AT_MODEL, LOOK_AT_SERVER, OPEN, Need
+from serving.security.needs import (
+    ABOUT_MODEL,
+    INFER,
+    KNOWN,
+    LOOK_AT_MODEL,
+    LOOK_AT_SERVER,
+    OPEN,
+    SERVER,
+    Need,
+    control_need,
+)
 from storage.errors import InvalidInput, Unavailable
 
 
@@ -51,6 +62,10 @@ def _config(call: ControlCall) -> Message:
     return call.model.proto
 
 
+def _settings(call: ControlCall) -> dict[str, Any]:
+    return {"of": "server", "name": metadata.SERVER_NAME, "options": server_settings(call.repository.config)}
+
+
 def _names(call: ControlCall) -> dict[str, Any]:
     return {"models": call.repository.names}
 
@@ -80,6 +95,7 @@ _TEXT: Schema = {"type": "string"}
 _BOOLEAN: Schema = {"type": "boolean"}
 _LIVE, _READY = closed({"live": _BOOLEAN}, ["live"]), closed({"ready": _BOOLEAN}, ["ready"])
 _MODEL_READY = closed({"name": _TEXT, "ready": _BOOLEAN}, ["name", "ready"])
+_OPTIONS = "The server's options in force, and where each comes from"
 _WHETHER_READY = "Whether requests are taken; 400: they are not"
 _NAMES = closed({"models": array(_TEXT)}, ["models"])
 _SERVER, _MODEL = service_pb2.ServerMetadataResponse, service_pb2.ModelMetadataResponse
@@ -110,6 +126,8 @@ MODEL_OPERATIONS = (
     Operation("GET", READY, OPEN, _all_ready, "Whether requests are taken; 400: not yet", "health", _READY),
     Operation("GET", "/v2", KNOWN, _server, "Name, version and extensions", "server", _SERVER),
     Operation("GET", "/v2/", Need(KNOWN.roles, call="v2"), _server),
+    # It names files of the machine, which is for those who may change what is served.
+    Operation("GET", "/v2/options", control_need(SERVER), _settings, _OPTIONS, "server", ANY_OBJECT),
     Operation("GET", "/metrics", LOOK_AT_SERVER),
     _get("/v2/models/stats", LOOK_AT_SERVER, _all_statistics, "Counts and times of all models", answer=_STATISTICS),
     *_of_model("/v2/models/{name}"),

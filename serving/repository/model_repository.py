@@ -67,6 +67,8 @@ class ModelRepository(OperatorCalls):
         none. began: when the process was started, as of time.monotonic(); None: now.
         """
         self._config = config
+        #: The options of the server, with the ports that it took once it has.
+        self.config = config
         self.gpus = gpus
         self._on_step = on_step
         self._cores = CoreShares()

@@ -137,6 +137,10 @@ class OperatorCalls:
         self._do(name, lambda model: commands.set_budget(model, dram_bytes))
         return self.budget(name)
 
+    def settings(self, name: str) -> dict[str, JsonValue]:
+        """Returns the options of a model that are in force, and where each comes from; docs/cli.md describes it."""
+        return report.settings(self._updater(name).model)
+
     def sessions(self, name: str) -> dict[str, JsonValue]:
         """Returns the sessions of a model and what each has done; docs/serving.md describes it."""
         return report.sessions(self._updater(name).model)

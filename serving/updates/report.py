@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from serving.engine.model import LoadedModel
 from serving.gpu.device_model import DeviceModel
+from serving.model_config.in_force import model_settings
 from serving.updates.counters import UpdateCounters
 from serving.updates.keep import kept_in
 from serving.updates.live_model import LiveModel
@@ -17,7 +18,7 @@ from serving.updates.mount import MountedStore, StagedSnapshot
 from serving.updates.shadowing import ShadowReport, shadow_json
 from serving.updates.stale_stores import stores_in
 from storage.checkpoint.graph_program import Candidate
-from storage.errors import StoreError
+from storage.errors import StoreError, Unavailable
 from storage.tiers.budget_report import budget_report
 
 
@@ -162,6 +163,22 @@ def _hbm(device: DeviceModel) -> dict[str, JsonValue] | None:
         "evicted": stats.evicted,
         "given_up": tier.trouble,
     }
+
+
+def settings(model: LiveModel) -> dict[str, JsonValue]:
+    """Returns the options of a model that are in force, and where each comes from. Raises Unavailable."""
+    with model.lock:
+        config, facts = model.config, model.facts
+    if config is None:
+        raise Unavailable(f"model {model.name!r} has no configuration that can be used: {model.why_not()}")
+    count, dram_bytes = config.sessions, config.options.dram_bytes
+    own_count, own_bytes = facts.session_count(count), facts.dram_bytes(dram_bytes)
+    options = model_settings(
+        config,
+        sessions=None if own_count == count else own_count,
+        dram_bytes=None if own_bytes == dram_bytes else own_bytes,
+    )
+    return {"of": "model", "name": model.name, "options": [*options]}
 
 
 def sessions(model: LiveModel) -> dict[str, JsonValue]:

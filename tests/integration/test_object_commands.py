@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emberline.cli import inspect, mirror, score
+from emberline.cli.command import WrongUsageError
 from storage.errors import InvalidInput, NotFound
 from storage.objects import ObjectStore
 from tests.support.object_store import keys_of
@@ -68,7 +69,7 @@ def test_a_mirror_ends_at_sigterm_also_as_the_first_process_of_a_container(store
 
 
 def test_wrong_arguments_are_named(store_url: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"SOURCE and TARGET: one is a URL"):
+    with pytest.raises(WrongUsageError, match=r"SOURCE and TARGET: one is a URL"):
         run(mirror.command, tmp_path / "a", tmp_path / "b")
     with pytest.raises(InvalidInput, match="no model is published there"):
         run(mirror.command, store_url, tmp_path / "copy", "--once")

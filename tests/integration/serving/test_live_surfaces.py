@@ -437,7 +437,8 @@ def test_the_commands_say_the_state_after_them(caller: Caller) -> None:
     assert "ranker: unloaded" in command(live.unload, caller, "ranker").output
     assert "ranker: following, serves 1.2" in command(live.load, caller, "ranker").output
     row = json.dumps(caller.rows[0])
-    done = command(predict.command, caller, "ranker", "--json", row, "--min-snapshot", "1.2", "--routing-key", "käse")
+    options = ("--min-snapshot", "1.2", "--routing-key", "käse")
+    done = command(predict.command, caller, "ranker", "--instances", row, *options)
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == f"answered by snapshot 1.2 ({caller.line.snapshots[2]})\n"
     with pytest.raises(EmberlineError, match="404"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -69,30 +70,34 @@ def compare(*arguments: object) -> str:
     return runner.invoke(command, list(map(str, arguments)), catch_exceptions=False, standalone_mode=False).output
 
 
-def cells(output: str) -> list[list[str]]:
-    rows = [re.split(r"[│┃]", line)[1:-1] for line in output.splitlines() if line[:1] in "│┃"]
-    return [[cell.strip() for cell in row] for row in rows]
-
-
 def test_the_table_has_what_differs_and_the_best_first(runs: Path) -> None:
-    head, *rows = cells(compare(*(runs / name for name in ("slow", "narrow", "learns"))))
-    assert head[:4] == ["run", "auc", "log_loss", "loss"]
-    assert {"optimizer.sparse.lr", "optimizer.dense.lr", "tables.users.dim and 2 more"} <= set(head)
-    assert not [name for name in head if name.startswith(("training", "inputs", "features"))]
-    figures = [float(row[1]) for row in rows]
+    folders = [runs / name for name in ("slow", "narrow", "learns")]
+    _, head, _, *rows = compare(*folders).splitlines()
+    names = re.split(r"  +", head.strip())
+    assert names[:4] == ["run", "auc", "log_loss", "loss"]
+    assert {"optimizer.sparse.lr", "optimizer.dense.lr", "tables.users.dim and 2 more"} <= set(names)
+    assert not [name for name in names if name.startswith(("training", "inputs", "features"))]
+    found = json.loads(compare(*folders, "--json"))
+    figures = [run["metrics"]["auc"] for run in found["runs"]]
     assert figures == sorted(figures, reverse=True)
-    by_run = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    assert by_run["slow"]["optimizer.sparse.lr"] == "1e-06"
-    assert by_run["narrow"]["tables.users.dim and 2 more"] == "4"
-    assert by_run["narrow"]["end"] == "after epoch 1"
-    assert by_run["learns"]["end"] == "done"
-    assert by_run["learns"]["auc"] == f"{read_run(runs / 'learns').metrics['auc']:.5f}"
+    shown = [(row.split()[0], row.split()[1]) for row in rows]
+    assert shown == [(run["run"], f"{run['metrics']['auc']:.5f}") for run in found["runs"]]
+    by_run = {run["run"]: run for run in found["runs"]}
+    assert by_run["slow"]["parameters"]["optimizer.sparse.lr"] == 1e-06
+    assert by_run["narrow"]["parameters"]["tables.users.dim"] == 4
+    assert (by_run["narrow"]["finished"], by_run["learns"]["finished"]) == (False, True)
+    ends = {row.split()[0]: row for row in rows}
+    assert ends["narrow"].endswith("after epoch 1")
+    assert ends["learns"].endswith("done")
+    assert by_run["learns"]["metrics"]["auc"] == read_run(runs / "learns").metrics["auc"]
+    assert sorted(found) == ["direction", "failed", "metric", "runs"]
 
 
 def test_another_metric_orders_by_its_own_direction(runs: Path) -> None:
-    names = [row[0] for row in cells(compare(runs / "slow", runs / "learns", "--metric", "log_loss"))[1:]]
-    losses = {name: read_run(runs / name).metrics["log_loss"] for name in names}
-    assert names == sorted(names, key=lambda name: losses[name])
+    found = json.loads(compare(runs / "slow", runs / "learns", "--metric", "log_loss", "--json"))
+    assert found["direction"] == "minimize"
+    losses = [run["metrics"]["log_loss"] for run in found["runs"]]
+    assert losses == sorted(losses)
 
 
 def test_the_page_is_whole_and_needs_nothing_from_elsewhere(runs: Path, tmp_path: Path) -> None:

@@ -58,13 +58,13 @@ def test_a_version_lists_its_deltas(version: PublishedVersion) -> None:
     (good,) = [line for line in lines if "1.3 " in line]
     for text in (f"{3:032x}", version.snapshot, "1.0", "every digest holds"):
         assert text in good
-    assert [cell.strip() for cell in good.split("│")][5:7] == ["3", "2"]
+    assert good.split()[4:6] == ["3", "2"]
     (refused,) = [line for line in lines if "1.4 " in line]
     assert "refused" in refused
     assert "golden.safetensors" in refused
     assert "digests not checked" in inspect(version.path, "--no-verify")
     (row,) = [line for line in inspect(version.path.parent).splitlines() if "tiny  " in line]
-    assert [cell.strip() for cell in row.split("│")][5] == "2"
+    assert row.split()[4] == "2"
 
 
 def test_a_delta_is_shown_by_itself(version: PublishedVersion, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rows that `emberline predict --json` sends: times may be text, everything else stays as it is."""
+"""Rows that `emberline predict --instances` sends: times may be text, everything else stays as it is."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def inspect(*arguments: str | Path) -> str:
 
 
 def cells(output: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
+    """Returns the cells of each line, which two spaces or more divide."""
+    return [re.split(r"  +", line.strip()) for line in output.splitlines()]
 
 
 def test_the_analysis_of_a_run_is_printed(planted: Path) -> None:

@@ -1,0 +1,81 @@
+"""`emberline top` in a terminal of 80 by 24, against a server that is there, goes away and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from emberline.cli.frame import command
+from tests.integration.serving.live import Live
+from tests.integration.serving.planted import NAME
+from tests.support.terminal import Terminal
+
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    with Live(tmp_path, dram_bytes=64 << 10) as running:
+        version = running.version()
+        running.start()
+        running.reaches(version)
+        yield running
+
+
+def url_of(live: Live) -> str:
+    return f"http://127.0.0.1:{live.server.http_port}"
+
+
+def test_one_frame_says_what_the_model_did(live: Live) -> None:
+    arguments = ["top", "--once", "--interval", "0.1", "--url", url_of(live)]
+    found = json.loads(CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False).output)
+    (model,) = found["models"]
+    assert (model["name"], model["ready"], model["snapshot"]) == (NAME, True, "1.0")
+    assert model["dram_budget_bytes"] == 64 << 10
+    assert model["bytes"]["ssd"] > 0
+    assert found["seconds"] >= 0.1
+    text = CliRunner(env={"COLUMNS": "80"}).invoke(command, arguments, catch_exceptions=False).output
+    assert text.startswith(f"{url_of(live)}   ready")
+    assert max(map(len, text.splitlines())) <= 80
+    (row, _) = (line.split() for line in text.splitlines() if line.startswith(NAME))
+    assert "1.0" in row
+
+
+def test_the_keys_work_and_a_server_may_go_and_come_back(live: Live) -> None:
+    port = live.server.http_port
+    line = [sys.executable, "-m", "emberline", "top", "--url", url_of(live), "--interval", "0.2"]
+    with Terminal(line, ENVIRONMENT) as terminal:
+        terminal.wait_for(NAME)
+        terminal.type("s")
+        terminal.wait_for("sorted by requests/s")
+        terminal.type("p")
+        terminal.wait_for("paused")
+        terminal.clear()
+        terminal.type("p")
+        terminal.wait_for(NAME)
+        live.stop()
+        terminal.wait_for("trying again")
+        terminal.clear()
+        live.start(http_port=port)
+        terminal.wait_for("   ready")
+        terminal.type("q")
+        assert terminal.wait_end() == 0
+        assert b"\x1b[?1049l" in terminal.raw  # the screen is as it was before
+
+
+def test_control_c_ends_it_and_leaves_the_terminal_in_order(live: Live) -> None:
+    line = [sys.executable, "-m", "emberline", "top", "--url", url_of(live)]
+    with Terminal(line, {**ENVIRONMENT, "NO_COLOR": "1"}) as terminal:
+        terminal.wait_for(NAME)
+        terminal.interrupt()
+        assert terminal.wait_end() == 130
+        assert terminal.text.rstrip().endswith("emberline: interrupted")
+        assert b"\x1b[?1049l" in terminal.raw
+        assert b"\x1b[3" not in terminal.raw  # no colours
