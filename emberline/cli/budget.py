@@ -9,7 +9,8 @@ import click
 
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json
-from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
+from emberline.cli.names import MODEL
+from emberline.cli.server_call import URL, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES
 from storage.byte_sizes import human_bytes
 

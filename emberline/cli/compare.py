@@ -10,7 +10,7 @@ import click
 
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, wrapping
+from emberline.fitted_table import FittedTable, wrapping
 from storage.errors import InvalidInput
 from storage.features.strict_model import did_you_mean
 

@@ -12,9 +12,9 @@ import click
 from emberline.cli import serve
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, whole, wrapping
 from emberline.cli.names import complete_in_repository
 from emberline.cli.server_call import IDENTITY, call_server, model_path, timeout_option
+from emberline.fitted_table import FittedTable, whole, wrapping
 from storage.errors import NotFound
 from storage.objects import is_url
 

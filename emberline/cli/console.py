@@ -18,13 +18,21 @@ _NO_BOUND = 100_000
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, as docs/cli.md describes it.")
 
 
+class _Output(Console):
+    """Leaves a reader that has gone to the frame of the commands; rich would end the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raises BrokenPipeError again."""
+        raise
+
+
 def table_console() -> Console:
     """Returns a console on standard output. Lines are not wrapped; a FittedTable fits the terminal, or COLUMNS.
 
     In a file or a pipe, without COLUMNS, tables are as wide as their cells.
     """
     colours = has_colours(sys.stdout)
-    return Console(
+    return _Output(
         highlight=False,
         soft_wrap=True,
         markup=False,

@@ -15,10 +15,10 @@ from rich.progress import Progress
 from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
-from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.objects import ModelPath, copy_of
 from emberline.cli.sizes import BYTES
 from emberline.cli.target import QUIET, bars
+from emberline.fitted_table import FittedTable, wrapping
 from storage.errors import InvalidInput
 
 if TYPE_CHECKING:

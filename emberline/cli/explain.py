@@ -10,13 +10,14 @@ from typing import Any
 
 import click
 
-from emberline.cli.ages import utc
+from emberline.ages import utc
 from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.data_options import DATA_CONFIG
-from emberline.cli.fitted_table import FittedTable, wrapping
+from emberline.cli.names import MODEL
 from emberline.cli.predict import inputs_of, rows_from_file
-from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
+from emberline.cli.server_call import URL, call_server, model_path, timeout_option
+from emberline.fitted_table import FittedTable, wrapping
 from storage.errors import InvalidInput
 
 _TIERS = ("hbm", "overlay", "dram", "ssd", "absent")

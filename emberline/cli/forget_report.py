@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emberline.cli.console import print_json, table_console
-from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.forget_servers import ServerFindings
+from emberline.fitted_table import FittedTable, wrapping
 
 if TYPE_CHECKING:
     from storage.forgetting import Place

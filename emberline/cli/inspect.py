@@ -9,12 +9,12 @@ import click
 from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.console import table_console
 from emberline.cli.data_options import DATA_CONFIG, data_options
-from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.inspect_published import MANIFEST, delta_view, is_delta, repository_view, version_view
 from emberline.cli.inspect_tables import TableOptions, analyse, run_view, write_json
 from emberline.cli.objects import copy_of, is_published, look_into
 from emberline.cli.target import QUIET
 from emberline.cli.view import View
+from emberline.fitted_table import FittedTable, wrapping
 from storage.paths import local_path
 
 _FILE = LocalPath(dir_okay=False)

@@ -1,4 +1,4 @@
-"""What `emberline inspect` says of published versions, deltas and repositories."""
+"""Describes published versions, deltas and repositories for `emberline inspect`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emberline.cli.fitted_table import FittedTable, elided, whole, wrapping
 from emberline.cli.row_types import rounding_lines
 from emberline.cli.view import View
+from emberline.fitted_table import FittedTable, elided, whole, wrapping
 from storage.errors import CheckpointError, NotFound, ReadError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from emberline.cli.console import print_json
 from emberline.cli.data_options import data_options
-from emberline.cli.fitted_table import FittedTable, whole, wrapping
 from emberline.cli.view import View
+from emberline.fitted_table import FittedTable, whole, wrapping
 from emberline.terminal import progress_console
 from storage.errors import ConfigError, InvalidInput
 

@@ -9,8 +9,8 @@ import click
 
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json
-from emberline.cli.names import complete_snapshots
-from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
+from emberline.cli.names import MODEL, complete_snapshots
+from emberline.cli.server_call import URL, call_server, model_path, timeout_option
 from emberline.cli.snapshots import state_line
 
 # A load copies and checks a whole version; the rest is done within milliseconds.

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from emberline.cli.server_call import call_server, model_path
 from storage.errors import EmberlineError
 from storage.objects import is_url
 
@@ -27,8 +28,6 @@ def complete_models(ctx: click.Context, parameter: click.Parameter, incomplete: 
 
 def complete_snapshots(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Returns the snapshots of the model that the command line names, the newest first."""
-    from emberline.cli.server_call import model_path
-
     model = ctx.params.get("model")
     found = _ask(ctx, model_path(model, "snapshots")) if model else None
     entries = reversed(found["snapshots"]) if found else ()
@@ -52,8 +51,6 @@ def complete_in_repository(option: str) -> Complete:
 
 
 def _ask(ctx: click.Context, path: str) -> Any:
-    from emberline.cli.server_call import call_server
-
     with contextlib.suppress(EmberlineError, click.ClickException), ctx.scope(cleanup=False):
         return call_server(ctx.params.get("url") or "", path, _TIMEOUT_S)[0]
     return None
@@ -62,3 +59,7 @@ def _ask(ctx: click.Context, path: str) -> Any:
 def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem[str]]:
     pairs = (name.partition("\t") for name in names)
     return [CompletionItem(name, help=help_ or None) for name, _, help_ in pairs if name.startswith(incomplete)]
+
+
+#: The argument MODEL of commands that ask a server.
+MODEL = click.argument("model", shell_complete=complete_models)

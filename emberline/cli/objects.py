@@ -10,8 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from emberline.cli.command import LocalPath
-from emberline.cli.fitted_table import FittedTable, elided, whole
 from emberline.cli.view import View
+from emberline.fitted_table import FittedTable, elided, whole
 from storage.byte_sizes import human_bytes
 from storage.errors import NotFound
 from storage.objects import ObjectStore, is_url

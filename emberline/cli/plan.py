@@ -10,9 +10,9 @@ import click
 
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.server_call import IDENTITY, call_server, model_path, timeout_option
 from emberline.cli.sizes import BYTES
+from emberline.fitted_table import FittedTable, wrapping
 from storage.byte_sizes import human_bytes
 from storage.errors import InvalidInput
 

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from emberline.cli.command import Command, DataArgument
 from emberline.cli.console import JSON, print_json
 from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
-from emberline.cli.server_call import MODEL, URL, call_server, timeout_option
+from emberline.cli.names import MODEL
+from emberline.cli.server_call import URL, call_server, timeout_option
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, InputSpec, column_from_arrow
 from storage.features.python_rows import column_rows

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from emberline.cli.command import LocalPath
-from emberline.cli.names import complete_models
 from storage.errors import ConfigError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ _META = "emberline.identity"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
 
-MODEL = click.argument("model", shell_complete=complete_models)
 _MAX_TOKEN_BYTES = 512
 _RUNNING = "; is `emberline serve` running, and is --url right?"
 _PROBE_S = 2.0

@@ -9,8 +9,9 @@ import click
 
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, wrapping
-from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
+from emberline.cli.names import MODEL
+from emberline.cli.server_call import URL, call_server, model_path, timeout_option
+from emberline.fitted_table import FittedTable, wrapping
 
 
 @click.command(

@@ -10,10 +10,10 @@ import click
 
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, wrapping
-from emberline.cli.names import complete_snapshots
-from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
+from emberline.cli.names import MODEL, complete_snapshots
+from emberline.cli.server_call import URL, call_server, model_path, timeout_option
 from emberline.cli.snapshots import shadow_line, state_line
+from emberline.fitted_table import FittedTable, wrapping
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")

@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from emberline.cli.ages import utc
+from emberline.ages import utc
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, elided, whole, wrapping
-from emberline.cli.server_call import MODEL, URL, call_server, model_path, timeout_option
+from emberline.cli.names import MODEL
+from emberline.cli.server_call import URL, call_server, model_path, timeout_option
+from emberline.fitted_table import FittedTable, elided, whole, wrapping
 
 
 @click.command(

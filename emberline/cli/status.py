@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from emberline.cli.ages import age
+from emberline.ages import age
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, whole, wrapping
 from emberline.cli.server_call import URL, call_server, model_path, timeout_option
 from emberline.cli.snapshots import beside
+from emberline.fitted_table import FittedTable, whole, wrapping
 from storage.errors import InvalidInput
 
 

@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from emberline.cli.command import Group, LocalPath
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, wrapping
+from emberline.fitted_table import FittedTable, wrapping
 from emberline.terminal import progress_console
 from storage.errors import NotFound, StoreError
 

@@ -11,8 +11,8 @@ import click
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.data_options import DATA, VALID
-from emberline.cli.fitted_table import FittedTable, wrapping
 from emberline.cli.train import validation
+from emberline.fitted_table import FittedTable, wrapping
 from emberline.terminal import progress_console
 from storage.errors import ConfigError, InvalidInput
 

@@ -12,7 +12,7 @@ import yaml
 
 from emberline.cli.command import Group, LocalPath
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.fitted_table import FittedTable, whole, wrapping
+from emberline.fitted_table import FittedTable, whole, wrapping
 from storage.errors import ConfigError, Conflict, NotFound
 
 ACCESS = click.option(

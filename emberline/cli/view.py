@@ -1,4 +1,4 @@
-"""What a command found: as JSON, and as lines and tables for a terminal."""
+"""Holds what a command found: as JSON, and as lines and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from emberline.cli.fitted_table import FittedTable
+from emberline.fitted_table import FittedTable
 
 
 @dataclass

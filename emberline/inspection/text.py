@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from emberline.cli.fitted_table import FittedTable, wrapping
+from emberline.fitted_table import FittedTable, wrapping
 from emberline.inspection import advice
 from emberline.inspection.collisions import HashedFeature
 from emberline.inspection.document import TableAnalysis

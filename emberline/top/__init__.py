@@ -1,1 +1,1 @@
-"""What `emberline top` shows: readings of a server's metrics, figures between two of them, and a frame of both."""
+"""Makes what `emberline top` shows: readings of a server's metrics, figures between two of them, and frames."""

@@ -1,4 +1,4 @@
-"""The figures of a server and its models between two readings of its metrics."""
+"""Computes figures of a server and its models from two readings of its metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIERS = ("hbm", "overlay", "dram", "ssd")
 
 @dataclass
 class ModelFigures:
-    """What a model did. Rates and times are None where nothing says them."""
+    """Says what a model did. Rates and times are None where nothing says them."""
 
     name: str
     ready: bool
@@ -44,7 +44,7 @@ class ModelFigures:
 
 @dataclass
 class ServerFigures:
-    """What a server did."""
+    """Says what a server did."""
 
     ready: bool
     #: The time between the two readings; None after the first one.

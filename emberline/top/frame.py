@@ -1,4 +1,4 @@
-"""A frame of `emberline top`: what a terminal of some size shows."""
+"""Draws a frame of `emberline top` for a terminal of some size."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from emberline.cli.ages import age
-from emberline.cli.fitted_table import FittedTable, elided, whole
+from emberline.ages import age
+from emberline.fitted_table import FittedTable, elided, whole
 from emberline.top.figures import TIERS, ModelFigures, ServerFigures
 from storage.byte_sizes import human_bytes
 
@@ -28,7 +28,7 @@ _OTHER_LINES = 11
 
 @dataclass
 class Screen:
-    """What a frame shows beside the figures."""
+    """Holds what a frame shows, and draws it."""
 
     url: str
     figures: ServerFigures | None = None
@@ -43,7 +43,7 @@ class Screen:
         """Returns the lines of the frame. keys: add the line of keys at the end."""
         lines = [_fit(self._title(), width)]
         if self.trouble:
-            lines.append(_fit(Text(f"{self.trouble}; trying again", style="red"), width))
+            lines.append(_fit(Text(f"trying again: {self.trouble}", style="red"), width))
         if self.figures is not None:
             lines += self._models(self.figures, width, height - len(lines))
         if keys:

@@ -1,4 +1,4 @@
-"""Keys that are pressed in a terminal, without waiting for Enter."""
+"""Reads keys that are pressed in a terminal, without waiting for Enter."""
 
 from __future__ import annotations
 

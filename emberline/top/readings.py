@@ -1,4 +1,4 @@
-"""Readings of a server's metrics page, and what happened between two of them."""
+"""Reads a server's metrics page, and says what happened between two readings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Series = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Reading:
-    """The samples of a page, by name."""
+    """Holds the samples of a page, by name."""
 
     #: When it was read, as of time.monotonic().
     at_s: float
@@ -47,7 +47,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Window:
-    """Two readings, one after the other. `before` is None where there is one alone."""
+    """Holds two readings, one after the other. `before` is None where there is one alone."""
 
     before: Reading | None
     now: Reading

@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-# Sequences that move the cursor or set colours.
-_ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
+# Sequences that move the cursor or set colours, and the bell.
+_ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\r\x07]")
 
 
 class Terminal:
@@ -48,7 +48,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was printed so far, without escape sequences."""
+        """Returns what was printed so far, without escape sequences."""
         return _ESCAPES.sub(b"", self.raw).decode(errors="replace")
 
     def type(self, keys: str) -> None:

@@ -1,4 +1,4 @@
-"""What `--json` prints has the keys that docs/cli.md lists, for a server and for files."""
+"""Compares the keys of what `--json` prints with those that docs/cli.md lists, for a server and for files."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from emberline.cli.fitted_table import Column, FittedTable, elide, elided, whole, wrapping
+from emberline.fitted_table import Column, FittedTable, elide, elided, whole, wrapping
 
 ID = "0123456789abcdef0123456789abcdef"
 

@@ -105,9 +105,9 @@ def test_a_server_that_does_not_answer_leaves_the_last_figures() -> None:
     screen = Screen(URL, figures_of(window(None, page(answered=1, fast=1, dram=1))), trouble="no answer: refused")
     lines = [line.plain for line in screen.lines(80, 24)]
     assert " s ago" in lines[0]
-    assert lines[1] == "no answer: refused; trying again"
+    assert lines[1] == "trying again: no answer: refused"
     assert any(line.startswith("ranker-0") for line in lines)
     assert [line.plain for line in Screen(URL, trouble="no answer").lines(80, 24)][:2] == [
         URL,
-        "no answer; trying again",
+        "trying again: no answer",
     ]
