@@ -221,9 +221,10 @@ class Session:
             self._work_each(requests, answers)
             return
         output_ns = time.monotonic_ns()
+        arrivals = [at_ns for request in requests for at_ns in request.arrivals_ns]
         stages = None
         if WATCHERS.is_on:
-            stages = self._stages(requests, scores, taken_ns, taken_ns + input_ns, output_ns)
+            stages = self._stages(requests, len(arrivals), scores, taken_ns, taken_ns + input_ns, output_ns)
         start = 0
         for request in requests:
             outputs = [np.ascontiguousarray(values[start : start + request.batch]) for values in scores.outputs]
@@ -232,7 +233,6 @@ class Session:
             answers.add(request, self._not_finite(outputs) or result)
             start += request.batch
         ended_ns = time.monotonic_ns()
-        arrivals = [at_ns for request in requests for at_ns in request.arrivals_ns]
         self._parts.statistics[canary].executed(
             rows=start,
             queue_ns=[taken_ns - at_ns for at_ns in arrivals],
@@ -248,9 +248,15 @@ class Session:
         self._ended_ns = ended_ns
 
     def _stages(
-        self, requests: list[QueuedRequest], scores: Scores, begun_ns: int, features_ns: int, graph_ns: int
+        self,
+        requests: list[QueuedRequest],
+        count: int,
+        scores: Scores,
+        begun_ns: int,
+        features_ns: int,
+        graph_ns: int,
     ) -> BatchStages:
-        """Returns when the stages of a batch ended."""
+        """Returns when the stages of a batch ended. count: of the requests that clients have sent."""
         counts, lookup_ns = scores.counts, scores.lookup_ns
         return BatchStages(
             self.name,
@@ -261,7 +267,7 @@ class Session:
             graph_ns,
             counts.read_ns,
             sum([request.batch for request in requests]),
-            sum([len(request.arrivals_ns) for request in requests]),
+            count,
             counts.hbm,
             counts.overlay,
             counts.dram,
