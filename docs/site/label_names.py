@@ -10,8 +10,8 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 #: Variables of comprehensions around an expression, with what they run over and the variables around that.
 _Bound: TypeAlias = Mapping[str, tuple[ast.expr, "_Bound"]]
-# The bound of a bucket, which every histogram has.
-_BUCKET = "le"
+# The bound of a bucket, which every histogram has, and the label of an exemplar, which is none of its metric.
+_NO_LABELS = ("le", "trace_id")
 
 
 def label_names(samples: ast.expr, function: Function, functions: Mapping[str, Function]) -> tuple[str, ...]:
@@ -21,7 +21,8 @@ def label_names(samples: ast.expr, function: Function, functions: Mapping[str, F
     the function with some.
     """
     found = dict.fromkeys(_Keys(functions).of(samples, function, {}))
-    found.pop(_BUCKET, None)
+    for name in _NO_LABELS:
+        found.pop(name, None)
     first = [each for each in ("model", "version") if each in found]
     return (*first, *(each for each in found if each not in first))
 

@@ -20,6 +20,8 @@ _PARTS = "Time that sessions worked on batches, by what they did; ssd_read is a 
 
 def request_times(arms: Sequence[tuple[ModelStatistics, Labels]]) -> Iterator[Metric]:
     """Yields the histogram of answered requests, and the parts of batches."""
+    # Spelled out for the reference of the metrics, which is read from this source.
+    arms = [(arm, {"model": of["model"], "version": of["version"], "arm": of["arm"]}) for arm, of in arms]
     histogram = Metric(_HISTOGRAM, "Seconds from the arrival of answered requests until their answers.", "histogram")
     histogram.samples = [sample for arm, of in arms for sample in _histogram(arm, of)]
     yield histogram
