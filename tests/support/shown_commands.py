@@ -20,7 +20,8 @@ PROGRAMS = (
     *("pipx", "python", "python3", "rclone", "sudo", "systemctl", "torchrun", "twine", "."),
 )
 _FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_INDENTED = re.compile(r"^ {4}(?:\$ )?(.+)$", re.MULTILINE)
+# Not a command that a page shows with the error that it ends with.
+_INDENTED = re.compile(r"^ {4}(?:\$ )?(.+)$(?!\n {4}Error: )", re.MULTILINE)
 _SPAN = re.compile(r"`(emberline [a-z][^`]*)`")
 
 
