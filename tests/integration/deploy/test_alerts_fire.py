@@ -16,7 +16,7 @@ import yaml
 from storage.errors import Unavailable
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import ask
-from tests.support.alerts.caused import INSTANCE, Caused, repeated, until
+from tests.support.alerts.caused import Caused, repeated, until
 from tests.support.alerts.causes import CAUSES
 from tests.support.alerts.prometheus import RULES, Prometheus
 from tests.support.alerts.shortened import shortened
@@ -26,6 +26,9 @@ pytestmark = pytest.mark.slow
 NAMES = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
 #: Of the machine that runs the tests, where it is short of space.
 OF_THE_MACHINE = {"EmberlineDiskFull", "EmberlineRepositoryDiskFull"}
+
+#: The server of no cause, whose alerts in the last minutes are its own.
+WELL = "server-that-is-well"
 
 
 @pytest.fixture(scope="module")
@@ -65,17 +68,17 @@ def test_none_fires_at_a_server_that_is_well_under_load_and_updates(prometheus: 
         newest = live.version()
         live.start()
         rows = live.world.rows_of(newest, 20)
-        prometheus.scrape([(live.server.metrics_port, {"instance": INSTANCE})])
-        prometheus.wait_for(f'up{{instance="{INSTANCE}"}} == 1')
+        prometheus.scrape([(live.server.metrics_port, {"instance": WELL})])
+        prometheus.wait_for(f'up{{instance="{WELL}"}} == 1')
         with repeated(lambda: ask(live.repository, rows)):
             for _ in range(12):
                 newest = live.delta(newest)
                 live.reaches(newest)
-            merged = f'emberline_merges_total{{instance="{INSTANCE}"}} > 3'
+            merged = f'emberline_merges_total{{instance="{WELL}"}} > 3'
             prometheus.wait_for(merged)
-            busy = f'rate(emberline_requests_success_total{{instance="{INSTANCE}", arm="main"}}[5s]) > 1'
+            busy = f'rate(emberline_requests_success_total{{instance="{WELL}", arm="main"}}[5s]) > 1'
             prometheus.wait_for(busy)
-        fired = prometheus.result(f'max_over_time(ALERTS{{alertstate="firing", instance="{INSTANCE}"}}[2m])')
+        fired = prometheus.result(f'max_over_time(ALERTS{{alertstate="firing", instance="{WELL}"}}[2m])')
         names = {each["metric"]["alertname"] for each in fired}
         assert names <= (OF_THE_MACHINE if is_short(tmp_path) else set())
         prometheus.scrape([])
