@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_the_commands_of_the_page_work(page: str, tmp_path: Path) -> None:
     assert (program, command, option, models) == ("emberline", "serve", "--model-repository", "build/models")
     arguments = [str(tmp_path / each) if each.startswith("build/") else each for each in arguments]
     log = tmp_path / "server.log"
-    printed = []
+    printed: list[Any] = []
     with ServerProcess(tmp_path / models, tmp_path / "store", log, arguments=arguments) as server:
         body = json.dumps(REQUEST).encode()
         with urllib.request.urlopen(f"{server.url}/v2/models/tiny/infer", body, timeout=30) as answer:
