@@ -98,7 +98,7 @@ def test_the_test_of_a_page_reads_it(page: str) -> None:
 
 
 def test_a_command_that_is_not_there_is_found() -> None:
-    assert fault("emberline tarin a.yaml") == "there is no command 'trian'"
+    assert fault("emberline tarin a.yaml") == "there is no command 'tarin'"
     assert fault("emberline train a.yaml --outptu x").startswith("No such option '--outptu'")
     assert fault("emberline store verify build/store && emberline health --port 3")
     assert fault("emberline init a.csv --label x > a.yaml") == ""
