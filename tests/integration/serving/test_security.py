@@ -84,6 +84,8 @@ def wanted(method: str, path: str) -> tuple[set[str], str]:
         return set(), about  # it takes two roles, and no token here has both; see test_explain
     if method == "POST" and ("/repository/models/" in path or path.endswith(("/setting", "/logging", "/timeline"))):
         return {"operator"}, about
+    if path == "/v2/options" or (method == "POST" and path.endswith("/feedback")):
+        return {"operator"}, about  # no token here has the role feedback alone
     if path.endswith(("{name}", "{version}", "/ready", "/config")):
         return ALL, about
     return READERS, about
