@@ -269,7 +269,7 @@ def agree(world: ModelWorld, pipeline: GpuPipeline, batch: FeatureBatch | SidedB
         expected, got = world.processor.score([batch], snapshot), pipeline.score([batch], snapshot)
     # Bags with missed rows are added in two parts.
     np.testing.assert_allclose(got.outputs[0], expected.outputs[0], rtol=1e-5, atol=2e-6)
-    assert sum(vars(got.counts).values()) == sum(vars(expected.counts).values())
+    assert got.counts.total() == expected.counts.total()
     assert got.counts.unresolved == 0
     assert got.counts.absent == expected.counts.absent
     return got

@@ -11,6 +11,7 @@ import pytest
 
 from storage.errors import ConfigError, StoreError
 from storage.specs import LookupSpec
+from storage.tiers.counting import COUNTED
 from storage.tiers.hot_ids import HOT_IDS
 from storage.tiers.tiered import TieredStore
 from tests.support.storage.tier_rows import (
@@ -195,7 +196,8 @@ def test_counts_and_sizes_are_kept_by_table(tmp_path: Path) -> None:
         for _ in range(10):
             ids = random_ids(rows, 16, rng)
             result = plan.lookup(16, ids)
-            assert [int(n) for n in result.by_table.sum(0)] == list(vars(result.counts).values())
+            found = [getattr(result.counts, name) for name in COUNTED]
+            assert [int(n) for n in result.by_table.sum(0)] == found
             store.drain()
         for _ in range(5):
             plan.lookup(16, ids)
