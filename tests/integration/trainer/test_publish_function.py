@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,11 @@ def test_what_does_not_fit_is_refused_with_what_was_expected(
     file: str, tmp_path: Path, new: str, options: str, said: str
 ) -> None:
     names = {"file": file, "folder": str(tmp_path)}
-    with pytest.raises(ConfigError, match=said):
-        run(new.format(**names), "--repository", tmp_path / "models", *options.format(**names).split())
+    given = [new.format(**names), "--repository", tmp_path / "models", *options.format(**names).split()]
+    # Options that do not go together are refused by the command line itself, with the exit code 2.
+    done = CliRunner().invoke(command, [*map(str, given), "--quiet"])
+    assert done.exit_code == 2 or isinstance(done.exception, ConfigError)
+    assert re.search(said, done.output if done.exit_code == 2 else str(done.exception))
     assert not (tmp_path / "models").exists()
 
 
