@@ -111,7 +111,7 @@ def list_tokens(access: Path, as_json: bool) -> None:
     """Show who has a token, and what it is good for."""
     entries = _read(access).get("tokens", [])
     if as_json:
-        # Without the digests, which say nothing about who may do what.
+        # Without the digests, which say nothing about who is allowed to do what.
         print_json({"tokens": [{key: value for key, value in each.items() if key != "sha256"} for each in entries]})
         return
     table = FittedTable(wrapping("name"), wrapping("roles"), wrapping("models"), "requests/s", whole("expires"))

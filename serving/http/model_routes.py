@@ -126,7 +126,7 @@ MODEL_OPERATIONS = (
     Operation("GET", READY, OPEN, _all_ready, "Whether requests are taken; 400: not yet", "health", _READY),
     Operation("GET", "/v2", KNOWN, _server, "Name, version and extensions", "server", _SERVER),
     Operation("GET", "/v2/", Need(KNOWN.roles, call="v2"), _server),
-    # It names files of the machine, which is for those who may change what is served.
+    # It names files of the machine, which is for those who are allowed to change what is served.
     Operation("GET", "/v2/options", control_need(SERVER), _settings, _OPTIONS, "server", ANY_OBJECT),
     Operation("GET", "/metrics", LOOK_AT_SERVER),
     _get("/v2/models/stats", LOOK_AT_SERVER, _all_statistics, "Counts and times of all models", answer=_STATISTICS),

@@ -93,7 +93,7 @@ FAULTS = (
 
 @dataclass
 class Outcome:
-    """What was read after a fault, by place; for places with a pattern only what it found, "" for nothing."""
+    """Keeps what was read after a fault, by place; for places with a pattern only what it found, "" for nothing."""
 
     fault: Fault
     seconds: float

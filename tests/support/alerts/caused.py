@@ -1,4 +1,4 @@
-"""What a test or a drill needs to know of a fault that it causes."""
+"""Describes what a test or a drill needs to know of a fault that it causes."""
 
 from __future__ import annotations
 
