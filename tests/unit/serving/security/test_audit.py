@@ -73,7 +73,8 @@ def test_a_file_may_be_moved_away_and_its_folder_may_go(tmp_path: Path, caplog: 
     with caplog.at_level(logging.ERROR):
         write(log)
         write(log)
-    assert len(caplog.records) == 1
+    # Whether the entries themselves are shown depends on what set the level of their logger.
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     folder.mkdir()
     write(log)
     assert (folder / "audit").exists()
