@@ -54,13 +54,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of model.pth, which the trainer writes")
     parser.add_argument("--start", type=Path, help="a model.pth to begin with")
     given = parser.parse_args()
+    torch.manual_seed(0)
     model, data = ranker(), columns(given.data)
     if given.start is not None:
         model.load_state_dict(torch.load(given.start, weights_only=True))
     label = data.pop("label")
     loader: Any = torch.utils.data.DataLoader(TorchDataset(data, label), batch_size=512, shuffle=True)
     given.output.mkdir(parents=True, exist_ok=True)
-    CTRTrainer(model, optimizer_params={"lr": 0.005}, n_epoch=1, model_path=str(given.output)).fit(loader)
+    rate = 0.005 if given.start is None else 0.001
+    CTRTrainer(model, optimizer_params={"lr": rate}, n_epoch=1, model_path=str(given.output)).fit(loader)
     # The same rows as a file, for the load test.
     requests = {name: values.numpy() for name, values in rows_of(given.data).items()}
     pq.write_table(pa.table(requests), given.output / "requests.parquet")
