@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 from emberline.cli.doctor import processor_name
+from storage.machine_memory import memory_of_machine
 
 
 def machine_line() -> str:
@@ -28,9 +29,7 @@ def rss_bytes(pid: int) -> int:
 
 def available_bytes() -> int:
     """Returns the bytes available without swapping, by the kernel's estimate; all memory where it gives none."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+    memory = memory_of_machine()
+    if memory is not None:
+        return memory[1]
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -18,6 +18,7 @@ from serving.engine.statistics import FAILURE_REASONS, LATENCY_BUCKETS_MS, Model
 from serving.gpu.gauges import GpuGauges
 from serving.http.prometheus import Labels, family, label_value
 from serving.repository.model_repository import Answerer
+from storage.machine_memory import memory_of_machine
 
 
 def _time_of(stage: str) -> Callable[[ModelStatistics], int]:
@@ -56,7 +57,7 @@ class MachineGauges:
         if utilization is not None:
             meaning = "Share of the processors' time that was used, 0 to 1"
             yield family("nv_cpu_utilization", "gauge", meaning, [({}, utilization)])
-        memory = self._memory()
+        memory = memory_of_machine(self._proc)
         if memory is not None:
             total, free = memory
             yield family("nv_cpu_memory_total_bytes", "gauge", "Memory of the machine", [({}, total)])
@@ -80,20 +81,6 @@ class MachineGauges:
             before, self._before = self._before, now
         passed = now[1] - before[1]
         return min(1.0, max(0.0, (now[0] - before[0]) / passed)) if passed > 0 else 0.0
-
-    def _memory(self) -> tuple[int, int] | None:
-        """Returns the total and the available bytes of memory; None if the kernel does not report them."""
-        kib: dict[str, int] = {}
-        try:
-            for line in (self._proc / "meminfo").read_text().splitlines():
-                name, _, rest = line.partition(":")
-                if name in ("MemTotal", "MemAvailable"):
-                    kib[name] = int(rest.split()[0])
-        except (OSError, ValueError, IndexError):
-            return None
-        if len(kib) < 2:
-            return None
-        return kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
 
 
 def triton_metrics(models: Iterable[Answerer], machine: MachineGauges) -> Iterator[Metric]:

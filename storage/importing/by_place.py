@@ -16,6 +16,7 @@ from storage.errors import InvalidInput
 from storage.importing.row_files import RowFiles
 from storage.importing.sorted_rows import SortedRows, refuse_different
 from storage.importing.source import FileTable
+from storage.machine_memory import memory_of_machine
 
 # Bytes of a row that stay while rows are fetched: its id and its place.
 _SORT_BYTES = 16
@@ -97,9 +98,9 @@ def _bounds(ids: np.ndarray, per_part: int) -> list[tuple[int, int]]:
 
 
 def _available_bytes() -> int:
-    """Returns the memory that can be had on this machine, within the limit of a container."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    free = next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)
+    """Returns the memory that can be had on this machine, within the limit of a container; 0 where it is not known."""
+    memory = memory_of_machine()
+    free = 0 if memory is None else memory[1]
     try:
         folder = Path("/sys/fs/cgroup")
         limit = (folder / "memory.max").read_text(encoding="ascii").strip()

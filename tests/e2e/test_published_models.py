@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -65,7 +65,7 @@ def test_the_guide_works_as_it_is_written(libraries: Path, tmp_path: Path) -> No
         (tmp_path / name).symlink_to(ROOT / name)
     assert shlex.split(COMMANDS[0])[-1] in (libraries / "packages.txt").read_text(encoding="utf-8").splitlines()
     printed: list[str] = []
-    with serving(tmp_path) as server:
+    with serving(tmp_path) as server, ExitStack() as stack:
         load: subprocess.Popen[str] | None = None
         for line in COMMANDS[1:]:
             program, *words = shlex.split(line)
@@ -78,7 +78,8 @@ def test_the_guide_works_as_it_is_written(libraries: Path, tmp_path: Path) -> No
             if "ask_ranker" in line:
                 arguments += ["--url", server[0].url.removeprefix("http://")]
             if "loadtest" in line:
-                load = begun(*arguments, "--url", server[0].url, "--grpc", server[0].grpc, folder=tmp_path)
+                begin = begun(*arguments, "--url", server[0].url, "--grpc", server[0].grpc, folder=tmp_path)
+                load = stack.enter_context(begin)  # ends with the test, also where a later command fails
                 continue
             done = run(*arguments, folder=tmp_path)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
