@@ -24,6 +24,7 @@ from loadtest.phases import Phase
 from loadtest.prepared import Prepared
 from loadtest.records import PhaseRecord
 from loadtest.target import Target
+from loadtest.wrk_requests import wrk_requests
 from storage.errors import ConfigError, Unavailable
 
 #: The generators and what each needs to be installed.
@@ -189,13 +190,8 @@ class CompiledDriver:
             record.add(second, each)
 
     def _save_script(self, bodies: Sequence[tuple[bytes, int]]) -> None:
-        for number, (body, _) in enumerate(bodies):
-            (self._folder / f"body-{number}").write_bytes(body)
-        lengths = ", ".join(str(header) for _, header in bodies)
-        headers = ", ".join(f'["{name}"] = "{value}"' for name, value in self._headers(0).items())
-        text = _SCRIPT.format(
-            count=len(bodies), lengths=lengths, headers=headers, bodies=self._folder / "body", quantiles=_QUANTILES
-        )
+        requests = wrk_requests(bodies, self._headers(0), self._folder / "body")
+        text = requests + _DONE.format(quantiles=_QUANTILES)
         (self._folder / "script.lua").write_text(text, encoding="utf-8")
 
     def _wrk2(self, rate: float, seconds: int) -> list[str]:
@@ -252,25 +248,7 @@ def _wait(process: subprocess.Popen[str], seconds: float, show: Callable[[], obj
             process.communicate()
 
 
-_SCRIPT = """
-local requests, at = {{}}, 0
-local lengths = {{ {lengths} }}
-
-function init()
-  for index = 0, {count} - 1 do
-    local file = assert(io.open("{bodies}-" .. index, "rb"))
-    local headers = {{ {headers} }}
-    if lengths[index + 1] > 0 then headers["Inference-Header-Content-Length"] = tostring(lengths[index + 1]) end
-    requests[index] = wrk.format("POST", nil, headers, file:read("*a"))
-    file:close()
-  end
-end
-
-function request()
-  at = at + 1
-  return requests[at % {count}]
-end
-
+_DONE = """
 function done(summary, latency)
   local failed = summary.errors
   io.write(string.format(

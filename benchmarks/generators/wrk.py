@@ -11,26 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.generators import BadAnswersError, Figures, program
+from loadtest.wrk_requests import wrk_requests
 
-_SCRIPT = """
-local requests, at = {{}}, 0
-
-function init()
-  for index = 0, {count} - 1 do
-    local file = assert(io.open("{bodies}-" .. index, "rb"))
-    local headers = {{
-      ["Content-Type"] = "application/octet-stream", ["Inference-Header-Content-Length"] = "{header}"
-    }}
-    requests[index] = wrk.format("POST", nil, headers, file:read("*a"))
-    file:close()
-  end
-end
-
-function request()
-  at = at + 1
-  return requests[at % {count}]
-end
-
+_DONE = """
 function done(summary, latency)
   local failed = summary.errors
   io.write(string.format(
@@ -46,10 +29,9 @@ def save_script(path: Path, bodies: Sequence[tuple[bytes, int]]) -> Path:
 
     bodies: with the length of each one's JSON, which must be the same for all.
     """
-    (header,) = {header for _, header in bodies}
-    for index, (body, _) in enumerate(bodies):
-        path.with_name(f"{path.stem}-{index}").write_bytes(body)
-    path.write_text(_SCRIPT.format(count=len(bodies), bodies=path.with_suffix(""), header=header), encoding="utf-8")
+    (_,) = {header for _, header in bodies}
+    requests = wrk_requests(bodies, {"Content-Type": "application/octet-stream"}, path.with_suffix(""))
+    path.write_text(requests + _DONE, encoding="utf-8")
     return path
 
 
