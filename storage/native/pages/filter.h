@@ -8,15 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rows/mixed.h"
+
 namespace emberline::pages {
 
-// 64 mixed bits of an id (the finisher of SplitMix64). Part of the format.
-inline std::uint64_t filter_hash(std::int64_t id) {
-  std::uint64_t x = static_cast<std::uint64_t>(id) + 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
+// 64 mixed bits of an id. Part of the format.
+inline std::uint64_t filter_hash(std::int64_t id) { return mixed(static_cast<std::uint64_t>(id)); }
 
 inline std::size_t filter_bytes_for(std::size_t ids, int bits_per_id) {
   return (ids * static_cast<std::size_t>(bits_per_id) + 63) / 64 * 8;

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "rows/mixed.h"
+
 namespace emberline {
 namespace {
 
@@ -43,14 +45,6 @@ NotFinite not_finite_words(const Word* words, std::size_t n) {
     }
   }
   return found;
-}
-
-// The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
-std::uint64_t mixed(std::uint64_t value) {
-  value += 0x9E3779B97F4A7C15;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
 }
 
 }  // namespace

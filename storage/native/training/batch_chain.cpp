@@ -3,20 +3,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "rows/mixed.h"
 #include "training/batch_lookup.h"
 
 namespace emberline {
-namespace {
-
-// The finalizer of SplitMix64.
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15ull;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 void BatchLookup::check_level(std::uint32_t feature, const FallbackLevel& level) const {
   const std::string name = "features[" + std::to_string(feature) + "]: the fallback " + std::to_string(level.feature);
