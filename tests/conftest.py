@@ -1,11 +1,15 @@
-"""Marks every test by the folder it lies in, gives hypothesis its profiles, and has slow files begin first."""
+"""Marks every test by the folder it lies in, gives hypothesis its profiles, and has slow files begin first.
+
+A report that is no Unicode is escaped before a process of tests sends it.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -48,3 +52,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # One of several processes that take a file each: a slow file that began last would be waited for by all others.
         slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
         items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escapes what is no Unicode in a report: a process that cannot send one ends, and the whole run with it."""
+    return _escaped((yield))
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_escaped(key): _escaped(each) for key, each in value.items()}
+        case list() | tuple():
+            return type(value)(_escaped(each) for each in value)
+    return value
