@@ -50,6 +50,7 @@ BENCHMARKS = {
     "transports": "shared memory beside bytes, tokens and TLS beside neither",
     "observing": "metrics and structured logs beside neither, and traces of one percent: requests/s, processor time",
     "shadow": "a shadow that scores a tenth of the requests: the main arm's p99 with it and without, at half load",
+    "sessions_by_load": "sessions that follow a load that rises and falls, beside one session and beside the most",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
     "load_generators": "the tail that `emberline loadtest` measures, beside wrk2, h2load and perf_analyzer at one rate",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +35,8 @@ def command(model: str, count: int | None, configured: bool, as_json: bool, url:
 
     A session is a thread over the one copy of weights and tables: it takes a batch, looks its rows up and computes its
     scores. One that is taken away ends after its batch; no request is lost. The number stays over a restart, until
-    config.pbtxt says another one (instance_group).
+    config.pbtxt says another one (instance_group). Where the option max_sessions lets sessions follow the load, --count
+    fixes their number, and --configured frees it again.
     """
     if configured and count is not None:
         raise click.UsageError("--count and --configured both say what it is to be; give one of them")
@@ -55,6 +57,8 @@ def show(state: Mapping[str, Any]) -> None:
         if version["count"] != state["configured"]:
             line += f"; config.pbtxt says {state['configured']}"
         console.print(line)
+        if version.get("scaling"):
+            console.print(f"  {_scaling(version['scaling'])}", highlight=False)
         runner = version["runner"]
         console.print(f"  the dense graph is run by {runner['name']!r}")
         for each in runner["compared"]:
@@ -71,3 +75,15 @@ def show(state: Mapping[str, Any]) -> None:
                 f"{session['busy_s']:,.1f} s",
             )
     console.print(table)
+
+
+def _scaling(scaling: Mapping[str, Any]) -> str:
+    """Returns what the load does to the number of sessions, in words."""
+    bounds = f"{scaling['least']} to {scaling['most']} sessions by load (max_sessions)"
+    if scaling["fixed"]:
+        return f"{bounds}, but an operator has fixed their number; --configured frees it"
+    last = scaling["last"]
+    if last is None:
+        return f"{bounds}; there was no change so far"
+    at = time.strftime("%H:%M:%S", time.localtime(last["unix_ms"] / 1000))
+    return f"{bounds}; {last['after']} instead of {last['before']} since {at}: {last['reason']}"

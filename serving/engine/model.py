@@ -17,6 +17,7 @@ from serving.engine.partial_inputs import needs_of_outputs, stand_ins
 from serving.engine.recent import RecentRequests
 from serving.engine.replay import ModelParts
 from serving.engine.requests import InferenceResult, LoopSink, QueuedRequest
+from serving.engine.session_scaling import SessionScaling
 from serving.engine.shadow import Shadow
 from serving.engine.table_endpoint import TableEndpoint
 from serving.engine.tap import RequestTap, sample_one
@@ -99,6 +100,9 @@ class LoadedModel(Endpoint):
         self._closed = False
         #: Scores copies of requests that this version answered on another snapshot; None for no shadow.
         self.shadow: Shadow | None = None
+        most = options.max_sessions
+        #: Decides how many sessions there are; None where their number is configured.
+        self.scaling = None if most is None else SessionScaling(len(config.places), most)
         try:
             self._begin(config, published, snapshot, signature, sessions)
         except BaseException:

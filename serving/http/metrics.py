@@ -252,6 +252,14 @@ def _sessions(models: Iterable[LoadedModel]) -> Iterator[Metric]:
         for session in model.group.sessions
     ]
     yield from _each(_OF_SESSIONS, known)
+    changes = [
+        ({**_labels(model), "direction": direction}, count)
+        for model in models
+        if model.scaling is not None
+        for direction, count in model.scaling.changes.items()
+    ]
+    if changes:
+        yield _family("session_changes_total", "Changes of the number of sessions by max_sessions", changes)
 
 
 def _gpus(models: Iterable[LoadedModel]) -> Iterator[Metric]:

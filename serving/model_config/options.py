@@ -100,6 +100,8 @@ class ModelOptions(BaseModel):
     lookup_timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
     #: Rule by which a session is chosen for a request.
     pick: Literal["least_loaded", "round_robin", "key"] = "least_loaded"
+    #: Sessions follow the load from those of instance_group up to this number; absent: they do not.
+    max_sessions: Annotated[int, Field(ge=1, le=256)] | None = None
     #: Processors of its sessions, such as "0-3,8".
     cpus: Annotated[frozenset[int], BeforeValidator(parse_cpus)] | None = None
     #: Share of the cores, in proportion to the other models', when there are not enough for all.

@@ -86,6 +86,9 @@ class ModelConfig:
             raise config_error("parameters.hbm_bytes", "is memory of a GPU, and no session is on one; remove it")
         if self.options.hbm_placement == "shard" and all(place is None for place in places):
             raise config_error("parameters.hbm_placement", "is of rows on GPUs, and no session is on one; remove it")
+        most = self.options.max_sessions
+        if most is not None and most < len(places):
+            raise config_error("parameters.max_sessions", f"is {most}, and instance_group has {len(places)} already")
         return replace(self, places=places)
 
     def choose_versions(self, found: Iterable[int]) -> list[int]:
@@ -157,6 +160,11 @@ def check_model_config(name: str, proto: Any) -> ModelConfig:
     config = ModelConfig(
         name, proto, proto.max_batch_size, queue, options, groups=groups, graphs=read_graph_settings(proto)
     )
+    if options.max_sessions is not None and options.pick != "least_loaded":
+        raise config_error(
+            "parameters.max_sessions",
+            f"is for pick least_loaded, and pick is {options.pick}: there, each session has its own requests",
+        )
     # Without GPUs where the processor will do; `placed` decides again.
     return replace(config, places=(None,) * sum(group.count for group in groups))
 

@@ -27,6 +27,7 @@ from serving.repository.places import check_places
 from serving.repository.probes import Probes
 from serving.repository.regions import SharedRegions
 from serving.repository.remote import repository_mirror
+from serving.repository.session_scaler import SessionScaler
 from serving.repository.shared_hot_ids import SharedHotIds
 from serving.repository.starts import Starts
 from serving.repository.watcher import Watcher
@@ -115,6 +116,7 @@ class ModelRepository(OperatorCalls):
         self._closing = False
         self.probes = Probes(self.is_ready)
         self._watcher = Watcher(root, config.poll_s, self._changed)
+        self._scaler = SessionScaler(lambda: [updater.model for updater in list(self._models.values())])
 
     def watch_routes(self, on_routes: Callable[[str, Routes], None]) -> None:
         """Calls `on_routes` with a model's name and routes whenever these change, before requests follow them."""
@@ -168,6 +170,7 @@ class ModelRepository(OperatorCalls):
             for updater in self._models.values():
                 updater.follow()
             self._watcher.start()
+            self._scaler.start()
             if self._hot_ids is not None:
                 self._hot_ids.start(lambda: [updater.model for updater in self._models.values()])
 
@@ -339,6 +342,7 @@ class ModelRepository(OperatorCalls):
         if self._hot_ids is not None:
             self._hot_ids.stop()
         self._watcher.stop()
+        self._scaler.stop()
         for updater in self._models.values():
             try:
                 updater.stop(max(0.0, deadline - time.monotonic()))

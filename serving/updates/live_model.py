@@ -192,6 +192,20 @@ class LiveModel:
                 return f"{text}: {mount.store.ssd.damage.found}{failure}"
         return self._rebuilding
 
+    def session_count(self, config: ModelConfig) -> int:
+        """Returns how many sessions a version begins with: as many as the served one where they follow the load."""
+        count = self.facts.session_count(config.sessions)
+        most, served = config.options.max_sessions, self.routes.served
+        if most is None or served is None or served.scaling is None or self.has_fixed_sessions:
+            return count
+        return max(count, min(most, served.sessions))
+
+    @property
+    def has_fixed_sessions(self) -> bool:
+        """Returns whether an operator has said how many sessions there are."""
+        config, fixed = self.config, self.facts.sessions
+        return config is not None and fixed is not None and fixed.instead_of == config.sessions
+
     def check_stop(self) -> None:
         """Raises Stopped when the model is being unloaded."""
         if self.stopping.is_set():

@@ -154,7 +154,7 @@ def load_version(
             recent=recent,
             cores=model.cores,
             gpus=model.gpus,
-            sessions=model.facts.session_count(config.sessions),
+            sessions=model.session_count(config),
             tap=model.feedback.follow(config.options),
         ),
         published,

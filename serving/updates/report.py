@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pydantic import JsonValue
 
 from serving.engine.model import LoadedModel
+from serving.engine.session_scaling import SessionScaling
 from serving.gpu.device_model import DeviceModel
 from serving.model_config.in_force import model_settings
 from serving.updates.counters import UpdateCounters
@@ -181,6 +182,20 @@ def settings(model: LiveModel) -> dict[str, JsonValue]:
     return {"of": "model", "name": model.name, "options": [*options]}
 
 
+def _scaling(scaling: SessionScaling, is_fixed: bool) -> dict[str, JsonValue]:
+    last = scaling.last
+    change: dict[str, JsonValue] | None = None
+    if last is not None:
+        change = {
+            "unix_ms": last.unix_ms,
+            "direction": last.direction,
+            "before": last.before,
+            "after": last.after,
+            "reason": last.reason,
+        }
+    return {"least": scaling.least, "most": scaling.most, "fixed": is_fixed, "last": change}
+
+
 def sessions(model: LiveModel) -> dict[str, JsonValue]:
     """Returns how many sessions there are, and what each session of every loaded version has done."""
     with model.lock:
@@ -193,6 +208,7 @@ def sessions(model: LiveModel) -> dict[str, JsonValue]:
             {
                 "version": version,
                 "count": each.sessions,
+                "scaling": None if each.scaling is None else _scaling(each.scaling, model.has_fixed_sessions),
                 "pick": each.group.pick,
                 "queued": each.queued,
                 "runner": _processor_runner(each),

@@ -62,6 +62,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "transports",
         "observing",
         "shadow",
+        "sessions_by_load",
         "triton",
         "load_generators",
         "bulk_load",
