@@ -28,8 +28,9 @@ class Terminal:
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        # In control of the program's session, as fish wants it.
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+            ["setsid", "--ctty", *command], stdin=slave, stdout=slave, stderr=slave, env=environment
         )
         os.close(slave)
         #: What was printed so far.

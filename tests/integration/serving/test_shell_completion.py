@@ -77,7 +77,7 @@ def test_commands_options_models_and_snapshots(shell: Terminal, live: Live) -> N
     completes(shell, "emberline serve --model-repo", "--model-repository")
     completes(shell, "emberline train --track tens", "tensorboard")
     completes(shell, f"emberline snapshots {NAME[:3]}", f"emberline snapshots {NAME}")
-    completes(shell, f"emberline pin {NAME} 1.", f"emberline pin {NAME} 1.")
+    completes(shell, f"emberline pin {NAME} 1", f"emberline pin {NAME} 1.")
     completes(
         shell, f"emberline serve --model-repository {live.world.repository} --model {NAME[:2]}", f"--model {NAME}"
     )
