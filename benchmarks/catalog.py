@@ -48,7 +48,7 @@ BENCHMARKS = {
     "features": "requests to ids and dense values: fixed cost, an id, each transform, beside a copy of the same bytes",
     "engine": "the whole server: one user of many items, overload, two sessions beside one",
     "transports": "shared memory beside bytes, tokens and TLS beside neither",
-    "observing": "metrics and structured logs, traces of 1%, five consoles, each beside none: requests/s, processor time",
+    "observing": "metrics and structured logs, 1% traced, five consoles, each beside none: requests/s, processor time",
     "shadow": "a shadow that scores a tenth of the requests: the main arm's p99 with it and without, at half load",
     "sessions_by_load": "sessions that follow a load that rises and falls, beside one session and beside the most",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
