@@ -1,8 +1,9 @@
 """Claim: sessions that follow the load answer a peak as a fixed number of sessions that was chosen for it does.
 
-The rows of a ranking model lie on SSD, so that a session waits for the disk most of the time and several of them answer
-more requests, also on two cores. An open loop in a process of its own sends a low rate, a high one, and the low one
-again: to sessions that follow the load, to one session, and to as many as there may be.
+The rows of a ranking model lie on a disk that takes a millisecond more for each read, as a volume over the network does
+(tests/faults/slow_reads.c), so that a session waits for the disk most of the time, and several of them answer more
+requests, also on two cores. An open loop in a process of its own sends a low rate, a high one, and the low one again:
+to sessions that follow the load, to one session, and to as many as there may be.
 
     python -m benchmarks.sessions_by_load                               # about eight minutes
     python -m benchmarks.sessions_by_load --plot docs/sessions.svg      # the same, and a picture
@@ -21,25 +22,28 @@ from typing import Any
 
 import numpy as np
 
+import tests.faults
 from benchmarks.catalog import Run
 from benchmarks.command import script
-from benchmarks.delta_world import DENSE, LENGTH, DeltaWorld
+from benchmarks.delta_world import DENSE, DeltaWorld
 from benchmarks.gauge import QUIET_CORES, CpuGauge
 from benchmarks.paced_load import PacedLoad, max_rate, save_bodies, window
 from benchmarks.processes import family
 from benchmarks.report import Report
 from loadtest.bodies import binary_body
 from loadtest.rows import Tensor
+from tests.faults.injector import build, environment
 from tests.support.server_process import ServerProcess
 
 QUICK_S = 150.0
-MOST, BATCH = 8, 8
+MOST, BATCH, IDS, READ_MS = 8, 1, 8, 1
 # Shares of what one session answers, and of what MOST do.
 LOW, HIGH = 0.4, 0.8
 TARGET = 1 / 1.25
 _OPTIONS = {"max_sessions": str(MOST), "dram_bytes": "1MiB"}
 _MODES: dict[str, int | None] = {"by load": None, "one": 1, "most": MOST}
 _LOOK_S = 0.25
+SLOW_READS = Path(tests.faults.__file__).with_name("slow_reads.c")
 
 
 def measure(run: Run) -> None:
@@ -50,10 +54,19 @@ def measure(run: Run) -> None:
     config.write_text(config.read_text() + "".join(entries))
     bodies = run.work / "bodies.npz"
     save_bodies(bodies, _bodies(world.rows))
+    switch = run.work / "slow"
+    slow = {"SLOW_READS_WHILE": str(switch), "SLOW_READS_MS": str(READ_MS)}
     with (
-        ServerProcess(run.work / "models", run.work / "store", run.work / "server.log", open_admin=True) as server,
+        ServerProcess(
+            run.work / "models",
+            run.work / "store",
+            run.work / "server.log",
+            open_admin=True,
+            environment=environment(build(run.work, SLOW_READS), slow),
+        ) as server,
         run.counted(*family(server.process.pid)),
     ):
+        switch.touch()
         most = {}
         for count in (1, MOST):
             _sessions(server, {"count": count})
@@ -165,7 +178,7 @@ def _bodies(rows: int) -> list[tuple[bytes, int]]:
     rng = np.random.default_rng(7)
     found = []
     for _ in range(400):
-        ids = rng.integers(0, rows, (BATCH, LENGTH))
+        ids = rng.integers(0, rows, (BATCH, IDS))
         dense = rng.standard_normal((BATCH, DENSE)).astype(np.float32)
         found.append(binary_body([Tensor("items", "INT64", ids), Tensor("dense", "FP32", dense)]))
     return found
