@@ -17,17 +17,17 @@ import numpy as np
 from storage.checkpoint import Golden, write_version
 from storage.checkpoint.archive import unpack_graph
 from storage.checkpoint.as_of import AsOf, find_as_of
-from storage.checkpoint.manifest import GRAPH, WEIGHTS, TableEntry
+from storage.checkpoint.manifest import GRAPH, TableEntry
 from storage.checkpoint.program import PackedProgram
 from storage.checkpoint.row_streams import RowPatch, RowStream, patched_rows
 from storage.checkpoint.streams import TableStream
-from storage.checkpoint.tensors import TensorFile
 from storage.errors import ConfigError
 from storage.features import FeatureEngine, FeatureSpec, column_from_rows
 from storage.features.python_rows import column_rows
 from storage.features.strict_model import did_you_mean
 from storage.forgetting import Needles, Wanted, find_places
 from trainer.forgetting import Forgotten
+from trainer.publishing.delta_content import weight_arrays
 from trainer.publishing.lineage import Lineage, Published
 from trainer.publishing.repository import read_deltas, read_version, version_numbers
 from trainer.publishing.target import Target, shown
@@ -122,12 +122,11 @@ def _without(newest: AsOf, entry: TableEntry, wanted: Wanted, counts: dict[str, 
 def _program(newest: AsOf) -> PackedProgram:
     """Returns the graph of the version with the weights of the newest snapshot, all of them checked before."""
     version = newest.version
-    folder = (newest.deltas[-1] if newest.deltas else version).path
-    weights, graph = TensorFile.open(folder / WEIGHTS), version.manifest.graph
+    graph, (weights, dtypes) = version.manifest.graph, weight_arrays(newest.weights())
     return PackedProgram(
         unpack_graph(GRAPH, (version.path / GRAPH).read_bytes()),
-        dict(weights.arrays),
-        {name: dtype for name, dtype in weights.dtypes.items() if dtype == "BF16"},
+        weights,
+        dtypes,
         graph.inputs,
         graph.outputs,
         graph.torch_version,

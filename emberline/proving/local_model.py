@@ -79,7 +79,7 @@ class LocalModel:
         self.spec = as_of.version.spec
         self._engine = FeatureEngine(self.spec)
         graph = as_of.version.graph()
-        self._graph = graph.with_weights(as_of.deltas[-1].weights()) if as_of.deltas else graph
+        self._graph = graph.with_weights(as_of.weights()) if as_of.deltas else graph
         self._lowered: dict[str, DenseGraph] = {}
         #: By table.
         self.rows = {table.name: Rows(as_of, table) for table in as_of.version.tables}
@@ -231,7 +231,11 @@ def column(entry: InputSpec, values: np.ndarray) -> Column:
     if entry.dtype != "BYTES":
         target = np.dtype(NUMPY_DTYPES[entry.dtype])
         if values.dtype != target and values.dtype.kind in "iufb" and values.dtype.kind == target.kind:
-            values = values.astype(target)
+            narrow = values.astype(target)
+            if target.kind in "iu" and not np.array_equal(narrow, values):
+                wrong = f"{entry.dtype}, which cannot hold {values[narrow != values].reshape(-1)[0]}"
+                raise InvalidInput(f"input {entry.name!r} is {wrong}", field=entry.name)
+            values = narrow
     if entry.kind == "list":
         wide = values.reshape(len(values), -1)
         return column_from_jagged(

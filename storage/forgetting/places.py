@@ -93,12 +93,20 @@ def _every(roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def files_under(root: Path) -> Iterator[Path]:
-    """Yields the plain files under a folder, by path."""
+    """Yields the plain files under a folder, by path. Raises OSError for a folder that cannot be listed."""
     if root.is_file():
         yield root
-    for place, folders, names in os.walk(root):
+    for place, folders, names in os.walk(root, onerror=_unless_gone):
         folders.sort()
-        yield from (Path(place) / name for name in sorted(names) if not (Path(place) / name).is_symlink())
+        paths = (Path(place, name) for name in sorted(names))
+        # A pipe would not end, and a socket cannot be opened.
+        yield from (path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def _unless_gone(error: OSError) -> None:
+    """Raises the error unless the folder went meanwhile: what was not looked at would count as clean."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _of_file(

@@ -72,31 +72,28 @@ def rows_in_log(path: Path, wanted: Wanted, spec: FeatureSpec, key: bytes = b"")
 def forget_in_logs(folders: Iterable[Path], wanted: Wanted, spec: FeatureSpec, key: bytes = b"") -> int:
     """Erases rows from the files of logs in folders, and their labels; returns how many. Each file is replaced whole.
 
+    Labels go first, because the rows say which they are: a call that was killed is finished by the same call again.
     Rows that a server has not written yet come later. Raises ConfigError, OSError.
     """
-    roots = list(folders)
+    labels: list[Path] = []
+    holding: dict[Path, np.ndarray] = {}
     gone: set[tuple[str, int]] = set()
-    count = 0
-    for path in _logs(roots):
+    for path in _logs(folders):
         if LABEL in pq.read_schema(path).names:
-            continue
-        holding = rows_in_log(path, wanted, spec, key)
-        if holding.any():
-            table = pq.read_table(path)
-            left = table.filter(pa.array(~holding))
-            out = table.filter(pa.array(holding))
+            labels.append(path)
+        elif (held := rows_in_log(path, wanted, spec, key)).any():
+            holding[path] = held
+            out = pq.read_table(path, columns=[ID, ROW]).filter(pa.array(held))
             gone |= set(zip(out.column(ID).to_pylist(), out.column(ROW).to_pylist(), strict=True))
-            _replace(path, left)
-            count += int(holding.sum())
-    for path in _logs(roots) if gone else ():
-        if LABEL not in pq.read_schema(path).names:
-            continue
+    for path in labels if gone else ():
         table = pq.read_table(path)
         pairs = zip(table.column(ID).to_pylist(), table.column(ROW).to_pylist(), strict=True)
         kept = np.array([pair not in gone for pair in pairs], np.bool_)
         if not kept.all():
             _replace(path, table.filter(pa.array(kept)))
-    return count
+    for path, held in holding.items():
+        _replace(path, pq.read_table(path).filter(pa.array(~held)))
+    return sum(int(held.sum()) for held in holding.values())
 
 
 def _logs(roots: Iterable[Path]) -> Iterator[Path]:

@@ -99,8 +99,7 @@ def wanted_values(spec: FeatureSpec, name: str, texts: Sequence[str]) -> Wanted:
         why = "".join(f"; {feature} {reason}" for feature, reason in shared.items())
         raise InvalidInput(f"input {name!r}: no feature gives its values ids of their own{why}", field="input")
     wanted = {table: np.unique(np.concatenate(parts)) for table, parts in tables.items()}
-    held = {value.encode() if isinstance(value, str) else value for value in values}
-    return Wanted(wanted, {name: frozenset(held)}, shared)
+    return Wanted(wanted, {name: frozenset(values)}, shared)
 
 
 _IDS_AT_ONCE = 1 << 20
@@ -136,7 +135,7 @@ def _ids(entry: InputSpec, feature: Feature, values: Sequence[Any]) -> tuple[np.
 
 def _value(entry: InputSpec, text: str, line: int) -> Any:
     if entry.dtype == "BYTES":
-        return text
+        return text.encode("utf-8", "surrogateescape")  # as `read_values` decodes bytes that are no UTF-8
     if entry.dtype not in INTEGERS:
         raise InvalidInput(
             f"input {entry.name!r} is {entry.dtype}; expected one of text or whole numbers", field="input"

@@ -166,6 +166,7 @@ def import_tables(
             max_batch_size=max_batch_size,
             metadata=lambda: {**(metadata or {}), **_described(read)},
             snapshot=snapshot,
+            erased_unix_ms=target.erased_unix_ms(),
         )
         target.publish(folder)
     return ImportReport(folder, tuple(table.found() for table in read.values()), tuple(unused))

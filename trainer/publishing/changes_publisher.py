@@ -187,6 +187,7 @@ class ChangesPublisher:
             parent=None if newest is None else newest.snapshot,
             equals=equals,
             descends_from=lineage.line()[::-1],
+            erased_unix_ms=self.target.erased_unix_ms(),
         )
         self.target.publish(folder)
         self.display.say(f"published {self.target.shown(folder)}")

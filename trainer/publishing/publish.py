@@ -163,6 +163,7 @@ def publish_module(
                 max_batch_size=max_batch_size,
                 metadata=dict(metadata or {}),
                 row_types=asked,
+                erased_unix_ms=target.erased_unix_ms(),
             )
             target.publish(folder)
             display.say(f"published {target.shown(folder)}")

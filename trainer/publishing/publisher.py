@@ -448,7 +448,7 @@ class Publisher:
                 equals=equals,
                 descends_from=lineage.line()[::-1],
                 created_unix_ms=pending.created_unix_ms,
-                erased_unix_ms=lineage.erased_unix_ms,
+                erased_unix_ms=max(lineage.erased_unix_ms, self._target.erased_unix_ms()),
                 events=event_times(pending.compaction_events if pending.compaction else pending.events),
             )
             version, self._graph_of = find_version(self._model_dir, snapshot), snapshot

@@ -16,6 +16,7 @@ from pathlib import Path
 from storage.checkpoint import list_deltas, open_delta, open_version
 from storage.checkpoint.as_of import LATEST, AsOf, find_as_of
 from storage.checkpoint.deltas import DELTAS, sequence_name
+from storage.checkpoint.manifest import Manifest
 from storage.errors import CheckpointError, LineageError, NotFound
 from storage.objects import ObjectStore, is_url, url_of
 from storage.objects.fetching import Fetcher, remove
@@ -70,6 +71,17 @@ class Target:
                     "(--from), or publish a version"
                 )
         return found
+
+    def erased_unix_ms(self) -> int:
+        """Returns when ids were last forgotten in what is published, as its newest version says; 0 if none were.
+
+        Every later version has to say it too: a server may have been down since, with their rows in its store.
+        """
+        for number in reversed(version_numbers(self.model_dir)):
+            version = read_version(self.model_dir, number)
+            if version is not None:
+                return version.manifest.erased_unix_ms
+        return 0
 
     def claim_version(self, snapshot: str, number: int | None) -> int | None:
         """Returns the number that a version is to have; None for the next one that is free."""
@@ -133,6 +145,10 @@ class _ObjectTarget(Target):
             if not head.find(snapshot) and (folder := self._find(snapshot)) is not None:
                 self.publish(folder)
 
+    def erased_unix_ms(self) -> int:
+        versions = self._model.head().versions
+        return Manifest.from_bytes(self._model.manifest(str(versions[-1].version))).erased_unix_ms if versions else 0
+
     def claim_version(self, snapshot: str, number: int | None) -> int | None:
         return self._model.claim_version(snapshot, number)
 
@@ -178,8 +194,20 @@ class _ObjectTarget(Target):
         self._model.retain(lineage.line(), lineage.version, **keep)
 
     def erase(self, lineage: Lineage, holds: Callable[[Path], bool]) -> list[str]:
-        stays = self._model.erase(lineage.line(), lineage.version)
+        stays = self._model.erase((*lineage.line(), *self._others_that_hold(lineage, holds)), lineage.version)
         return stays or super().erase(lineage, holds)
+
+    def _others_that_hold(self, lineage: Lineage, holds: Callable[[Path], bool]) -> list[str]:
+        """Returns the snapshots of versions of other trainers for whose folders, brought here, `holds` is true."""
+        line = set(lineage.line())
+        with self._alone():
+            head = self._model.head()
+            self._forget_stale(head, ())
+            others = [each for each in head.versions if each.snapshot not in line and each.version != lineage.version]
+            for each in others:
+                paths = [str(each.version), *(delta_path(each.version, delta.sequence) for delta in each.deltas)]
+                self._fetch(head, [path for path in paths if not (self.model_dir / path).is_dir()])
+            return [each.snapshot for each in others if holds(self.model_dir / str(each.version))]
 
     def shown(self, folder: Path) -> str:
         return shown(self._model.objects.url, folder)

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -234,6 +235,10 @@ def test_a_bucket_is_emptied_at_once(place: Path, newer: Path, tmp_path: Path, m
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "bucket").mkdir()
     url = f"file://{tmp_path / 'bucket'}"
+    # Another run published there, from another machine.
+    shutil.copytree(place / "run", tmp_path / "other")
+    load_trained(tmp_path / "other").publish(url)
+    shutil.rmtree(tmp_path / "home")
     load_trained(place / "run").publish(url)
     update(place / "run", newer, repository=url, progress=False)
     wanted = wanted_of(place, USER)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage.features import FeatureSpec
+from storage.features import FeatureEngine, FeatureSpec, column_from_rows
 from storage.forgetting import wanted_values
 
 
@@ -26,3 +26,13 @@ def test_ids_that_nulls_have_too_are_named(
     wanted = wanted_values(spec, "user", texts)
     assert wanted.tables["users"].tolist() == own
     assert "gives 1 of the values the id of nulls or unknown values" in wanted.shared["user"]
+
+
+def test_bytes_that_are_no_text_are_values_like_others() -> None:
+    feature = {"name": "user", "inputs": ["user"], "transforms": [{"op": "hash"}], "output": "ids", "table": "users"}
+    spec = FeatureSpec.parse({"inputs": [{"name": "user", "dtype": "BYTES"}], "features": [feature]})
+    value = b"\xff\xfe user"
+    wanted = wanted_values(spec, "user", [value.decode("utf-8", "surrogateescape")])
+    column = column_from_rows(spec.input("user"), [value])
+    assert wanted.values["user"] == {value}
+    assert wanted.tables["users"].tolist() == FeatureEngine(spec).run({"user": column}, 1).ids["user"].values.tolist()

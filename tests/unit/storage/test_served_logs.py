@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from storage.data.served_log import AT, ID, LABEL, ROW, keyed_hash, read_hash_key
 from storage.errors import ConfigError
 from storage.features import FeatureSpec
-from storage.forgetting import Needles, Wanted, find_places, forget_in_logs, wanted_values
+from storage.forgetting import Needles, Wanted, find_places, forget_in_logs, served_logs, wanted_values
 
 KEY = b"0123456789abcdef0123"
 SPEC = FeatureSpec.model_validate(
@@ -68,6 +69,24 @@ def test_rows_with_a_raw_value_are_erased_and_their_labels(tmp_path: Path, has_p
     assert not list(tmp_path.rglob(".*"))
 
 
+def test_a_call_that_was_killed_is_finished_by_the_same_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, {"account": USERS, "items": [[1], [2], [], [3]]})
+    wanted, replace, replaced = wanted_values(SPEC, "user", ["ada"]), served_logs._replace, list[Path]()
+
+    def killed(path: Path, table: Any) -> None:
+        if replaced:
+            raise KeyboardInterrupt
+        replaced.append(path)
+        replace(path, table)
+
+    monkeypatch.setattr(served_logs, "_replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        forget_in_logs([tmp_path], wanted, SPEC)
+    monkeypatch.setattr(served_logs, "_replace", replace)
+    assert forget_in_logs([tmp_path], wanted, SPEC) == 2
+    assert (ids(path), ids(tmp_path / "m" / "labels" / "score" / "a.parquet")) == (["r1", "r3"], ["r1"])
+
+
 def test_digests_are_found_with_the_key_and_refused_without(tmp_path: Path) -> None:
     digests = [keyed_hash(KEY, user.encode()) for user in USERS]
     path = write(tmp_path, {"account.hash": digests, "items": [[1], [2], [], [3]]})
@@ -104,3 +123,22 @@ def test_a_key_is_neither_short_nor_long(tmp_path: Path) -> None:
     assert read_hash_key(file) == KEY
     with pytest.raises(ConfigError, match="cannot be read"):
         read_hash_key(tmp_path / "none")
+
+
+def test_pipes_are_not_waited_for_and_a_folder_that_cannot_be_listed_does_not_count_as_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    write(tmp_path, {"account": USERS, "items": [[1], [2], [], [3]]})
+    wanted = wanted_values(SPEC, "user", ["ada"])
+    assert len(find_places([tmp_path], wanted, SPEC, Needles())) == 1
+    scan, closed = os.scandir, str(tmp_path / "m" / "requests")
+
+    def scandir(path: Any) -> Any:
+        if str(path) == closed:
+            raise PermissionError(13, "Permission denied", closed)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(PermissionError, match="requests"):
+        find_places([tmp_path], wanted, SPEC, Needles())
