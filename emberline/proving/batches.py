@@ -114,7 +114,10 @@ def kserve_type(values: np.ndarray) -> str:
     """Returns the name of an array's type in KServe v2."""
     if values.dtype == object:
         return "BYTES"
-    return next(name for name, kind in KSERVE_TYPES.items() if np.dtype(kind) == values.dtype)
+    name = next((name for name, kind in KSERVE_TYPES.items() if np.dtype(kind) == values.dtype), None)
+    if name is None:
+        raise InvalidInput(f"values of {values.dtype}: KServe v2 has no such type, expected {', '.join(KSERVE_TYPES)}")
+    return name
 
 
 def golden_batches(golden: Golden) -> list[Batch]:
@@ -145,6 +148,9 @@ def _chosen(column: Column, rows: np.ndarray) -> np.ndarray:
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
+    """Returns float64 as float32, and texts of numpy as objects."""
+    if values.dtype.kind in "US":
+        return values.astype(object)
     return values.astype(np.float32) if values.dtype == np.float64 else values
 
 
@@ -187,7 +193,7 @@ def _parquet(path: Path) -> list[Batch]:
 
 def _lines(path: Path) -> list[Batch]:
     requests: list[Batch] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip():
             continue
         try:

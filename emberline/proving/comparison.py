@@ -60,8 +60,9 @@ def compare(old: Outputs, new: Outputs, tolerance: float) -> Comparison:
             raise InvalidInput(
                 f"output {name!r} is {list(theirs.shape)} of the old server, {list(ours.shape)} of the new"
             )
-        apart = np.abs(left - right) / np.maximum(1.0, np.abs(right))
-        apart[np.isnan(left) & np.isnan(right)] = 0.0
+        with np.errstate(invalid="ignore"):  # of infinite values, which are alike or not
+            apart = np.abs(left - right) / np.maximum(1.0, np.abs(right))
+        apart[(left == right) | (np.isnan(left) & np.isnan(right))] = 0.0
         apart = np.minimum(np.nan_to_num(apart, nan=_MOST), _MOST).max(axis=1, initial=0.0)
         by_output[name] = float(apart.max(initial=0.0)), int((apart > tolerance).sum())
         worst = apart if worst is None else np.maximum(worst, apart)

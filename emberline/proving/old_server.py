@@ -126,10 +126,13 @@ def read_address(address: str) -> tuple[str, urllib.parse.SplitResult]:
 
 def _converted(values: np.ndarray, kind: np.dtype[Any], declared: Mapping[str, Any]) -> np.ndarray:
     """Returns values in another type. Raises InvalidInput where whole numbers would become others."""
-    with np.errstate(invalid="ignore"):
+    kinds = {values.dtype.kind, kind.kind}
+    with np.errstate(invalid="ignore", over="ignore"):
         found = values.astype(kind)
-    if kind.kind in "iu" and values.dtype.kind in "iuf" and not np.array_equal(found, values):
-        wrong = values[found != values].reshape(-1)[0]
+        # Also of ids that are sent as floats: float32 holds those up to 2^24.
+        back = found.astype(values.dtype) if kind.kind == "f" else found
+    if kinds <= set("iuf") and kinds & set("iu") and not np.array_equal(back, values):
+        wrong = values[back != values].reshape(-1)[0]
         name, datatype = declared["name"], declared["datatype"]
         raise InvalidInput(f"input {name!r}: the old server takes {datatype}, which cannot hold {wrong}", field=name)
     return found

@@ -17,11 +17,13 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from emberline.proving import transports
-from emberline.proving.batches import read_requests
-from emberline.proving.comparison import unpaired
+from emberline.proving.batches import kserve_type, read_requests
+from emberline.proving.comparison import compare, unpaired
+from emberline.proving.local_model import column
 from emberline.proving.old_server import Names, OldServer, as_declared
 from emberline.proving.transports import Access, ServerFault
 from storage.errors import ConfigError, EmberlineError, InvalidInput, NotFound, Unavailable
+from storage.features import InputSpec
 
 BATCH = {"x": np.arange(8, dtype=np.float32)[:, None]}
 
@@ -245,3 +247,37 @@ def test_ids_that_the_old_server_cannot_take_are_not_sent_as_others() -> None:
     for wrong in (np.array([[2**40]]), np.array([[1.5]])):
         with pytest.raises(InvalidInput, match="input 'x': the old server takes INT32, which cannot hold"):
             as_declared(wrong, declared)
+
+
+def test_ids_that_a_float_cannot_hold_are_not_sent_as_others() -> None:
+    declared = {"name": "user", "datatype": "FP32", "shape": [-1, 1]}
+    assert as_declared(np.array([[2**24]]), declared).dtype == np.float32
+    for wrong in (np.array([[2**24 + 1]]), np.array([[2**63 - 1]])):
+        with pytest.raises(InvalidInput, match=f"the old server takes FP32, which cannot hold {wrong[0, 0]}"):
+            as_declared(wrong, declared)
+
+
+def test_an_input_of_the_model_does_not_become_another_in_fewer_bits() -> None:
+    entry = InputSpec(name="user", dtype="INT32")
+    assert column(entry, np.array([7])).values.tolist() == [7]
+    with pytest.raises(InvalidInput, match="input 'user' is INT32, which cannot hold 4294967303"):
+        column(entry, np.array([2**32 + 7]))
+
+
+def test_infinite_answers_that_are_alike_are_equal() -> None:
+    old = {"y": np.array([[np.inf], [-np.inf], [np.nan], [np.inf], [1.0]])}
+    new = {"y": np.array([[np.inf], [-np.inf], [np.nan], [-np.inf], [np.inf]])}
+    assert compare(old, new, 1e-5).differs.tolist() == [False, False, False, True, True]
+
+
+def test_texts_of_requests_are_read_from_archives_and_lines(tmp_path: Path) -> None:
+    np.savez(tmp_path / "r.npz", user=np.array(["a", "b"]))
+    (request,) = read_requests(tmp_path / "r.npz")
+    assert (kserve_type(request["user"]), request["user"].tolist()) == ("BYTES", ["a", "b"])
+    # A line separator of Unicode is a letter like others in JSON.
+    body = {"inputs": [{"name": "user", "datatype": "BYTES", "shape": [1], "data": ["a\u2028b"]}]}
+    (tmp_path / "r.jsonl").write_text(json.dumps(body, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    (request,) = read_requests(tmp_path / "r.jsonl")
+    assert request["user"].tolist() == ["a\u2028b"]
+    with pytest.raises(InvalidInput, match=r"values of datetime64.*KServe v2 has no such type"):
+        kserve_type(np.zeros(1, "datetime64[s]"))
