@@ -6,6 +6,7 @@ a protobuf message whose operators are looked up in a table of ours.
 
 from __future__ import annotations
 
+import math
 import mmap
 import warnings
 from collections.abc import Mapping
@@ -177,7 +178,9 @@ def _external(path: Path, tensor: Any, dtype: np.dtype[Any]) -> np.ndarray:
     if not inside or not file.resolve().is_relative_to(path.parent.resolve()):
         raise InvalidInput(f"{where} lies at {location!r}; expected a file in the model's folder", field=tensor.name)
     shape = tuple(tensor.dims)
-    expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if min(shape, default=0) < 0:
+        raise InvalidInput(f"{path}: {tensor.name!r} has the shape {list(shape)}", field=tensor.name)
+    expected = math.prod(shape) * dtype.itemsize
     try:
         start, length = int(entries.get("offset", "0")), int(entries.get("length", expected))
     except ValueError:

@@ -218,9 +218,10 @@ def save_nodes(nodes: list[onnx.NodeProto], path: Path, batch: str | int = "batc
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(path))
 
 
-def external(path: Path, location: str, offset: int = 0) -> None:
+def external(path: Path, location: str, offset: int = 0, dims: tuple[int, ...] = (4, 2)) -> None:
     table = numpy_helper.from_array(np.zeros((4, 2), np.float32), "table")
     table.ClearField("raw_data")
+    table.dims[:] = dims
     table.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", str(offset)), ("length", "32")):
         table.external_data.add(key=key, value=value)
@@ -254,6 +255,12 @@ def test_weights_beside_the_model_are_mapped_and_stay_in_its_folder(tmp_path: Pa
             read_onnx(folder / "m.onnx")
     external(folder / "m.onnx", "rows.bin", 80)
     with pytest.raises(InvalidInput, match=r"is 32 bytes at 80 of rows\.bin, which has 96"):
+        read_onnx(folder / "m.onnx")
+    external(folder / "m.onnx", "rows.bin", dims=(2**33, 2**31))  # 0 values in 64 bits
+    with pytest.raises(InvalidInput, match="which has 96; its shape takes 73786976294838206464"):
+        read_onnx(folder / "m.onnx")
+    external(folder / "m.onnx", "rows.bin", dims=(-1, 8))
+    with pytest.raises(InvalidInput, match=r"'table' has the shape \[-1, 8\]"):
         read_onnx(folder / "m.onnx")
 
 
