@@ -155,10 +155,7 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
         defaults=_by_table(given["defaults"], "--default", float),
         only=given["only"],
     )
-    tables = entry.open(paths, options)
-    options.check_names([table.name for table in tables])
-    if options.only:
-        tables = [table for table in tables if table.name in options.only]
+    tables = options.chosen(entry.open(paths, options))
     row_types = asked_row_types(given["row_types"], {})
     with bars(given["quiet"]) as shown:
         tasks: dict[str, Any] = {}

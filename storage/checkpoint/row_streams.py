@@ -179,7 +179,7 @@ def side_by_side(streams: Sequence[RowStream]) -> Iterator[tuple[Shard, ...]]:
 
 
 def positions(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Returns the position of each of `wanted` in `ids`, both ascending; -1 where it is missing."""
+    """Returns the position of each of `wanted` in `ids`, which is ascending; -1 where it is missing."""
     where = np.searchsorted(ids, wanted)
     where[where == len(ids)] = 0
     found = ids[where] == wanted if len(ids) else np.zeros(len(wanted), np.bool_)

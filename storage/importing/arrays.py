@@ -45,13 +45,14 @@ def table_of_parts(
     parts: list[Part],
     options: ImportOptions,
     *,
+    source: str = "",
     left_out: tuple[str, ...] = (),
     dim: int | None = None,
     absent: AbsentRows = ABSENT_ZEROS,
 ) -> FileTable:
     """Returns a table made of parts. Raises InvalidInput for parts that do not fit together.
 
-    dim, absent: what the files say elsewhere.
+    source: what the files call it, where that is another name. dim, absent: what the files say elsewhere.
     """
     wanted = options.dim(name) or dim or parts[0].rows.width
     if wanted < 1:
@@ -91,6 +92,7 @@ def table_of_parts(
         blocks,
         ids,
         rows,
+        source=source,
         absent=options.absent(name, absent),
         left_out=left_out,
         row_files=None if counted else RowFiles.of([part.rows for part in parts]),

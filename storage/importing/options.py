@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from storage.errors import InvalidInput
 from storage.features.strict_model import did_you_mean
-from storage.importing.source import default_vector
+from storage.importing.source import FileTable, default_vector, tables_by_name
 from storage.initializers import ABSENT_ZEROS, AbsentRows
 
 
@@ -45,15 +45,25 @@ class ImportOptions:
         """Returns the dim that was given for a table; None without one."""
         return self.dims.get(table, self.dims.get(""))
 
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raises InvalidInput for a table that options name and that is not there."""
-        known = sorted(names)
-        for option, given in (("only", self.only), ("dim", self.dims), ("default", self.defaults)):
+    def chosen(self, tables: Iterable[FileTable]) -> list[FileTable]:
+        """Returns the tables to import, of those that the files hold.
+
+        Raises InvalidInput for two of one name, and for a table that options name and that is not there.
+        """
+        by_name = tables_by_name(tables)
+        sources = {table.source for table in by_name.values() if table.source}
+        for option, given, known in (
+            ("only", self.only, {*by_name, *sources}),
+            ("dim", self.dims, {*by_name}),
+            ("default", self.defaults, {*by_name}),
+        ):
             for name in given:
                 if name and name not in known:
                     raise InvalidInput(
-                        f"--{option}: there is no table {name!r}{did_you_mean(name, known)}", field=option
+                        f"--{option}: there is no table {name!r}{did_you_mean(name, sorted(known))}", field=option
                     )
+        wanted = set(self.only)
+        return [table for table in by_name.values() if not wanted or wanted & {table.name, table.source}]
 
 
 def pick(wanted: str, known: Iterable[str], *, option: str, what: str) -> str:

@@ -18,6 +18,8 @@ from storage.importing.files import RawArray
 
 # What is mapped at once: it counts as memory of the process while it is.
 WINDOW_BYTES = 64 << 20
+# Their numbers are sorted as uint16, which is many times faster than wider ones.
+_MOST_WINDOWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,15 @@ class RowFiles:
 
     @classmethod
     def of(cls, arrays: Sequence[object]) -> RowFiles | None:
-        """Returns the rows of arrays; None for other arrays than float32 rows that lie in files as they are."""
+        """Returns the rows of arrays; None for other arrays than float32 rows that lie in files as they are, and for
+        more files than can be mapped one after the other.
+        """
         raw = [array for array in arrays if isinstance(array, RawArray)]
         fits = all(array.dtype == "float32" and array.width and not array.offset % 4 for array in raw)
-        return cls(raw) if raw and len(raw) == len(arrays) and fits else None
+        if not raw or len(raw) != len(arrays) or not fits:
+            return None
+        found = cls(raw)
+        return found if len(found._windows) <= _MOST_WINDOWS else None
 
     @property
     def size_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,18 @@ class FileTable:
     left_out: tuple[str, ...] = ()
     #: The rows alone, in the order of the blocks, where any of them can be read by itself and blocks have nothing else.
     row_files: RowFiles | None = None
+    #: What the files call it, where that is another name.
+    source: str = ""
+
+
+def tables_by_name(tables: Iterable[FileTable]) -> dict[str, FileTable]:
+    """Returns tables by name. Raises InvalidInput for two of one name, of which one would be lost."""
+    found: dict[str, FileTable] = {}
+    for table in tables:
+        if table.name in found:
+            raise InvalidInput(f"two tables would be called {table.name!r}; import one after the other", field="table")
+        found[table.name] = table
+    return found
 
 
 def check_dim(dim: int, *, what: str) -> None:

@@ -45,7 +45,7 @@ def tensors_of(path: Path) -> dict[str, RawArray | OtherArray]:
             continue
         first, last = _place(path, name, entry, size - start)
         places[name] = first, last
-        if 1 <= len(entry["shape"]) <= 2:
+        if 1 <= len(entry["shape"]) <= 2 and 0 not in entry["shape"][1:]:
             found[name] = _array(path, name, entry, start)
     check_apart(str(path), places, size - start)
     return found

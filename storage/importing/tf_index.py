@@ -20,6 +20,9 @@ _FOOTER_BYTES = 48
 _MAX_BYTES = 1 << 30
 _TRAILER_BYTES = 5
 _MASK = 0xA282EAD8
+# Of an entry beside its bytes, and how much larger entries may be than the file.
+_ENTRY_BYTES = 64
+_MOST_EXPANDED = 16
 #: TensorFlow's numbers of the dtypes that can hold ids or rows.
 DTYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: "bfloat16", 19: "float16"}
 
@@ -56,7 +59,7 @@ def read_index(path: Path) -> Index:
         raise InvalidInput(f"{path}: {size:,} bytes are too many for an index")
     data = path.read_bytes()
     try:
-        pairs = list(_pairs(data))
+        pairs = _bounded(_pairs(data), _MOST_EXPANDED * size + _ENTRY_BYTES * _MOST_EXPANDED)
         entries = {key: _entry(value) for key, value in pairs if key}
         header = dict(pairs).get(b"")
         if header is None:
@@ -92,6 +95,17 @@ def _pairs(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     for _, handle in _block(data, offset, size):
         first, length, _ = _handle(handle, 0)
         yield from _block(data, first, length)
+
+
+def _bounded(pairs: Iterator[tuple[bytes, bytes]], most: int) -> list[tuple[bytes, bytes]]:
+    """Returns entries that take so much memory at most: blocks may be named twice, and keys share their beginnings."""
+    found: list[tuple[bytes, bytes]] = []
+    for key, value in pairs:
+        most -= len(key) + len(value) + _ENTRY_BYTES
+        if most < 0:
+            raise InvalidInput("its entries take far more memory than it has bytes")
+        found.append((key, value))
+    return found
 
 
 def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:

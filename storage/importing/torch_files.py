@@ -139,14 +139,16 @@ def _tensors(path: Path, offset: int, file: IO[bytes]) -> dict[str, RawArray | O
         content = read_pickle(_content(file, archive.getinfo(described)), _KNOWN, _storage_of)
         found: dict[str, RawArray | OtherArray] = {}
         for name, tensor in _flat(content).items():
-            if not 1 <= len(tensor.shape) <= 2:
-                continue
+            if not 1 <= len(tensor.shape) <= 2 or 0 in tensor.shape[1:]:
+                continue  # neither ids nor rows
             width = tensor.shape[1] if len(tensor.shape) == 2 else 0
             if tensor.storage.dtype not in _STORAGES.values():
                 found[name] = OtherArray(path, name, tensor.storage.dtype, width, tensor.shape[0])
                 continue
             if not _is_contiguous(tensor):
-                raise InvalidInput(f"{path}: the tensor {name!r} is not contiguous; save tensor.contiguous()")
+                kind = f"{tensor.storage.dtype} that is not contiguous (save tensor.contiguous())"
+                found[name] = OtherArray(path, name, kind, width, tensor.shape[0])
+                continue
             record = archive.getinfo(f"{root}data/{tensor.storage.key}")
             _check_stored(record)
             start = _data_of(file, record) + tensor.offset * item_bytes(tensor.storage.dtype)
@@ -233,6 +235,8 @@ def _flat(content: Any) -> dict[str, _Tensor]:
     while waiting:
         prefix, value = waiting.pop()
         if isinstance(value, _Tensor):
+            if prefix in found:
+                raise InvalidInput(f"it holds two tensors {prefix!r}")
             found[prefix] = value
         elif isinstance(value, Mapping):
             # A mapping may hold another one twice, and so more entries than there are bytes.

@@ -12,6 +12,7 @@ from torch import nn
 from storage.errors import ConfigError
 from storage.features.strict_model import did_you_mean
 from storage.importing import FileTable
+from storage.importing.source import tables_by_name
 from trainer.evaluate import evaluation_mode
 from trainer.importing.stand_ins import check_plain, stand_ins
 from trainer.importing.tables_alone import POOLINGS, TablesAlone, first_ids, sample_of, spec_of
@@ -68,7 +69,7 @@ def matched(
     mapping: table of the files -> table of the module. all_needed: every table of the module has to be in the files.
     Raises ConfigError.
     """
-    by_name = {table.name: table for table in tables}
+    by_name = tables_by_name(tables)
     for given, wanted in mapping.items():
         if given not in by_name:
             raise ConfigError(

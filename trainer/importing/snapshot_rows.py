@@ -8,6 +8,7 @@ import numpy as np
 
 from storage.checkpoint import DeltaTable
 from storage.checkpoint.as_of import AsOf
+from storage.checkpoint.row_streams import positions
 from storage.checkpoint.row_tensors import encoded_rows
 from storage.checkpoint.tensors import TensorFile
 from storage.initializers import AbsentRows
@@ -45,7 +46,7 @@ class SnapshotRows(WeightRows):
         """Maps ids (n,) int64 to rows (n, D) float32, zeros where there is none, and found (n,) bool."""
         rows, found = np.zeros((len(ids), self.dim), np.float32), np.zeros(len(ids), np.bool_)
         open_ = np.ones(len(ids), np.bool_)
-        places = _places(self._changes.ids, ids)
+        places = positions(self._changes.ids, ids)
         here = places >= 0
         rows[here], found[here] = self._changes.changed.codec.decode(self._changes.changed.encoded)[places[here]], True
         open_ &= ~here & ~np.isin(ids, self._changes.removed)
@@ -57,7 +58,7 @@ class SnapshotRows(WeightRows):
             open_ &= ~np.isin(ids, delta.removed(self.name))
         for path in self._shards if open_.any() else ():
             arrays = TensorFile.open(path).arrays
-            places = _places(arrays["ids"], ids)
+            places = positions(arrays["ids"], ids)
             wanted = np.flatnonzero((places >= 0) & open_)
             if len(wanted):
                 values = np.ascontiguousarray(arrays["rows"][places[wanted]])
@@ -76,7 +77,7 @@ class SnapshotRows(WeightRows):
         open_: np.ndarray,
     ) -> None:
         """Takes what a shard of a delta holds of the ids that are open, in place."""
-        places = _places(held, ids)
+        places = positions(held, ids)
         here = np.flatnonzero((places >= 0) & open_)
         rows[here], found[here], open_[here] = self._codec.decode(encoded[places[here]]), True, False
 
@@ -97,11 +98,3 @@ class SnapshotSource(TableSource):
         """The rows, to be read by id."""
         assert self.snapshot_rows is not None
         return self.snapshot_rows
-
-
-def _places(held: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Returns the place of each id in `held`, which is ascending; -1 where it is not there."""
-    if not len(held):
-        return np.full(len(ids), -1, np.int64)
-    places = np.minimum(np.searchsorted(held, ids), len(held) - 1)
-    return np.where(held[places] == ids, places, -1)

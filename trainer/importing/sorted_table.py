@@ -118,7 +118,9 @@ class SortedTable:
         self._hottest = _Hottest()
         for block in self._sort.blocks():
             ids, rows, counts = block.ids, block.rows, block.counts
-            if self._hidden is not None and (keep := ids != self._hidden).any() and not keep.all():
+            if self._hidden is not None and not (keep := ids != self._hidden).all():
+                if not keep.any():
+                    continue
                 ids, rows, counts = ids[keep], rows[keep], None if counts is None else counts[keep]
             encoded = self._codec.encode(rows.copy() if kept else rows)
             if self.spec.row_type != "fp32":

@@ -5,9 +5,10 @@ Shards of rows, of columns and of whole tables are put together. `.metadata` is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -26,12 +27,27 @@ Placed = tuple[int, int, RawArray | OtherArray]
 
 
 class Assembled:
-    """A tensor (n,) or (n, width) put together from parts. parts: offsets (row, column) and array of each."""
+    """A tensor (n,) or (n, width) put together from parts.
 
-    def __init__(self, rows: int, width: int, parts: Sequence[Placed]) -> None:
-        self.rows = rows
-        self.width = width
+    where, name: of the tensor, for messages. size: its dimensions. parts: offsets (row, column) and array of each.
+    Raises InvalidInput for parts of several dtypes, and where they lie outside of it, overlap or leave a gap.
+    """
+
+    def __init__(self, where: Path, name: str, size: Sequence[int], parts: Sequence[Placed]) -> None:
+        self.rows = size[0]
+        self.width = size[1] if len(size) == 2 else 0
         self._parts = parts
+        what = f"{where}: {name!r} {list(size)}"
+        for row, column, array in parts:
+            inside = row + array.rows <= self.rows and column + array.width <= self.width
+            if not inside or min(row, column) < 0 or bool(array.width) != bool(self.width):
+                raise InvalidInput(f"{what}: the shard at row {row}, column {column} lies outside of it")
+        dtypes = sorted({array.dtype for _, _, array in parts})
+        if len(dtypes) > 1:
+            raise InvalidInput(f"{what}: its shards are {' and '.join(dtypes)}, expected one dtype")
+        _check_apart(what, parts)
+        if sum(array.rows * max(1, array.width) for _, _, array in parts) != math.prod(size):
+            raise InvalidInput(f"{what}: a shard is missing")
 
     def read(self, part: slice) -> np.ndarray:
         """Returns some rows."""
@@ -84,24 +100,22 @@ class _Tensor:
 
     def _assembled(self) -> Assembled:
         parts: list[Placed] = []
-        area = 0
         for chunk in self.described.chunks:
-            file = self.folder / chunk.file
-            if self.folder.resolve() not in file.resolve().parents:
+            # The file itself may be a link, as a cache of downloads makes them.
+            place = PurePosixPath(chunk.file)
+            if place.is_absolute() or ".." in place.parts:
                 raise InvalidInput(
                     f"{self.folder}: the metadata names {chunk.file}, which is no file of the checkpoint"
                 )
+            file = self.folder / place
             if not file.is_file():
                 raise NotFound(f"{file}: there is no such file, and {self.name!r} has a shard in it")
-            (array,) = saved_tensors(file, chunk.first, chunk.bytes).values() or [None]
-            if array is None or (array.rows, *([array.width] if array.width else [])) != chunk.sizes:
+            found = list(saved_tensors(file, chunk.first, chunk.bytes).values())
+            shapes = [(array.rows, *([array.width] if array.width else [])) for array in found]
+            if shapes != [chunk.sizes] or len(chunk.offsets) != len(self.described.size):
                 raise InvalidInput(f"{file}: the shard of {self.name!r} at {list(chunk.offsets)} is not as described")
-            parts.append((chunk.offsets[0], chunk.offsets[1] if self.width else 0, array))
-            area += array.rows * max(1, array.width)
-        check_apart(self.folder, self.name, parts)
-        if area != self.rows * max(1, self.width):
-            raise InvalidInput(f"{self.folder}: {self.name!r} {list(self.described.size)}: a shard is missing")
-        return Assembled(self.rows, self.width, parts)
+            parts.append((chunk.offsets[0], chunk.offsets[1] if self.width else 0, found[0]))
+        return Assembled(self.folder, self.name, self.described.size, parts)
 
 
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
@@ -119,7 +133,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     return tables_among(found, str(folder), options)
 
 
-def check_apart(folder: Path, name: str, parts: Sequence[Placed]) -> None:
+def _check_apart(what: str, parts: Sequence[Placed]) -> None:
     """Raises InvalidInput for parts that overlap."""
     ordered = sorted(parts, key=lambda part: part[:2])
     for number, (row, column, array) in enumerate(ordered):
@@ -127,7 +141,7 @@ def check_apart(folder: Path, name: str, parts: Sequence[Placed]) -> None:
             if other_row >= row + array.rows:
                 break
             if other_column < column + max(1, array.width) and column < other_column + max(1, other.width):
-                raise InvalidInput(f"{folder}: {name!r}: two shards hold the same rows, from {other_row} on")
+                raise InvalidInput(f"{what}: two shards hold the same rows, from {other_row} on")
 
 
 KIND = Kind(

@@ -71,10 +71,14 @@ def _table(folder: Path, table: str, name: str, ranks: list[tuple[int, int]], op
         if dim is None:
             continue  # a rank without rows says nothing
         counts = None
-        if scores.exists() and counts_used and file_size(scores) == keys.rows * 8:
-            counts = RawArray.of_file(scores, "int64")
-        elif scores.exists() and not counts_used:
+        if scores.exists() and not counts_used:
             left_out.append("scores: times or steps, and no use counts")
+        elif scores.exists():
+            per_row = width_of(name, scores, keys.rows, "int64")
+            if per_row == 1:
+                counts = RawArray.of_file(scores, "int64")
+            elif per_row is not None:
+                left_out.append(f"scores: {per_row} of each row, and not one use count")
         parts.append(
             Part(str(folder / f"{table}_emb_*{end}"), keys, RawArray.of_file(values, options.dtype, dim), counts)
         )
@@ -91,9 +95,9 @@ def width_of(name: str, values: Path, rows: int, dtype: str) -> int | None:
     Raises InvalidInput when the file does not hold as many rows.
     """
     size = file_size(values)
-    if rows == 0:
+    if rows == size == 0:
         return None
-    if size == 0 or size % (rows * item_bytes(dtype)):
+    if not rows or not size or size % (rows * item_bytes(dtype)):
         raise InvalidInput(
             f"table {name!r}: {values} has {size:,} bytes, which {rows:,} rows of {dtype} do not fill evenly; a file "
             "is cut off, or --dtype is another"

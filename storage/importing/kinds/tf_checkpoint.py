@@ -6,7 +6,6 @@ V/part_N-keys and so on. The rows of a plain variable are numbered; its partitio
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,12 +13,11 @@ from pathlib import Path
 
 from storage._pages import crc32c
 from storage.errors import InvalidInput, NotFound, Unsupported
-from storage.features.strict_model import did_you_mean
 from storage.importing.arrays import Array, Part, table_of_parts
 from storage.importing.files import RawArray, file_size
 from storage.importing.kinds.base import Kind
-from storage.importing.kinds.dcp import Assembled, check_apart
-from storage.importing.named_tensors import Numbers
+from storage.importing.kinds.dcp import Assembled, Placed
+from storage.importing.named_tensors import Numbers, chosen_tensors
 from storage.importing.options import ImportOptions
 from storage.importing.source import FileTable, table_name
 from storage.importing.tf_index import DTYPES, Entry, Index, read_index, slice_key, unmasked
@@ -42,25 +40,32 @@ class Bundle:
         entry = self.index.entries[name.encode()]
         if not entry.slices:
             return self._array(name, entry)
-        width = entry.shape[1] if len(entry.shape) == 2 else 0
-        parts: list[tuple[int, int, RawArray]] = []
+        index = self.prefix.with_name(f"{self.prefix.name}.index")
+        parts: list[Placed] = []
         for place in entry.slices:
             part = self.index.entries.get(slice_key(name, place))
             if part is None:
-                raise InvalidInput(f"{self.prefix}.index: the slice {place} of {name!r} is missing")
-            array = self._array(name, part)
-            parts.append((place[0][0] if place[0][1] >= 0 else 0, max(0, place[1][0]) if width else 0, array))
-        if sum(array.rows * max(1, array.width) for _, _, array in parts) != math.prod(entry.shape):
-            raise InvalidInput(f"{self.prefix}.index: slices of {name!r} {list(entry.shape)} are missing")
-        check_apart(self.prefix, name, parts)
-        return Assembled(entry.shape[0], width, parts)
+                raise InvalidInput(f"{index}: the slice {place} of {name!r} is missing")
+            # A length of -1 is all of the dimension, from its beginning on.
+            sizes = [whole if size < 0 else size for (_, size), whole in zip(place, entry.shape, strict=False)]
+            if list(part.shape) != sizes or len(sizes) != len(entry.shape):
+                raise InvalidInput(f"{index}: the slice {place} of {name!r} is {list(part.shape)}")
+            row, column, *_ = *(0 if size < 0 else first for first, size in place), 0
+            parts.append((row, column, self._array(name, part)))
+        return Assembled(index, name, entry.shape, parts)
 
     def _array(self, name: str, entry: Entry) -> RawArray:
         file = self.prefix.with_name(f"{self.prefix.name}.data-{entry.shard:05d}-of-{self.index.shards:05d}")
         if not file.is_file():
             raise NotFound(f"{file}: there is no such file, and {name!r} lies in it; a shard is missing")
+        dtype = DTYPES.get(entry.dtype)
+        if dtype is None or not 1 <= len(entry.shape) <= 2:
+            raise InvalidInput(
+                f"{file}: {name!r} is {list(entry.shape)} of TensorFlow's dtype {entry.dtype}, expected [n] or "
+                f"[n, dim] of {', '.join(DTYPES.values())}"
+            )
         width = entry.shape[1] if len(entry.shape) == 2 else 0
-        array = RawArray(file, DTYPES[entry.dtype], width, entry.shape[0], entry.offset)
+        array = RawArray(file, dtype, width, entry.shape[0], entry.offset)
         if array.rows * array.row_bytes != entry.size or entry.offset + entry.size > file_size(file):
             raise InvalidInput(f"{file}: {name!r} {list(entry.shape)} does not fit into it; it is cut off")
         if entry.crc and _crc(file, entry) != unmasked(entry.crc):
@@ -101,8 +106,11 @@ def _prefix(path: Path) -> Path:
 def _variables(index: Index) -> tuple[dict[str, list[str]], list[str]]:
     """Returns the embedding variables, with the names of their parts, and the plain tensors (n, dim) of floats."""
     names = {key.decode(errors="replace"): entry for key, entry in index.entries.items() if not key.startswith(b"\x00")}
-    found = {name.removesuffix("-keys") for name in names if name.endswith("-keys")}
-    found = {name for name in found if f"{name}-values" in names}
+    found = {
+        name.removesuffix("-keys")
+        for name, keys in names.items()
+        if name.endswith("-keys") and _holds_rows(keys, names.get(f"{name.removesuffix('-keys')}-values"))
+    }
     dynamic: dict[str, list[str]] = defaultdict(list)
     for name in sorted(found, key=_part_number):
         match = _PART.fullmatch(name)
@@ -116,6 +124,13 @@ def _variables(index: Index) -> tuple[dict[str, list[str]], list[str]]:
         and not name.endswith("-values")
     ]
     return _without_slots(dynamic), sorted(_without_slots({name: [] for name in plain}))
+
+
+def _holds_rows(keys: Entry, values: Entry | None) -> bool:
+    """Returns whether tensors are ids and rows. Hash tables of TensorFlow, such as vocabularies, are called so, too."""
+    ids, rows = DTYPES.get(keys.dtype, ""), "" if values is None else DTYPES.get(values.dtype, "")
+    is_shaped = values is not None and (len(keys.shape), len(values.shape)) == (1, 2)
+    return is_shaped and ids in ("int32", "int64") and "float" in rows
 
 
 def _part_number(name: str) -> tuple[str, int]:
@@ -139,20 +154,14 @@ def _without_slots(variables: dict[str, list[str]]) -> dict[str, list[str]]:
 def _chosen(what: str, dynamic: dict[str, list[str]], plain: Sequence[str], options: ImportOptions) -> dict[str, str]:
     """Returns the variable of each table."""
     short = {name: table_name(name.removesuffix(_ATTRIBUTES)[-64:]) for name in [*dynamic, *plain]}
-    if options.only:
-        known = {short[name]: name for name in short} | {name: name for name in short}
-        for wanted in options.only:
-            if wanted not in known:
-                raise InvalidInput(f"--only: {what} has no {wanted!r}{did_you_mean(wanted, known)}", field="only")
-        return {short[known[wanted]]: known[wanted] for wanted in options.only}
     likely = [*dynamic, *(name for name in plain if "emb" in name.lower())]
-    if not likely:
+    if not likely and not options.only:
         raise InvalidInput(
             f"{what}: no embedding variable, and no variable that is called like an embedding; those of shape [n, dim] "
             f"are {', '.join(plain[:20]) or 'none'}. --only names tables",
             field="only",
         )
-    return {short[name]: name for name in likely}
+    return chosen_tensors(what, short, likely, options)
 
 
 def _dynamic(bundle: Bundle, name: str, variable: str, parts: list[str], options: ImportOptions) -> FileTable:
@@ -171,12 +180,18 @@ def _dynamic(bundle: Bundle, name: str, variable: str, parts: list[str], options
             left_out.append("keys_filtered: ids that were counted and have no row yet")
         if f"{part}-versions".encode() in bundle.index.entries:
             left_out.append("versions: the steps of the last changes")
-    return table_of_parts(name, read, options, left_out=tuple(dict.fromkeys(left_out)))
+    return table_of_parts(name, read, options, source=variable, left_out=tuple(dict.fromkeys(left_out)))
 
 
 def _plain(bundle: Bundle, name: str, variable: str, options: ImportOptions) -> FileTable:
     rows = bundle.tensor(variable)
-    return table_of_parts(name, [Part(f"{bundle.prefix}, {variable}", Numbers(rows.rows), rows)], options)
+    parts = [Part(f"{bundle.prefix}, {variable}", Numbers(rows.rows), rows)]
+    count = len({place[0] for place in bundle.index.entries[variable.encode()].slices})
+    strategy = (
+        f"partition_strategy, which the file does not say: rows of its {count} partitions are numbered as by 'div'; "
+        "where ids were looked up by 'mod', the default of tf.compat.v1.nn.embedding_lookup, they belong to other ids"
+    )
+    return table_of_parts(name, parts, options, source=variable, left_out=(strategy,) if count > 1 else ())
 
 
 def _crc(file: Path, entry: Entry) -> int:

@@ -9,6 +9,7 @@ as float16.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,8 @@ _SCALE_BYTES = 4
 _MAX_JSON_BYTES = 16 << 20
 # Before every delta.
 _EXPORTED = -1
+# Blocks of rows whose dim is not known yet are as large as those of this one.
+_WIDE = 256
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class _Found:
         self.quantised = False
         self.default: np.ndarray | None = None
         self.scores = False
+        #: The folder of its archives, where its rows are numbered.
+        self.numbered_in: Path | None = None
 
     def take_width(self, fqn: str, file: str, width: int, quantised: bool) -> None:
         """Checks that all rows of a table are alike. Raises InvalidInput."""
@@ -91,6 +96,8 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     """Returns the tables of exports and deltas, at any depth of folders; deltas are laid over the export."""
     found: dict[str, _Found] = defaultdict(_Found)
     archives = [each for path in paths for each in files_below(path, "*.npz") if _ARCHIVE.fullmatch(each.name)]
+    # One that two paths lead to would have its numbered rows twice.
+    archives = sorted({os.path.realpath(each): each for each in archives}.values(), key=_rank)
     deltas = [each for path in paths for each in files_below(path, "*.parquet")]
     if not archives and not deltas:
         raise NotFound(f"{paths[0]}: no archive sparse_...-RR-of-WW.npz and no Parquet file of a delta in it")
@@ -104,6 +111,13 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
         if list(names.values()).count(name) > 1:
             names[fqn] = table_name(fqn)
     return [_table(names[fqn], fqn, entry, options) for fqn, entry in found.items()]
+
+
+def _rank(archive: Path) -> tuple[Path, str, int]:
+    """Returns what archives are sorted by: of more than 100 ranks, names are not in the order of numbers."""
+    match = _ARCHIVE.fullmatch(archive.name)
+    assert match is not None
+    return archive.parent, match["kind"], int(match["rank"])
 
 
 def _check_ranks(archives: Sequence[Path]) -> None:
@@ -164,6 +178,12 @@ def _look_into_archive(archive: Path, found: dict[str, _Found]) -> None:
         else:
             keyed, rows = name, file.array(name)
             entry = found[name]
+            if entry.numbered_in not in (None, archive.parent):
+                raise InvalidInput(
+                    f"table {name!r}: it is in {entry.numbered_in} and in {archive.parent}, and its rows are numbered; "
+                    "import one of them"
+                )
+            entry.numbered_in = archive.parent
             first = sum(part.rows.rows for part in entry.parts)
             entry.parts.append(_Part(str(archive), Numbers(rows.rows), rows, first))
         found[keyed].take_width(keyed, str(archive), rows.width, rows.kind == "u")
@@ -176,7 +196,7 @@ def _look_into_delta(delta: Path, found: dict[str, _Found]) -> None:
         if not pa.types.is_list(row_type):
             raise InvalidInput(f"{delta}: embedding is {row_type}, expected lists of numbers", field="row")
         quantised = pa.types.is_uint8(row_type.value_type)
-        for batch in batches(parquet, delta, rows_at_once(16), ["table_fqn", "embedding", "source"]):
+        for batch in batches(parquet, delta, rows_at_once(_WIDE), ["table_fqn", "embedding", "source"]):
             for source in set(batch.column(2).unique().to_pylist()):
                 if not _is_removal(source) and source != "model_delta_tracker":
                     raise InvalidInput(
@@ -184,6 +204,8 @@ def _look_into_delta(delta: Path, found: dict[str, _Found]) -> None:
                         field="source",
                     )
             tables = batch.column(0).to_pylist()
+            if None in tables:
+                raise InvalidInput(f"{delta}: a row has no table_fqn")
             lengths = batch.column(1).value_lengths().to_pylist()
             for fqn in set(tables):
                 entry = found[fqn]
@@ -198,23 +220,26 @@ def _is_removal(source: str | None) -> bool:
 
 
 def _table(name: str, fqn: str, found: _Found, options: ImportOptions) -> FileTable:
-    if not found.width:
-        raise InvalidInput(f"table {fqn!r}: the files hold no row of it")
+    dim = options.dim(name) or found.dim
+    if not dim:
+        raise InvalidInput(
+            f"table {fqn!r}: the files hold no row of it; --dim says how many values one has", field="dim"
+        )
 
     def blocks() -> Iterator[Block]:
         for part in found.parts:
             what = f"table {fqn!r}, {part.file}"
-            for piece in pieces(part.ids.rows, found.dim):
+            for piece in pieces(part.ids.rows, dim):
                 ids = as_ids(part.ids.read(piece), what=what) + part.first
-                rows = as_rows(_plain(part.rows.read(piece), found.dim, what), found.dim, what=what)
+                rows = as_rows(_plain(part.rows.read(piece), dim, what), dim, what=what)
                 steps = np.full(len(ids), _EXPORTED, np.int64) if found.deltas else None
                 yield Block(ids, rows, part.file, steps=steps)
         for delta in found.deltas:
-            yield from _delta_blocks(delta, fqn, found.dim)
+            yield from _delta_blocks(delta, fqn, dim)
 
     def ids() -> Iterator[np.ndarray]:
         for part in found.parts:
-            for piece in pieces(part.ids.rows, found.dim):
+            for piece in pieces(part.ids.rows, dim):
                 yield as_ids(part.ids.read(piece), what=part.file) + part.first
         for delta in found.deltas:
             with opened(delta) as parquet:
@@ -225,10 +250,10 @@ def _table(name: str, fqn: str, found: _Found, options: ImportOptions) -> FileTa
     absent = options.absent(name)
     if found.default is not None and options.default(name) is None:
         what = f"table {fqn!r}"
-        absent = default_vector(_plain(found.default, found.dim, what)[0], what=what)
+        absent = default_vector(_plain(found.default, dim, what)[0], what=what)
     rows = sum(part.ids.rows for part in found.parts) + sum(found.deltas.values())
     left_out = ("scores: times or steps, and no use counts",) if found.scores else ()
-    return FileTable(name, found.dim, blocks, ids, rows, bool(found.deltas), absent, left_out)
+    return FileTable(name, dim, blocks, ids, rows, bool(found.deltas), absent, left_out)
 
 
 def _delta_blocks(delta: Path, fqn: str, dim: int) -> Iterator[Block]:
@@ -247,7 +272,8 @@ def _delta_blocks(delta: Path, fqn: str, dim: int) -> Iterator[Block]:
                 width = dim + _SCALE_BYTES if quantised else dim
                 values = list_values(kept, width, ids[~removed], what=what)
                 rows[~removed] = as_rows(_plain(values, dim, what), dim, what=what)
-            yield Block(ids, rows, str(delta), steps=integers(mine.column(0), what=what), removed=removed)
+            steps = as_ids(integers(mine.column(0), what=what), what=f"{what}, global_step")
+            yield Block(ids, rows, str(delta), steps=steps, removed=removed)
 
 
 def _plain(values: np.ndarray, dim: int, what: str) -> np.ndarray:

@@ -134,3 +134,11 @@ def test_rows_beyond_the_memory_give_the_same_version(tmp_path: Path) -> None:
     assert first.tables == second.tables
     assert [file.sha256 for file in first.files] == [file.sha256 for file in second.files]
     assert one.tables[0].largest_error == two.tables[0].largest_error > 0
+
+
+def test_the_row_of_a_padding_id_is_left_out_where_it_is_the_only_one(tmp_path: Path, tables: list[FileTable]) -> None:
+    np.savez(tmp_path / "goods.npz", ids=np.zeros(1, np.int64), rows=ROWS[:1])
+    (padding,) = KINDS["numpy"].open([tmp_path / "goods.npz"], ImportOptions())
+    module, sample = made()
+    report = import_tables([tables[0], padding], tmp_path / "models", name="r", module=module, sample_batch=sample)
+    assert {spec.name: spec.rows for spec in open_version(report.folder).tables} == {"user": 5, "goods": 0}

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import InvalidInput, ReadError
+from storage.importing import row_files
 from storage.importing.arrays import Part, table_of_parts
 from storage.importing.by_place import fits_by_place, rows_by_place
 from storage.importing.files import RawArray
@@ -157,3 +158,12 @@ def test_only_float32_rows_that_lie_in_files_as_they_are_have_places(tmp_path: P
     assert RowFiles.of([whole, RawArray.of_file(tmp_path / "half", "float16", DIM)]) is None
     assert RowFiles.of([RawArray(tmp_path / "whole", "float32", DIM, 4, 2)]) is None  # not aligned
     assert RowFiles.of([ids]) is None
+
+
+def test_more_files_than_their_numbers_can_tell_apart_are_sorted_as_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_files, "_MOST_WINDOWS", 3)
+    assert written(tmp_path, [np.arange(5)] * 3).row_files is not None
+    (tmp_path / "more").mkdir()
+    assert written(tmp_path / "more", [np.arange(5)] * 4).row_files is None

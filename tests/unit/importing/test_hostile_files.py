@@ -91,6 +91,9 @@ def test_a_pickle_cannot_take_memory_or_time_without_end(tmp_path: Path) -> None
     pairs = b"\x80\x02}" + b"K\x00" + b"2\x86" * 60 + b"K\x01s."
     with pytest.raises(InvalidInput, match="it stands for too many values"):
         read_pickle(pairs, {})
+    copies = b"\x80\x02](" + b"N" * 1000 + b"eq\x00" + b"cbuiltins\nlist\nq\x01" + b"h\x01h\x00\x85R" * 1000 + b"."
+    with pytest.raises(InvalidInput, match="its calls copy more values than it has bytes"):
+        read_pickle(copies, {("builtins", "list"): list})
     nested: Any = {}
     for _ in range(60):
         nested = {"a": nested, "b": nested}

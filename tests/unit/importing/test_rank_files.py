@@ -104,3 +104,34 @@ def test_a_missing_shard_of_tfra_is_refused(tmp_path: Path) -> None:
     (tmp_path / "user-parameter_mht_2of2_rank0_size1-keys").unlink()
     with pytest.raises(InvalidInput, match="the shard 2 of 2 of the process 0 of 1 is missing"):
         read("tfra", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["dynamicemb", "tfra"])
+def test_keys_that_were_cut_off_to_nothing_are_refused(tmp_path: Path, kind: str) -> None:
+    if kind == "tfra":
+        export(tmp_path)
+        keys = tmp_path / "user-parameter_mht_1of2_rank0_size1-keys"
+    else:
+        keys = dump(tmp_path) / "item_emb_keys.rank_0.world_size_2"
+    keys.write_bytes(b"")
+    with pytest.raises(InvalidInput, match=r"values.* has 48 bytes, which 0 rows of float32 do not fill evenly"):
+        read(kind, tmp_path)
+
+
+def test_scores_that_are_no_use_counts_are_named_and_cut_ones_refused(tmp_path: Path) -> None:
+    place = dump(tmp_path)
+    for rank in range(2):
+        np.arange(6, dtype=np.int64).tofile(place / f"item_emb_scores.rank_{rank}.world_size_2")
+    (table,) = read("dynamicemb", tmp_path)
+    assert content(table)[2] is None
+    assert table.left_out[0] == "scores: 2 of each row, and not one use count"
+    np.arange(2, dtype=np.int64).tofile(place / "item_emb_scores.rank_1.world_size_2")
+    with pytest.raises(InvalidInput, match=r"item_emb_scores\.rank_1\.world_size_2 has 16 bytes"):
+        read("dynamicemb", tmp_path)
+
+
+def test_two_tables_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    export(tmp_path, "a.b-parameter")
+    export(tmp_path, "a_b-parameter")
+    with pytest.raises(InvalidInput, match="two tables would be called 'a_b'"):
+        ImportOptions().chosen(read("tfra", tmp_path))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from storage._pages import crc32c
 from storage.errors import EmberlineError, InvalidInput, NotFound, Unsupported
 from storage.importing import KINDS, FileTable, ImportOptions
-from storage.importing.tf_index import read_index, slice_key
+from storage.importing.tf_index import _bounded, read_index, slice_key
 from tests.support.examples import examples
 from tests.support.importing.files import content
 
@@ -55,6 +55,7 @@ def test_plain_variables_are_numbered_and_their_slices_put_together(
 ) -> None:
     (found,) = read(SAVED / name)
     assert (found.name, found.rows, found.dim) == (table, *shape)
+    assert [text.partition(",")[0] for text in found.left_out] == (["partition_strategy"] if name == "plain" else [])
     ids, rows, _ = content(found)
     np.testing.assert_array_equal(ids, np.arange(shape[0]))
     np.testing.assert_array_equal(rows, expected(ids, shape[1]))
@@ -160,3 +161,41 @@ def test_a_damaged_index_is_refused_and_never_anything_else(
         assert "ev.index" in str(error)  # noqa: PT017  it may also be as it was
     else:
         assert found == read_index(SAVED / "ev.index")
+
+
+def message(dtype: int, *shape: int, offset: int = 0, size: int = 0) -> bytes:
+    """Returns a tensor's entry of an index; numbers below 128."""
+    dims = b"".join(b"\x12\x02\x08" + bytes([each]) for each in shape)
+    return bytes([8, dtype, 0x12, len(dims)]) + dims + bytes([0x20, offset, 0x28, size])
+
+
+def test_hash_tables_are_no_embedding_variables(tmp_path: Path) -> None:
+    np.arange(12, dtype=np.float32).tofile(tmp_path / "m.data-00000-of-00001")
+    write_index(
+        tmp_path / "m.index",
+        {
+            "vocabulary-keys": message(7, 2),  # texts
+            "vocabulary-values": message(9, 2),
+            "numbers-keys": message(9, 1, size=8),
+            "numbers-values": message(9, 1, size=8),
+            "item_emb": message(1, 3, 4, size=48),
+        },
+    )
+    (table,) = read(tmp_path / "m")
+    assert (table.name, table.rows, table.dim) == ("item_emb", 3, 4)
+
+
+def test_variables_whose_names_become_one_are_refused_and_not_left_out(tmp_path: Path) -> None:
+    np.arange(4, dtype=np.float32).tofile(tmp_path / "m.data-00000-of-00001")
+    write_index(tmp_path / "m.index", {"a/emb": message(1, 1, 4, size=16), "a_emb": message(1, 1, 2, size=8)})
+    with pytest.raises(InvalidInput, match="'a/emb' and 'a_emb' would both be called 'a_emb'"):
+        read(tmp_path / "m")
+    options = ImportOptions(only=("a/emb",))
+    (table,) = options.chosen(KINDS["tf-checkpoint"].open([tmp_path / "m"], options))
+    assert (table.name, table.dim) == ("a_emb", 4)
+
+
+def test_an_index_cannot_take_memory_without_end() -> None:
+    pairs = ((b"k" * 1000, b"") for _ in range(1 << 20))
+    with pytest.raises(InvalidInput, match="far more memory than it has bytes"):
+        _bounded(pairs, 1 << 20)

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.checkpoint.tensors import write_tensors
-from storage.errors import EmberlineError, InvalidInput, NotFound, UnsafeArtifact
+from storage.errors import EmberlineError, InvalidInput, NotFound, UnsafeArtifact, Unsupported
 from storage.importing import KINDS, FileTable, ImportOptions
 from storage.importing.dcp_metadata import read_metadata
+from storage.importing.files import RawArray
+from storage.importing.kinds.dcp import Assembled
 from tests.support.examples import examples
 from tests.support.importing.files import content
 
@@ -187,3 +189,80 @@ def test_tensors_whose_names_become_one_are_refused_and_not_left_out(tmp_path: P
         read("state-dict", path)
     (table,) = read("state-dict", path, only=("a_b.emb.weight",))
     np.testing.assert_array_equal(content(table)[1], (ROWS + 1).numpy())
+
+
+def test_a_table_can_be_named_as_it_is_listed_and_as_its_tensor(tmp_path: Path) -> None:
+    path, both = tmp_path / "model.pt", ["a_embeddings_user", "b_embeddings_user"]
+    torch.save({"a.embeddings.user.weight": ROWS, "b.embeddings.user.weight": ROWS + 1, "user": ROWS + 2}, path)
+    assert [table.name for table in read("state-dict", path)] == both
+    for wanted, name, values in (
+        ("b_embeddings_user", both[1], ROWS + 1),
+        ("a.embeddings.user.weight", both[0], ROWS),
+        ("user", "user", ROWS + 2),
+    ):
+        options = ImportOptions(only=(wanted,))
+        (table,) = options.chosen(KINDS["state-dict"].open([path], options))
+        assert table.name == name
+        np.testing.assert_array_equal(content(table)[1], values)
+    with pytest.raises(InvalidInput, match="--only: there is no table 'b'"):
+        ImportOptions(only=("b",)).chosen(read("state-dict", path))
+
+
+def test_a_table_goes_before_another_tensor_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"m.embeddings.user.weight": ROWS, "user.weight": ROWS + 1}, path)
+    (table,) = read("state-dict", path, only=("user",))
+    np.testing.assert_array_equal(content(table)[1], ROWS)
+
+
+def test_tensors_that_are_no_tables_do_not_keep_others_from_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"user_emb.weight": ROWS, "none": torch.empty(5, 0), "turned.weight": ROWS.t()}, path)
+    (table,) = read("state-dict", path)
+    np.testing.assert_array_equal(content(table)[1], ROWS)
+    with pytest.raises(InvalidInput, match=r"'turned\.weight' is float32 that is not contiguous"):
+        content(read("state-dict", path, only=("turned",))[0])
+    torch.save({"a": {"emb.weight": ROWS}, "a.emb.weight": ROWS + 1}, path)
+    with pytest.raises(InvalidInput, match=r"it holds two tensors 'a\.emb\.weight'"):
+        read("state-dict", path)
+
+
+def test_shards_outside_of_their_tensor_or_of_several_dtypes_are_refused(tmp_path: Path) -> None:
+    ROWS.numpy().tofile(tmp_path / "rows")
+
+    def part(row: int, dtype: str = "float32") -> tuple[int, int, RawArray]:
+        return row, 0, RawArray(tmp_path / "rows", dtype, ROWS.shape[1], 3)
+
+    for parts, said in (
+        ([part(0), part(9)], "the shard at row 9, column 0 lies outside of it"),
+        ([part(0), part(3, "float16")], "its shards are float16 and float32, expected one dtype"),
+        ([part(0), part(2)], "two shards hold the same rows, from 2 on"),
+        ([part(0)], "a shard is missing"),
+    ):
+        with pytest.raises(InvalidInput, match=rf"'t' \[6, {ROWS.shape[1]}\]: {said}"):
+            Assembled(tmp_path, "t", (6, ROWS.shape[1]), parts)
+
+
+def test_files_of_shards_may_be_links_and_lie_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "saved").mkdir()
+    for number, file in enumerate(sorted(SAVED.iterdir())):
+        shutil.copy(file, tmp_path / "blobs" / str(number))
+        (tmp_path / "saved" / file.name).symlink_to(tmp_path / "blobs" / str(number))
+    assert len(read("dcp", tmp_path / "saved")) == 4
+    metadata = tmp_path / "saved" / ".metadata"
+    data = metadata.read_bytes().replace(b"__1_0.distcp", b"../_0.distcp")
+    metadata.unlink()
+    metadata.write_bytes(data)
+    tables = read("dcp", tmp_path / "saved")
+    with pytest.raises(InvalidInput, match=r"the metadata names \.\./_0\.distcp, which is no file of the checkpoint"):
+        list(map(content, tables))
+
+
+def test_a_table_whose_ids_are_remapped_is_not_imported_by_row_number(tmp_path: Path) -> None:
+    path, managed = tmp_path / "model.pt", "m._managed_collision_collection._managed_collision_modules.user"
+    state = {f"m._embedding_module.embedding_bags.{name}.weight": ROWS for name in ("user", "user_2")}
+    torch.save({**state, f"{managed}._mch_sorted_raw_ids": torch.arange(6)}, path)
+    with pytest.raises(Unsupported, match=rf"the ids of the table 'user' are remapped by {managed}, so the number"):
+        read("state-dict", path)
+    assert [table.name for table in read("state-dict", path, only=("user_2",))] == ["user_2"]

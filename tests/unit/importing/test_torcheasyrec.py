@@ -129,3 +129,51 @@ def test_what_cannot_be_understood_is_refused(tmp_path: Path) -> None:
         bad = delta(tmp_path / f"bad{number}.parquet", 1, ITEM, [3], values, source)
         with pytest.raises(EmberlineError, match=said):
             tables(tmp_path / "sparse" / "sparse_dynamic_embedding-00-of-02.npz", bad)
+
+
+def test_rows_of_more_ranks_than_names_have_digits_for_are_numbered_by_rank(tmp_path: Path) -> None:
+    for rank in range(101):
+        values = rows(np.arange(rank, rank + 1))
+        np.savez(tmp_path / f"sparse_embeddings-{rank:02d}-of-101.npz", **{CITY: values})  # type: ignore[arg-type]
+    ids, found = read(tmp_path, tmp_path, tmp_path / "sparse_embeddings-100-of-101.npz")["city"]
+    np.testing.assert_array_equal(ids, np.arange(101))
+    np.testing.assert_array_equal(found, rows(np.arange(101)))
+
+
+def test_numbered_rows_of_two_exports_are_not_put_behind_each_other(tmp_path: Path) -> None:
+    for day in ("monday", "tuesday"):
+        exported(tmp_path / day)
+    with pytest.raises(InvalidInput, match=r"city': it is in .*monday and in .*tuesday, and its rows are numbered"):
+        tables(tmp_path)
+
+
+def test_steps_of_32_bits_order_rows_that_go_through_files(tmp_path: Path) -> None:
+    ids = list(range(3000))
+    paths = [
+        delta(tmp_path / f"{step}.parquet", step, ITEM, ids, rows(np.arange(3000), seed=step)) for step in (7, 300)
+    ]
+    for path in paths:
+        table = pq.read_table(path)
+        place = table.column_names.index("global_step")
+        pq.write_table(table.set_column(place, "global_step", table.column(place).cast(pa.int32())), path)
+    (table,) = tables(*paths)
+    found = [block.rows.copy() for block in RowSort(table, 1 << 18, tmp_path / "scratch").blocks()]
+    np.testing.assert_array_equal(np.concatenate(found), rows(np.arange(3000), seed=300))
+
+
+def test_a_table_of_evictions_alone_has_the_dim_that_is_given(tmp_path: Path) -> None:
+    path = delta(tmp_path / "1.parquet", 1, ITEM, [3], rows(np.array([3])), "evict")
+    table = pq.read_table(path)
+    nothing = pa.array([None], pa.list_(pa.float32()))
+    pq.write_table(table.set_column(table.column_names.index("embedding"), "embedding", nothing), path)
+    with pytest.raises(InvalidInput, match="the files hold no row of it; --dim"):
+        tables(path)
+    (found,) = tables(path, dims={"item": 4})
+    sort = RowSort(found, 1 << 24, tmp_path)
+    assert [len(block.ids) for block in sort.blocks()] == [0]
+    assert (found.dim, sort.removed) == (4, 1)
+    pq.write_table(
+        table.set_column(table.column_names.index("table_fqn"), "table_fqn", pa.array([None], pa.string())), path
+    )
+    with pytest.raises(InvalidInput, match=r"1\.parquet: a row has no table_fqn"):
+        tables(path)
