@@ -6,6 +6,7 @@ h2load (Debian's package nghttp2-client) sends one request over and over, over H
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import struct
@@ -17,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from loadtest.channel import INFER
+from loadtest.channel import INFER, call_once
 from loadtest.counts import SecondCounts
 from loadtest.drivers import Watch
 from loadtest.phases import Phase
@@ -41,9 +42,15 @@ _CONTENT_TYPES = {
 _GRACE_S = 60.0
 # Requests under way on one connection of gRPC at most: enough that none waits for another.
 _STREAMS = 100
+# Seconds that the answer to one call may take.
+_CALL_S = 30.0
 # Quantiles that wrk2 prints, from which its latencies are made again.
 _QUANTILES = 1000
 _WRK2_BODIES = 2000
+# Bytes before each message of gRPC.
+_PREFIX_BYTES = 5
+# By how many bytes answers to one request may differ.
+_SHORTER_BYTES = 2
 _COUNTS = re.compile(
     r"requests: (\d+) total, (\d+) started, (\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout"
 )
@@ -147,6 +154,7 @@ class CompiledDriver:
     def _save_first(self, request: tuple[bytes, int]) -> None:
         body, self._json_bytes = request
         if self._kind == "grpc":
+            self._answer_bytes = _PREFIX_BYTES + _answer_bytes(self._target, body)
             body = struct.pack(">BI", 0, len(body)) + body
         (self._folder / "body").write_bytes(body)
 
@@ -170,12 +178,18 @@ class CompiledDriver:
         found = _COUNTS.search(printed)
         if found is None:
             raise Unavailable(f"h2load: {printed.strip()[-500:]}")
-        rows = np.loadtxt(self._folder / "log", dtype=np.int64, delimiter="\t", ndmin=2)
+        log = self._folder / "log"
+        is_empty = not log.exists() or not log.stat().st_size
+        rows = np.empty((0, 3), np.int64) if is_empty else np.loadtxt(log, np.int64, delimiter="\t", ndmin=2)
         first = int(rows[:, 0].min()) if len(rows) else 0
         counts: dict[int, SecondCounts] = {}
-        for sent, status, latency in rows.tolist():
+        without_message = self._without_message(rows[:, 1], printed)
+        for number, (sent, status, latency) in enumerate(rows.tolist()):
             each = counts.setdefault(int((sent - first) / 1e6), SecondCounts())
-            if status == 200:
+            if number in without_message:
+                each.failed += 1
+                each.add_error("an error of gRPC, of which h2load tells no more")
+            elif status == 200:
                 each.latency.add(latency / 1000)
                 counts.setdefault(int((sent - first + latency) / 1e6), SecondCounts()).answered += 1
             else:
@@ -188,6 +202,21 @@ class CompiledDriver:
             each.add_error("h2load: an error of the connection, or no answer in time", lost)
         for second, each in counts.items():
             record.add(second, each)
+
+    def _without_message(self, statuses: np.ndarray, printed: str) -> set[int]:
+        """Returns which answers count as errors of gRPC, whose HTTP status is 200: evenly spread ones of the log.
+
+        h2load shows no trailers, but such an answer has no data, so the bytes that came say how many there are.
+        """
+        good = np.flatnonzero(statuses == 200)
+        data = _DATA.search(printed)
+        if self._kind != "grpc" or data is None or not len(good):
+            return set()
+        missing = len(good) - int(data[1]) / self._answer_bytes
+        # Answers of another snapshot may be a little shorter, because its name is.
+        if missing <= 1 + _SHORTER_BYTES * len(good) / self._answer_bytes:
+            return set()
+        return set(good[np.linspace(0, len(good) - 1, min(len(good), round(missing)), dtype=np.int64)].tolist())
 
     def _save_script(self, bodies: Sequence[tuple[bytes, int]]) -> None:
         requests = wrk_requests(bodies, self._headers(0), self._folder / "body")
@@ -228,7 +257,18 @@ class CompiledDriver:
                 "wrk2: a status that is not 2xx, an error of the connection, or no answer in time", counts.failed
             )
         record.lasted = took_us / 1e6
+        record.width = max(1, math.ceil(record.lasted))  # one stretch, because there are no figures over time
         record.add(0, counts)
+
+
+def _answer_bytes(target: Target, body: bytes) -> int:
+    """Returns the bytes of the message that answers a call. Raises Unavailable when it fails."""
+    import grpc
+
+    try:
+        return len(call_once(target, body, _CALL_S))
+    except grpc.RpcError as error:
+        raise Unavailable(f"no answer from gRPC at {target.grpc}: {error.details()}") from None
 
 
 def _wait(process: subprocess.Popen[str], seconds: float, show: Callable[[], object]) -> str:

@@ -175,7 +175,10 @@ class _Process:
 
     def receive(self) -> list[dict[str, Any]]:
         """Returns the messages that have come. Raises Unavailable when the process has ended."""
-        part = self.connection.recv(1 << 20)
+        try:
+            part = self.connection.recv(1 << 20)
+        except ConnectionResetError:  # it ended with messages that it had not read
+            part = b""
         if not part:
             code = self._process.wait(timeout=10)
             text = self._log.read_text(errors="replace").strip()[-2000:]

@@ -16,12 +16,14 @@ def quantile_key(name: str) -> str:
     return f"{name.replace('.', '_')}_ms"
 
 
-def latency_figures(counts: SecondCounts, seconds: float) -> dict[str, float]:
+def latency_figures(counts: SecondCounts, seconds: float, answered: int | None = None) -> dict[str, float]:
     """Returns requests, failures, unanswered, requests_per_second, and quantiles and the largest in milliseconds.
 
-    Requests without an answer count in the quantiles with the time that they had waited.
+    Requests without an answer count in the quantiles with the time that they had waited. answered: good answers that
+    came within these seconds; None where all of them did.
     """
-    answered = counts.latency.total - counts.unanswered
+    if answered is None:
+        answered = counts.latency.total - counts.unanswered
     return {
         "requests": counts.latency.total + counts.failed,
         "failures": counts.failed,
@@ -50,3 +52,12 @@ def over_time(stretches: Mapping[int, SecondCounts], width: int) -> list[dict[st
         entry.update(second=begin, seconds=width)
         found.append(entry)
     return found
+
+
+def without_nan(value: Any) -> Any:
+    """Returns figures for JSON: it has no number for nan and inf, which become null."""
+    if isinstance(value, dict):
+        return {key: without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -28,12 +28,10 @@ class IdColumn:
         self._ranked = np.arange(len(ids))
 
     def drift(self, share: float) -> None:
-        """Gives each rank another id with this probability."""
-        changed = np.flatnonzero(self._rng.random(len(self._ranked)) < share)
-        others = self._rng.permutation(len(self._ranked))[: len(changed)]
-        # Both sets exchange their ids as one, so that each id keeps exactly one rank.
-        places = np.union1d(changed, others)
-        self._ranked[places] = self._rng.permutation(self._ranked[places])
+        """Gives each rank another id with this probability; ranks exchange them in pairs, so that each id keeps one."""
+        pairs = self._rng.binomial(len(self._ranked) // 2, share)
+        first, second = np.split(self._rng.permutation(len(self._ranked))[: 2 * pairs], 2)
+        self._ranked[first], self._ranked[second] = self._ranked[second], self._ranked[first]
 
     def draw(self, count: int) -> pa.Array:
         """Returns `count` ids."""

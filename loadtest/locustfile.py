@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
 import socket
 import sys
 import time
@@ -29,7 +30,7 @@ from loadtest.access import access_headers
 from loadtest.channel import INFER, open_channel
 from loadtest.control import Control
 from loadtest.counts import SecondCounts
-from loadtest.figures import latency_figures
+from loadtest.figures import latency_figures, without_nan
 from loadtest.pacing import Pace, Timer
 from loadtest.prepared import Prepared, encode
 from loadtest.rows import RequestSource, model_inputs
@@ -82,6 +83,9 @@ def _prepare(environment: Environment, **_: Any) -> None:
     # Requests are prepared before the run's clock starts, once for all users of a kind: a closed loop must not spend
     # its time on encoding.
     options: Namespace = environment.parsed_options
+    # Each user has a connection and a timer; the soft limit is that of programs that count descriptors in one word.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _Run.options, _Run.pace = options, Pace(options.index, options.of)
     if options.control >= 0:
         environment.events.spawning_complete.add_listener(lambda user_count, **_: _serve(environment, user_count))
@@ -150,7 +154,8 @@ def _write(environment: Environment, **_: Any) -> None:
     path = environment.parsed_options.figures
     if path:
         _whole.take()
-        Path(path).write_text(json.dumps(latency_figures(_whole.counts, _whole.ended - _whole.began)))
+        figures = latency_figures(_whole.counts, _whole.ended - _whole.began)
+        Path(path).write_text(json.dumps(without_nan(figures)))
 
 
 class _Sender(User):

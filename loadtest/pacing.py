@@ -8,6 +8,7 @@ stopped its clock meanwhile would hide what it should show (coordinated omission
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import random
 import time
@@ -98,11 +99,14 @@ class RunningPhase:
 
     def second(self, when: float) -> SecondCounts:
         """Returns the counts of the second in which `when` lies."""
-        key = max(0, int(when - self.begin))
-        found = self._seconds.get(key)
-        if found is None:
-            found = self._seconds[key] = SecondCounts()
-        return found
+        return self._counts(max(0, int(when - self.begin)))
+
+    def count_answer(self, now: float) -> None:
+        """Counts a good answer in its second; one that came after the end in a second behind those of the phase."""
+        second = max(0, int(now - self.begin))
+        if now > self.end:
+            second = max(second, math.ceil(self.end - self.begin))
+        self._counts(second).answered += 1
 
     def is_idle(self) -> bool:
         """Returns whether everything that was due has been sent and answered."""
@@ -126,6 +130,12 @@ class RunningPhase:
     def take_counts(self) -> dict[int, SecondCounts]:
         """Returns what was counted since the last call, by second."""
         found, self._seconds = self._seconds, {}
+        return found
+
+    def _counts(self, second: int) -> SecondCounts:
+        found = self._seconds.get(second)
+        if found is None:
+            found = self._seconds[second] = SecondCounts()
         return found
 
     def _compute_next(self) -> float | None:
@@ -216,5 +226,5 @@ class Pace:
             counts.add_error(error)
         else:
             counts.latency.add(latency)
-            phase.second(now).answered += 1
+            phase.count_answer(now)
         return latency

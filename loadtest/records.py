@@ -36,8 +36,16 @@ class PhaseRecord:
     interrupted: bool = False
 
     def counts(self, skip: int = 0) -> SecondCounts:
-        """Returns all counts but those of the first `skip` seconds."""
-        return total(each for second, each in self.seconds.items() if second >= skip)
+        """Returns all counts but those of the stretches that end within the first `skip` seconds."""
+        return total(each for second, each in self.seconds.items() if second >= self._left_out(skip))
+
+    def answered(self, skip: int = 0) -> int:
+        """Returns how many good answers came before the phase ended, without those of the first `skip` seconds.
+
+        What a server that is too slow answers later is not among them: it is no rate that the server holds.
+        """
+        begin = self._left_out(skip)
+        return sum(each.answered for second, each in self.seconds.items() if begin <= second < self.lasted)
 
     def merge(self, process: int, content: dict[str, Any]) -> None:
         """Adds a report of a process."""
@@ -54,10 +62,16 @@ class PhaseRecord:
             for begin, each in finer.items():
                 self.seconds.setdefault(begin // self.width * self.width, SecondCounts()).merge(each)
 
-    def latest(self, seconds: int) -> SecondCounts:
-        """Returns the counts of the last stretches, for a look at a phase that runs."""
+    def latest(self, seconds: int) -> tuple[SecondCounts, int]:
+        """Returns the counts of the last stretches, for a look at a phase that runs, and the seconds that they took.
+
+        The last one of all is left out, because it is not over yet, unless there is no other.
+        """
         last = max(self.seconds, default=0)
-        return total(each for second, each in self.seconds.items() if second > last - max(seconds, 2 * self.width))
+        begin = max(0, last - max(1, seconds // self.width) * self.width)
+        if begin == last:
+            return self.counts(), self.width
+        return total(each for second, each in self.seconds.items() if begin <= second < last), last - begin
 
     @property
     def busiest(self) -> float:
@@ -66,8 +80,8 @@ class PhaseRecord:
 
     def figures(self, skip: int = 0) -> dict[str, Any]:
         """Returns the figures of the phase, without its first `skip` seconds."""
-        counts = self.counts(skip)
-        found: dict[str, Any] = latency_figures(counts, max(self.lasted - skip, 0.0))
+        counts, seconds = self.counts(skip), max(self.lasted - self._left_out(skip), 0.0)
+        found: dict[str, Any] = latency_figures(counts, seconds, self.answered(skip))
         begin, end = self.phase.rate or (None, None)
         found.update(
             phase=self.phase.title,
@@ -96,9 +110,13 @@ class PhaseRecord:
                 "include its own delays."
             )
         lag, latency = counts.lag.quantile(0.99), counts.latency.quantile(0.99)
-        if counts.lag.total and lag > max(LATE_MS, _LATE_SHARE * latency):
+        if counts.lag.total and counts.latency.total and lag > max(LATE_MS, _LATE_SHARE * latency):
             notes.append(
                 f"{self.phase.title}: the generator sent 1% of the requests more than {lag:.2f} ms late although a "
                 f"connection was free, which is {lag / latency:.0%} of the p99."
             )
         return notes
+
+    def _left_out(self, skip: int) -> int:
+        """Returns the second in which the first stretch begins that does not end within `skip` seconds."""
+        return skip // self.width * self.width

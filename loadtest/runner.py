@@ -87,7 +87,8 @@ class KindRun:
         """Returns the figures of the whole run; of a search, those of the hold or of its last measurement."""
         judged = self.judged()
         counts = total(record.counts() for record in judged)
-        return latency_figures(counts, sum(record.lasted for record in judged))
+        seconds = sum(record.lasted for record in judged)
+        return latency_figures(counts, seconds, sum(record.answered() for record in judged))
 
     def over_time(self) -> list[dict[str, Any]]:
         """Returns the figures by second, from the begin of the first phase."""

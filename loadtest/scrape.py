@@ -43,14 +43,14 @@ def read_page(text: str, model: str, when: float) -> Look:
             if sample.labels.get("model") != model:
                 continue
             if sample.name == "emberline_ids_hit_total":
-                tier = sample.labels["tier"]
+                tier = sample.labels.get("tier", "")
                 hits[tier] = hits.get(tier, 0.0) + sample.value
             elif sample.name == "emberline_ids_absent_total":
                 absent += sample.value
             elif sample.name == "emberline_queue_length":
                 waiting += sample.value
             elif sample.name == "emberline_snapshot_sequence" and sample.labels.get("arm") == "main":
-                snapshots.append((int(sample.labels["version"]), int(sample.value)))
+                snapshots.append((int(sample.labels.get("version", "")), int(sample.value)))
     newest = max(snapshots, default=None)
     return Look(when, hits, absent, "" if newest is None else f"{newest[0]}.{newest[1]}", waiting)
 
@@ -97,7 +97,7 @@ class MetricsWatch:
         except (OSError, ValueError) as error:
             self.trouble = str(error)
         if len(self.looks) > MOST_LOOKS:
-            self.looks[1:-1:2] = []
+            del self.looks[1:-1:2]
 
 
 def server_figures(looks: list[Look], began: float) -> dict[str, Any]:

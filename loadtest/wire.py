@@ -16,6 +16,7 @@ _READ_BYTES = 256 << 10
 # A response's head at most.
 _HEAD_BYTES = 64 << 10
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
 # Bytes of a refusal that are kept as its reason.
 _REASON_BYTES = 2000
@@ -103,10 +104,12 @@ class HttpConnection:
             head += part
             if len(head) > _HEAD_BYTES + _READ_BYTES:
                 raise OSError("the response has no end of its headers")
-        found = _LENGTH.search(head, 0, stop + 2)
+        begin, found = _STATUS.match(head), _LENGTH.search(head, 0, stop + 2)
+        if begin is None:
+            raise OSError("the response is no HTTP/1.1")
         if found is None:
             raise OSError("the response does not say its length")
-        length, status = int(found[1]), int(head[9:12])
+        length, status = int(found[1]), int(begin[1])
         body = [head[stop + 4 :]]
         left = length - len(body[0])
         while left > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,12 +91,20 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
 
 
 class Command(click.Command):
-    """Refuses a single-valued option that is given twice, and suggests only options that are like a wrong one."""
+    """Refuses a single-valued option that is given twice, and numbers that are none (nan) or have no end (inf).
+
+    It suggests only options that are like a wrong one.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments. Raises click.UsageError."""
         _check_options(self, ctx, args)
-        return super().parse_args(ctx, args)
+        left = super().parse_args(ctx, args)
+        for parameter in self.params:
+            value = ctx.params.get(parameter.name or "")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise click.BadParameter(f"expected a number, got {value}", ctx, parameter)
+        return left
 
 
 def arguments_without(ctx: click.Context, *options: str) -> list[str]:

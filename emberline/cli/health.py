@@ -21,7 +21,7 @@ Examples:
     type=click.IntRange(1, 65535),
     help="The server's port for HTTP; default: the only server of this machine or container.",
 )
-@click.option("--timeout", type=click.FloatRange(0.1), default=2.0, help="Seconds to wait for the answer.")
+@click.option("--timeout", type=click.FloatRange(0.1, 86_400), default=2.0, help="Seconds to wait for the answer.")
 def command(http_port: int | None, timeout: float) -> None:
     """Exit with 0 when the server on this machine, or in this container, is ready, and with 1 when it is not.
 

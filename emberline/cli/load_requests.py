@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -12,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from emberline.cli.command import nearest
-from emberline.cli.server_call import access_to, call_server, given_identity
+from emberline.cli.server_call import access_to, call_server, check_url, given_identity
 from emberline.proving.batches import cut, kserve_type, read_requests
 from loadtest.prepared import Prepared, encode
 from loadtest.rows import InputMetadata, Tensor, inputs_of
 from loadtest.sources import RowRequests, Wanted
 from loadtest.target import Target
 from loadtest.wire import HttpConnection, Tls, request_begin, whole_request
-from storage.errors import InvalidInput, NotFound, Unavailable
+from storage.errors import EmberlineError, InvalidInput, NotFound, Unavailable
 
 _TIMEOUT_S = 30.0
 _GRPC_PORT = 8001
@@ -35,6 +37,10 @@ class Content:
     #: What they are, in words.
     description: str
 
+    def first(self, kind: str, model: str) -> Prepared:
+        """Encodes the first request alone."""
+        return encode(kind, model, [self.stretches[0][:1]])
+
     def prepare(self, kind: str, model: str) -> Prepared:
         """Encodes the requests for one kind of user. Raises InvalidInput where they take too much memory."""
         try:
@@ -49,21 +55,27 @@ def find_target(url: str, grpc: str | None, model: str) -> tuple[Target, list[In
     Raises Unavailable when no server answers, NotFound for an unknown model with the nearest names.
     """
     call_server(url, "/v2/health/live", _TIMEOUT_S)
-    known = {entry["name"] for entry in call_server(url, "/v2/repository/index", _TIMEOUT_S, {})[0]}
-    if model not in known:
-        near = nearest(model, known)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(known)) or 'none'}"
-        raise NotFound(f"--model: {url} has no model {model!r}; {hint}")
     try:
         metadata, _ = call_server(url, f"/v2/models/{urllib.parse.quote(model, safe='')}", _TIMEOUT_S)
     except InvalidInput as error:
-        raise Unavailable(f"--model: {model!r} cannot be asked now: {error}") from None
+        raise _why_not_asked(url, model, error) from None
     given, (address, access) = given_identity(), access_to(url.rstrip("/"))
     files = (given.ca, given.cert, given.key)
     tls = Tls(*(str(each) if each else "" for each in files))
     host = urllib.parse.urlsplit(address).hostname or ""
     where = grpc or f"{f'[{host}]' if ':' in host else host}:{_GRPC_PORT}"
     return Target(address, where, model, access.token, tls), inputs_of(metadata)
+
+
+def _why_not_asked(url: str, model: str, error: InvalidInput) -> EmberlineError:
+    """Returns what to say of a model that the server does not describe. A token for scores alone may not list models."""
+    with contextlib.suppress(InvalidInput):
+        known = {entry["name"] for entry in call_server(url, "/v2/repository/index", _TIMEOUT_S, {})[0]}
+        if model not in known:
+            near = nearest(model, known)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(known)) or 'none'}"
+            return NotFound(f"--model: {url} has no model {model!r}; {hint}")
+    return Unavailable(f"--model: {model!r} cannot be asked now: {error}")
 
 
 def metrics_url(target: Target) -> str:
@@ -129,31 +141,34 @@ def send_first(target: Target, kind: str, prepared: Prepared) -> None:
 def _call_first(target: Target, prepared: Prepared) -> None:
     import grpc
 
-    from loadtest.channel import INFER, open_channel
+    from loadtest.channel import call_once
 
-    token = (("authorization", f"Bearer {target.token}"),) if target.token else ()
-    with open_channel(target.grpc, target.tls if target.url.startswith("https:") else None) as channel:
-        try:
-            channel.unary_unary(INFER)(prepared.body(0), timeout=_TIMEOUT_S, metadata=token)
-        except grpc.RpcError as error:
-            name, text = error.code().name, error.details()
-            if name == "UNAVAILABLE":
-                raise Unavailable(
-                    f"no answer from gRPC at {target.grpc}; give its address with --grpc: {text}"
-                ) from None
-            raise InvalidInput(f"{target.grpc} refused the first call with {name}: {text}") from None
+    try:
+        call_once(target, prepared.body(0), _TIMEOUT_S)
+    except grpc.RpcError as error:
+        name, text = error.code().name, error.details()
+        if name in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+            raise Unavailable(f"no answer from gRPC at {target.grpc}; give its address with --grpc: {text}") from None
+        raise InvalidInput(f"{target.grpc} refused the first call with {name}: {text}") from None
 
 
 def fetch_page(url: str) -> Callable[[], str]:
-    """Returns a function that reads a page with the caller's identity."""
+    """Returns a function that reads a page with the caller's identity, or raises OSError or ValueError.
+
+    Raises ConfigError for an address that is none.
+    """
+    check_url(url, "metrics")
     address, access = access_to(url)
 
     def fetch() -> str:
         request = urllib.request.Request(address)
         if access.token:
             request.add_header("Authorization", f"Bearer {access.token}")
-        with access.opener.open(request, timeout=10.0) as answer:
-            return str(answer.read().decode())
+        try:
+            with access.opener.open(request, timeout=10.0) as answer:
+                return str(answer.read().decode())
+        except http.client.HTTPException as error:
+            raise OSError(f"it does not speak HTTP: {type(error).__name__}") from None
 
     return fetch
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
+import os
+import signal
 import sys
 import tempfile
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from storage.errors import ConfigError
 
 KINDS = ("http_binary", "http_json", "grpc")
 _FIRST_RATE = 100.0
+# Options that say nothing of another load.
+_OF_A_SEARCH = ("step", "start_rate")
+_OF_OPEN_LOOPS = ("arrivals", "connections")
 
 
 class Duration(click.ParamType[float]):
@@ -65,7 +70,7 @@ when a request was due, so the time in which it could not be sent is part of it.
 \b
 Exit codes:
   0  everything was answered, and no condition of --fail-if holds
-  1  a request failed, a condition holds, no rate was found, or the test could not run
+  1  a request failed or had no answer, a condition holds, no rate was found, or the test could not run
   2  wrong usage
   130  interrupted; what was measured is reported""",
 )
@@ -144,17 +149,22 @@ def command(url: str, model: str, **given: Any) -> None:
     if importlib.util.find_spec("locust") is None:
         raise ConfigError("loadtest needs locust: pip install 'emberline[loadtest]'")
     plan, connections, kinds, conditions = _checked(given)
+    for name in ("json", "html"):
+        _check_file(f"--{name}", given[f"{name}_path"])
     if given["generator"] != "locust":
         from loadtest.compiled import check_generator
 
         for kind in kinds:
             check_generator(given["generator"], kind, plan.phases)
-    results = _run(url, model, given, plan, connections, kinds)
+    with _ended_in_order():
+        results = _run(url, model, given, plan, connections, kinds)
     interrupted = any(run["interrupted"] for run in results.values())
+    from emberline.comparison.page import write_page
+    from loadtest.figures import without_nan
+
     if given["json_path"] is not None:
-        given["json_path"].write_text(json.dumps(_plain(results), indent=2) + "\n", encoding="utf-8")
+        write_page(given["json_path"], json.dumps(without_nan(results), indent=2) + "\n")
     if given["html_path"] is not None:
-        from emberline.comparison.page import write_page
         from emberline.loads.page import to_html
 
         write_page(given["html_path"], to_html(f"{model} at {url}", results))
@@ -166,8 +176,33 @@ def command(url: str, model: str, **given: Any) -> None:
     if interrupted:
         sys.exit(130)
     not_found = any(run["search"] and run["search"]["rate"] is None for run in results.values())
-    if held or not_found or any(run["failures"] for run in results.values()):
+    if held or not_found or any(run["failures"] or run["unanswered"] for run in results.values()):
         sys.exit(1)
+
+
+def _check_file(option: str, path: Path | None) -> None:
+    """Raises click.UsageError for a file that cannot be written: a test of hours must not end without its figures."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise click.UsageError(f"{option} {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise click.UsageError(f"{option} {path}: the folder {path.parent} cannot be written into")
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Lets SIGTERM and SIGHUP do what Ctrl-C does: the load ends, and what was measured is reported."""
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) == signal.SIG_DFL  # under nohup it stays ignored
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _checked(given: dict[str, Any]) -> tuple[Any, int, list[str], list[Any]]:
@@ -181,10 +216,18 @@ def _checked(given: dict[str, Any]) -> tuple[Any, int, list[str], list[Any]]:
         raise click.UsageError("give either --data, rows to make requests of, or --requests, recorded requests")
     if sum(given[name] is not None for name in ("users", "rate", "find_p99")) > 1:
         raise click.UsageError("give one of --users, --rate and --find-p99")
+    context = click.get_current_context()
     if given["hold"] and given["find_p99"] is None:
         raise click.UsageError("--hold goes with --find-p99; to hold a rate that you know, use --rate RATE@DURATION")
     if given["requests"] is not None and (given["ids"] or given["user_inputs"]):
         raise click.UsageError("--ids and --user-inputs go with --data; recorded requests are sent as they are")
+    is_search, is_open = given["find_p99"] is not None, given["rate"] is not None or given["find_p99"] is not None
+    for name in _OF_A_SEARCH * (not is_search) + _OF_OPEN_LOOPS * (not is_open):
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            where = "--find-p99" if name in _OF_A_SEARCH else "--rate or --find-p99"
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with {where}")
+    if given["arrivals"] == "poisson" and given["generator"] != "locust":
+        raise click.UsageError(f"--arrivals: {given['generator']} sends at equal gaps; use locust for random ones")
     if given["drift"] and not given["ids"]:
         raise click.UsageError("--drift goes with --ids, such as --ids zipf --drift 0.05")
     name = "rate"
@@ -200,9 +243,8 @@ def _checked(given: dict[str, Any]) -> tuple[Any, int, list[str], list[Any]]:
         conditions = [parse_condition(text) for part in given["fail_if"] for text in part.split(",")]
     except ValueError as error:
         raise click.UsageError(f"--{name}: {error}") from None
-    is_open = bool(phases and phases[0].rate) or given["find_p99"] is not None
     named = given["kinds"].split(",") if given["kinds"] else list(KINDS[:1] if is_open else KINDS)
-    kinds = [each.strip() for each in named]
+    kinds = list(dict.fromkeys(each.strip() for each in named))
     for kind in kinds:
         if kind not in KINDS:
             raise click.UsageError(f"--kinds: expected some of {', '.join(KINDS)}, got {kind!r}")
@@ -242,13 +284,15 @@ def _run(
         )
         content = from_rows(str(given["data"]), inputs, wanted, plan.seconds)
     page = given["metrics"] or metrics_url(target)
+    fetch = None if page == "none" else fetch_page(page)
+    for kind in kinds:
+        send_first(target, kind, content.first(kind, model))
     results: dict[str, dict[str, Any]] = {}
     click.echo(f"{model} at {target.url}: {content.description}")
     click.echo(table.head())
     for kind in kinds:
         prepared = content.prepare(kind, model)
-        send_first(target, kind, prepared)
-        watch = None if page == "none" else MetricsWatch(fetch_page(page), model)
+        watch = None if fetch is None else MetricsWatch(fetch, model)
         with tempfile.TemporaryDirectory(prefix="emberline-loadtest-") as folder:
             drivers = _drivers(given, kind, target, prepared, Path(folder), connections)
             with drivers, watch or nullcontext(), progress(kind, quiet=given["quiet"]) as show:
@@ -274,12 +318,3 @@ def _drivers(given: dict[str, Any], kind: str, target: Any, prepared: Any, folde
         return CompiledDriver(name, kind, target, prepared, folder, connections=connections, threads=processes)
     prepared.save(folder / "requests")
     return LocustDrivers(kind, target, folder / "requests", users=connections, processes=processes)
-
-
-def _plain(value: Any) -> Any:
-    """Replaces what JSON has no number for by null."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

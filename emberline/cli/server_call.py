@@ -31,6 +31,8 @@ Answer = TypeVar("Answer")
 _MAX_TOKEN_BYTES = 512
 _RUNNING = "; is `emberline serve` running, and is --url right?"
 _PROBE_S = 2.0
+# A day: what sockets take as a time-out is bounded.
+_LONGEST_S = 86_400.0
 # OpenSSL's names for an answer that is not TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
@@ -96,7 +98,10 @@ def URL(command: Decorated) -> Decorated:  # noqa: N802
 def timeout_option(default: float) -> Callable[[Decorated], Decorated]:
     """Makes the option --timeout, seconds."""
     return click.option(
-        "--timeout", type=click.FloatRange(0.1), default=default, help="Seconds to wait for the answer."
+        "--timeout",
+        type=click.FloatRange(0.1, _LONGEST_S),
+        default=default,
+        help="Seconds to wait for the answer.",
     )
 
 
@@ -125,7 +130,7 @@ def _call(
     read: Callable[[bytes], Answer],
 ) -> tuple[Answer, Mapping[str, str]]:
     identity = _identity()
-    _check_url(url)
+    check_url(url)
     url, token = _with_token(url.rstrip("/"), identity.token_file)
     address = f"{url}{path}"
     body = None if content is None else json.dumps(content).encode()
@@ -209,14 +214,15 @@ def _speaks_tls(url: str) -> bool:
         return False
 
 
-def _check_url(url: str) -> None:
+def check_url(url: str, option: str = "url") -> None:
+    """Raises ConfigError for an address that is none. option: the name of the one that gave it."""
     try:
         parts = urllib.parse.urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_good = False
     if not is_good:
-        raise ConfigError(f"--url: expected http://HOST:PORT or https://HOST:PORT, got {url!r}", field="url")
+        raise ConfigError(f"--{option}: expected http://HOST:PORT or https://HOST:PORT, got {url!r}", field=option)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

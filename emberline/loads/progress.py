@@ -31,8 +31,7 @@ def progress(kind: str, *, quiet: bool) -> Iterator[Show]:
 def line(kind: str, title: str, record: PhaseRecord) -> str:
     """Returns what is shown of a phase that runs."""
     passed = max(0.0, min(time.monotonic() - record.began, record.phase.seconds))
-    counts, whole = record.latest(_LATEST_S), record.phase.seconds
-    seconds = max(1.0, min(_LATEST_S, passed))
+    (counts, seconds), whole = record.latest(_LATEST_S), record.phase.seconds
     p99 = f"p99 {counts.latency.quantile(0.99):.2f} ms" if counts.latency.total else "no answer yet"
     text = f"{kind}  {title}  {passed:.0f} of {whole:.0f} s  {counts.answered / seconds:,.0f} answers/s  {p99}"
     return f"{text}  {counts.failed:,} failed" if counts.failed else text
