@@ -52,12 +52,3 @@ def over_time(stretches: Mapping[int, SecondCounts], width: int) -> list[dict[st
         entry.update(second=begin, seconds=width)
         found.append(entry)
     return found
-
-
-def without_nan(value: Any) -> Any:
-    """Returns figures for JSON: it has no number for nan and inf, which become null."""
-    if isinstance(value, dict):
-        return {key: without_nan(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

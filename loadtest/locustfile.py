@@ -9,7 +9,6 @@ or with --rate an open loop of that many requests a second. `emberline loadtest`
 from __future__ import annotations
 
 import itertools
-import json
 import resource
 import socket
 import sys
@@ -22,6 +21,7 @@ from urllib.parse import quote
 import gevent
 import grpc
 import grpc.experimental.gevent
+import orjson
 from locust import User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -30,7 +30,7 @@ from loadtest.access import access_headers
 from loadtest.channel import INFER, open_channel
 from loadtest.control import Control
 from loadtest.counts import SecondCounts
-from loadtest.figures import latency_figures, without_nan
+from loadtest.figures import latency_figures
 from loadtest.pacing import Pace, Timer
 from loadtest.prepared import Prepared, encode
 from loadtest.rows import RequestSource, model_inputs
@@ -155,7 +155,7 @@ def _write(environment: Environment, **_: Any) -> None:
     if path:
         _whole.take()
         figures = latency_figures(_whole.counts, _whole.ended - _whole.began)
-        Path(path).write_text(json.dumps(without_nan(figures)))
+        Path(path).write_bytes(orjson.dumps(figures))  # null where there is no number, because there were no requests
 
 
 class _Sender(User):

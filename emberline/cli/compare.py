@@ -10,6 +10,7 @@ import click
 
 from emberline.cli.command import Command, LocalPath
 from emberline.cli.console import JSON, print_json, table_console
+from emberline.cli.target import check_folder
 from emberline.fitted_table import FittedTable, wrapping
 from storage.errors import InvalidInput
 from storage.features.strict_model import did_you_mean
@@ -45,8 +46,7 @@ def command(runs: tuple[Path, ...], output: Path | None, metric: str | None, ove
     if output is not None:
         if output.exists() and not overwrite:
             raise InvalidInput(f"--output {output} is there already; --overwrite replaces it", field="--output")
-        if not output.absolute().parent.is_dir():
-            raise InvalidInput(f"--output {output}: there is no folder {output.parent}", field="--output")
+        check_folder("--output", output)
     folders = [run for path in runs for run in (trial_runs(path) if is_sweep(path) else [path])]
     failed = [entry for path in runs if is_sweep(path) for entry in failed_trials(path)]
     read = read_runs(list(dict.fromkeys(folders)))

@@ -13,6 +13,7 @@ from emberline.terminal import columns_of, has_colours
 
 # Columns where nothing bounds them, in a file or a pipe: more than any line of ours has.
 _NO_BOUND = 100_000
+_JSON = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 #: The option of every command that prints a table.
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, as docs/cli.md describes it.")
@@ -46,5 +47,9 @@ def table_console() -> Console:
 
 def print_json(value: Any) -> None:
     """Prints a value as one line of JSON: paths as text, and null for numbers that are not finite."""
-    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    click.echo(orjson.dumps(value, default=str, option=options).decode())
+    click.echo(orjson.dumps(value, default=str, option=_JSON).decode())
+
+
+def json_file(value: Any) -> str:
+    """Returns the same for a file, in many lines that people can read."""
+    return orjson.dumps(value, default=str, option=_JSON | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()

@@ -17,7 +17,7 @@ from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.data_options import DATA_CONFIG, advice_on_columns, data_options
 from emberline.cli.objects import ModelPath, copy_of
 from emberline.cli.sizes import BYTES
-from emberline.cli.target import QUIET, bars
+from emberline.cli.target import QUIET, bars, check_folder
 from emberline.fitted_table import FittedTable, wrapping
 from storage.errors import InvalidInput
 
@@ -78,6 +78,7 @@ def command(
     """
     from emberline.difference.page import to_html
 
+    check_folder("--html", html)
     pair = (_snapshot(model, before, "A"), _snapshot(model, after, "B"))
     with bars(quiet or as_json) as progress:
         found = _found(*pair, source, rows, top, data_config, dram_bytes, progress)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from emberline.cli.console import print_json
 from emberline.cli.data_options import data_options
+from emberline.cli.target import check_folder
 from emberline.cli.view import View
 from emberline.fitted_table import FittedTable, whole, wrapping
 from emberline.terminal import progress_console
@@ -76,8 +77,7 @@ class TableOptions:
                 continue
             if (other := seen.setdefault(path.absolute(), option)) != option:
                 raise click.UsageError(f"{option} and {other} name the same file, {path}")
-            if not path.absolute().parent.is_dir():
-                raise InvalidInput(f"{option} {path}: there is no folder {path.parent}", field=option)
+            check_folder(option, path)
             if path.exists() and not self.overwrite:
                 raise InvalidInput(f"{option} {path} is there already; --overwrite replaces it", field=option)
 

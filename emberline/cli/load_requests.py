@@ -68,7 +68,7 @@ def find_target(url: str, grpc: str | None, model: str) -> tuple[Target, list[In
 
 
 def _why_not_asked(url: str, model: str, error: InvalidInput) -> EmberlineError:
-    """Returns what to say of a model that the server does not describe. A token for scores alone may not list models."""
+    """Returns what to say of a model that is not described. A token for scores alone may not list the others."""
     with contextlib.suppress(InvalidInput):
         known = {entry["name"] for entry in call_server(url, "/v2/repository/index", _TIMEOUT_S, {})[0]}
         if model not in known:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import signal
 import sys
 import tempfile
@@ -16,7 +14,9 @@ from typing import Any
 import click
 
 from emberline.cli.command import Command, DataArgument, LocalPath
+from emberline.cli.console import json_file
 from emberline.cli.server_call import URL
+from emberline.cli.target import check_folder
 from storage.errors import ConfigError
 
 KINDS = ("http_binary", "http_json", "grpc")
@@ -150,7 +150,7 @@ def command(url: str, model: str, **given: Any) -> None:
         raise ConfigError("loadtest needs locust: pip install 'emberline[loadtest]'")
     plan, connections, kinds, conditions = _checked(given)
     for name in ("json", "html"):
-        _check_file(f"--{name}", given[f"{name}_path"])
+        check_folder(f"--{name}", given[f"{name}_path"])
     if given["generator"] != "locust":
         from loadtest.compiled import check_generator
 
@@ -160,10 +160,9 @@ def command(url: str, model: str, **given: Any) -> None:
         results = _run(url, model, given, plan, connections, kinds)
     interrupted = any(run["interrupted"] for run in results.values())
     from emberline.comparison.page import write_page
-    from loadtest.figures import without_nan
 
     if given["json_path"] is not None:
-        write_page(given["json_path"], json.dumps(without_nan(results), indent=2) + "\n")
+        write_page(given["json_path"], json_file(results))
     if given["html_path"] is not None:
         from emberline.loads.page import to_html
 
@@ -178,16 +177,6 @@ def command(url: str, model: str, **given: Any) -> None:
     not_found = any(run["search"] and run["search"]["rate"] is None for run in results.values())
     if held or not_found or any(run["failures"] or run["unanswered"] for run in results.values()):
         sys.exit(1)
-
-
-def _check_file(option: str, path: Path | None) -> None:
-    """Raises click.UsageError for a file that cannot be written: a test of hours must not end without its figures."""
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise click.UsageError(f"{option} {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise click.UsageError(f"{option} {path}: the folder {path.parent} cannot be written into")
 
 
 @contextmanager

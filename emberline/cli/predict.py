@@ -109,11 +109,9 @@ def _answered_by(headers: Mapping[str, str]) -> str:
 
 
 def _from_text(text: str) -> list[Any]:
-    if text == "-":
-        text = sys.stdin.read()
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
+        content = json.loads(sys.stdin.buffer.read() if text == "-" else text)
+    except ValueError as error:
         raise InvalidInput(f"--instances: not JSON: {error}", field="instances") from None
     return content if isinstance(content, list) else [content]
 
@@ -195,8 +193,16 @@ def _from_json_lines(path: Path, inputs: Sequence[InputSpec], skip: int, rows: i
     """Reads rows by input or by column; numbers are sent as they are."""
     names = {entry.source: entry.name for entry in inputs} | {entry.name: entry.name for entry in inputs}
     found: list[Any] = []
-    for line in path.read_text(encoding="utf-8").splitlines()[skip : skip + rows]:
-        row = json.loads(line)
+    try:
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"--data {path}: not UTF-8: byte {error.start} cannot be read", field="data") from None
+    lines = lines[:-1] if not lines[-1].strip() else lines
+    for number, line in enumerate(lines[skip : skip + rows], skip + 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InvalidInput(f"--data {path}: line {number} is not JSON: {error}", field="data") from None
         found.append({names.get(key, key): value for key, value in row.items()} if isinstance(row, dict) else row)
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from emberline.cli.command import Command, LocalPath
+from emberline.cli.console import json_file
 from emberline.cli.data_options import named
 from emberline.cli.objects import ModelPath, copy_of
 from emberline.cli.server_call import IDENTITY, access_to, timeout_option
+from emberline.cli.target import check_folder
 
 if TYPE_CHECKING:
     from emberline.proving.batches import Batch
@@ -85,6 +86,7 @@ def command(
     server of it has to run. Shifted ids, swapped tables, another default vector, other pooling, missing and stale rows
     and rounding are recognised.
     """
+    check_folder("--report", report)
     proof = prove_model(
         old,
         copy_of(new),
@@ -101,7 +103,7 @@ def command(
     if report is not None:
         from emberline.proving.proof_text import document
 
-        report.write_text(json.dumps(document(proof), indent=2) + "\n", encoding="utf-8")
+        report.write_text(json_file(document(proof)), encoding="utf-8")
     end_by(proof, is_given=requests is not None)
 
 

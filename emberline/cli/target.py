@@ -29,10 +29,15 @@ def check_target(target: Path, overwrite: bool) -> None:
             f"name such as {target.name.partition('.')[0]}.parquet",
             field="OUT",
         )
-    if not target.parent.is_dir():
-        raise InvalidInput(f"OUT {target}: there is no folder {target.parent}", field="OUT")
+    check_folder("OUT", target)
     if target.exists() and not overwrite:
         raise InvalidInput(f"OUT {target} is there already; --overwrite replaces it", field="OUT")
+
+
+def check_folder(option: str, path: Path | None) -> None:
+    """Raises InvalidInput where there is no folder for the file of an option, before anything is computed for it."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise InvalidInput(f"{option} {path}: there is no folder {path.parent}", field=option)
 
 
 @contextmanager

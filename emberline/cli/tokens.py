@@ -170,7 +170,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     try:
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:
-        raise ConfigError(f"--access: cannot write {path}: {error.strerror}", field="access") from None
+        raise ConfigError(f"--access-file: cannot write {path}: {error.strerror}", field="access-file") from None
     try:
         with os.fdopen(file, "w", encoding="utf-8") as writer:
             writer.write(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -13,12 +14,14 @@ from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.server_call import URL, read_page, timeout_option
 from emberline.terminal import has_colours, is_terminal
-from storage.errors import EmberlineError
+from storage.errors import ConfigError, EmberlineError, Unavailable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.live import Live
 
     from emberline.top.frame import Screen
+    from emberline.top.keys import Keys
     from emberline.top.readings import Reading
 
 _PAGE = "/metrics"
@@ -78,7 +81,11 @@ def _print_once(url: str, interval: float, timeout: float, as_json: bool) -> Non
 def _read(url: str, timeout: float) -> Reading:
     from emberline.top.readings import Reading
 
-    return Reading.parse(read_page(url, _PAGE, timeout), time.monotonic())
+    page = read_page(url, _PAGE, timeout)
+    try:
+        return Reading.parse(page, time.monotonic())
+    except ValueError as error:
+        raise Unavailable(f"{url.rstrip('/')}{_PAGE} is no page of metrics: {error}") from None
 
 
 def _watch(url: str, interval: float, timeout: float) -> None:
@@ -86,7 +93,7 @@ def _watch(url: str, interval: float, timeout: float) -> None:
     from rich.live import Live
 
     from emberline.top.frame import SORTS, Screen
-    from emberline.top.keys import Keys
+    from emberline.top.keys import SUSPEND, Keys
 
     colours = has_colours(sys.stdout)
     console = Console(no_color=not colours, color_system="auto" if colours else None, highlight=False)
@@ -103,6 +110,8 @@ def _watch(url: str, interval: float, timeout: float) -> None:
                 key = keys.wait(max(0.0, until - time.monotonic()))
                 if key == "q":
                     return
+                if key == SUSPEND:
+                    _suspend(keys, live)
                 if key == "s":
                     screen.sort = sorts[(sorts.index(screen.sort) + 1) % len(sorts)]
                 elif key in ("p", " "):
@@ -112,22 +121,34 @@ def _watch(url: str, interval: float, timeout: float) -> None:
 
 
 def _renew(screen: Screen, before: Reading | None, timeout: float) -> Reading | None:
-    """Reads new figures, or says why there are none. Returns the reading for the next call."""
+    """Reads new figures, or says why there are none. Returns the reading for the next call.
+
+    Raises ConfigError for what waiting does not mend, such as an address that is none.
+    """
     from emberline.top.figures import figures_of
     from emberline.top.readings import Window
 
     try:
         now = _read(screen.url, timeout)
-    except (EmberlineError, ValueError) as error:
+    except ConfigError:
+        raise
+    except EmberlineError as error:
         screen.trouble = str(error)
         return None  # rates over the time without a server would say nothing
     screen.figures, screen.trouble, screen.read_unix = figures_of(Window(before, now)), "", time.time()
     return now
 
 
-def _draw(live: object, screen: Screen, console: Console) -> None:
-    from rich.live import Live
+def _suspend(keys: Keys, live: Live) -> None:
+    """Stops as Ctrl-Z asks for, with the terminal in order for the shell; returns when the shell goes on with it."""
+    live.stop()
+    keys.close()
+    os.kill(0, signal.SIGTSTP)
+    keys.open()
+    live.start()
+
+
+def _draw(live: Live, screen: Screen, console: Console) -> None:
     from rich.text import Text
 
-    assert isinstance(live, Live)
     live.update(Text("\n").join(screen.lines(*console.size)), refresh=True)

@@ -50,7 +50,10 @@ def to_html(
 
 
 def write_page(path: Path, text: str) -> None:
-    """Writes a page whole or not at all."""
+    """Writes a page whole or not at all. What is no file of its own, such as /dev/stdout, is written into."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(text, encoding="utf-8")
+        return
     new = path.with_name(f".{path.name}.new")
     try:
         new.write_text(text, encoding="utf-8")

@@ -13,8 +13,10 @@ from loadtest.conditions import parse_condition
 from loadtest.counts import MOST_ERRORS, OTHER_ERRORS, SecondCounts
 from loadtest.figures import latency_figures
 from loadtest.histogram import Histogram, merged
+from loadtest.pacing import RunningPhase
 from loadtest.phases import Phase, parse_duration, parse_rates, parse_users
 from loadtest.records import PhaseRecord
+from loadtest.runner import KindRun
 
 
 def test_quantiles_are_those_of_the_latencies_to_a_quarter_of_a_percent() -> None:
@@ -69,6 +71,69 @@ def test_a_long_phase_keeps_a_bounded_number_of_stretches() -> None:
     entries = record.over_time()
     assert [entry["second"] for entry in entries] == list(range(0, 10_000, record.width))
     assert sum(entry["requests"] for entry in entries) == 10_000
+
+
+def answered(count: int) -> SecondCounts:
+    counts = SecondCounts(answered=count)
+    counts.latency.add(1.0, count)
+    return counts
+
+
+@pytest.mark.parametrize("passed", [1, 3, 10, 1300, 5000, 20_000])
+def test_the_rate_that_is_shown_meanwhile_is_that_of_the_last_seconds(passed: int) -> None:
+    record = PhaseRecord(Phase(28_800, (100.0, 100.0)), 1, 0.0)
+    for second in range(passed):
+        record.add(second, answered(100))
+    record.add(passed, answered(30))  # a second that is not over yet
+    counts, seconds = record.latest(3)
+    assert counts.answered / seconds == 100
+
+
+def test_the_first_second_has_a_rate_too() -> None:
+    record = PhaseRecord(Phase(10, (100.0, 100.0)), 1, 0.0)
+    assert record.latest(3)[0].answered == 0
+    record.add(0, answered(30))
+    counts, seconds = record.latest(3)
+    assert (counts.answered, seconds) == (30, 1)
+
+
+def test_answers_after_the_end_are_no_rate_that_the_server_held() -> None:
+    """Of 200 requests a second the server answers 100; the other half comes in the ten seconds after the load."""
+    record = PhaseRecord(Phase(10, (200.0, 200.0)), 1, 0.0, lasted=10.0)
+    for second in range(20):
+        counts = SecondCounts(answered=100)
+        if second < 10:
+            counts.latency.add(5_000.0, 200)
+        record.add(second, counts)
+    figures = record.figures()
+    assert (figures["requests"], figures["requests_per_second"]) == (2000, 100)
+    assert KindRun("grpc", [record]).figures()["requests_per_second"] == 100
+    assert record.figures(1)["requests_per_second"] == 100
+
+
+def test_an_answer_after_the_end_is_not_counted_in_the_last_second() -> None:
+    phase = RunningPhase(1, 100.0, 2.5)
+    for moment in (100.0, 102.4, 102.6, 104.0):
+        phase.count_answer(moment)
+    assert {second: counts.answered for second, counts in phase.take_counts().items()} == {0: 1, 2: 1, 3: 1, 4: 1}
+
+
+def test_figures_without_seconds_leave_none_of_them_out() -> None:
+    """A program that reports one phase as a whole has no first second that could be left out."""
+    record = PhaseRecord(Phase(6, (50.0, 50.0)), 1, 0.0, lasted=6.0, width=6)
+    record.add(0, answered(300))
+    assert record.figures(1)["requests_per_second"] == 50
+    assert record.figures(1)["p99_ms"] == pytest.approx(1.0)
+    (entry,) = KindRun("http_json", [record]).over_time()
+    assert (entry["requests_per_second"], entry["seconds"]) == (50, 6)
+
+
+def test_a_generator_without_an_answer_has_no_share_of_the_latency() -> None:
+    record = PhaseRecord(Phase(1, (5.0, 5.0)), 1, 0.0, lasted=1.0)
+    counts = SecondCounts(failed=5)
+    counts.lag.add(30.0, 5)
+    record.add(0, counts)
+    assert record.generator_notes() == []
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,25 @@ def test_the_page_is_read_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(watch.looks) == read[0] >= 6
 
 
+def test_looks_of_hours_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.scrape.EVERY_S", 0.0)
+    monkeypatch.setattr("loadtest.scrape.MOST_LOOKS", 10)
+    read, enough = [0], threading.Event()
+
+    def fetch() -> str:
+        read[0] += 1
+        if read[0] >= 50:
+            enough.set()
+        return PAGE.format(dram=read[0], ssd=0, sequence=0)
+
+    with MetricsWatch(fetch, "m") as watch:
+        assert enough.wait(60)
+    assert len(watch.looks) <= 11
+    counts = [each.hits["dram"] for each in watch.looks]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (1, read[0])
+
+
 def run_with_a_switch() -> dict[str, Any]:
     record = PhaseRecord(Phase(6, (100, 100)), 1, 10.0, lasted=6.0)
     for second in range(7):

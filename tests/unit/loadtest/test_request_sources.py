@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadtest.popularity import parse_popularity
+from loadtest.ids import IdColumn
+from loadtest.popularity import Array, Popularity, parse_popularity
 from loadtest.prepared import Prepared, encode
 from loadtest.rows import InputMetadata, Tensor
 from loadtest.sources import RowRequests, Wanted
@@ -105,6 +106,25 @@ def test_hot_ids_drift_over_the_stretches_of_a_test(data: str) -> None:
     assert kept[-1] < 12
     still = requests_of(data, 120.0, ids="zipf", distinct=4800)
     assert len(still) == 1
+
+
+class EachRank(Popularity):
+    """Draws every rank once, in order."""
+
+    def ranks(self, rng: np.random.Generator, count: int) -> Array:
+        return np.arange(count)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
+def test_as_many_hot_ids_become_others_as_are_asked_for(share: float) -> None:
+    count = 20_001
+    ids = IdColumn(pa.array(range(count)), EachRank("each", np.ones(count)), np.random.default_rng(1))
+    before = ids.draw(count).to_pylist()
+    ids.drift(share)
+    after = ids.draw(count).to_pylist()
+    changed = sum(a != b for a, b in zip(before, after, strict=True))
+    assert changed / len(before) == pytest.approx(share, abs=0.01)
+    assert sorted(after) == sorted(before)
 
 
 def test_many_items_of_one_user(data: str) -> None:
