@@ -13,7 +13,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 # Sequences that move the cursor or set colours, and the bell.
@@ -24,13 +24,24 @@ class Terminal:
     """Runs a program in a pseudo-terminal of 80 by 24, or of another size. A context manager."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], size: tuple[int, int] = (24, 80)
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        size: tuple[int, int] = (24, 80),
+        *,
+        is_job: bool = False,
     ) -> None:
+        """Starts it. is_job: as a shell starts a job, which Ctrl-Z may stop; otherwise in a session of its own."""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-        # In control of the program's session, as fish wants it.
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", *command], stdin=slave, stdout=slave, stderr=slave, env=environment
+            # In control of the program's session, as fish wants it.
+            [*([] if is_job else ["setsid", "--ctty"]), *command],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            process_group=0 if is_job else None,
         )
         os.close(slave)
         #: What was printed so far.
@@ -56,6 +67,12 @@ class Terminal:
         """Presses keys."""
         os.write(self._master, keys.encode())
 
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed and hands over whole lines, as a shell expects it."""
+        local = termios.tcgetattr(self._master)[3]
+        return bool(local & termios.ECHO and local & termios.ICANON)
+
     def interrupt(self) -> None:
         """Presses Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
@@ -66,11 +83,12 @@ class Terminal:
 
     def wait_for(self, wanted: str, timeout_s: float = 60.0) -> str:
         """Waits until a text stands in what was printed since the last `clear`, and returns all of that."""
-        deadline = time.monotonic() + timeout_s
-        while wanted not in self.text:
-            assert time.monotonic() < deadline, f"{wanted!r} does not come: {self.text[-2000:]}"
-            assert self._read(0.2) or self.process.poll() is None, f"it ended with {self.text[-2000:]}"
+        self._wait_until(lambda: wanted in self.text, repr(wanted), timeout_s)
         return self.text
+
+    def wait_for_bytes(self, wanted: bytes, timeout_s: float = 60.0) -> None:
+        """Waits until these bytes, such as a sequence that moves the cursor, were printed since the last `clear`."""
+        self._wait_until(lambda: wanted in self.raw, repr(wanted), timeout_s)
 
     def wait_end(self, timeout_s: float = 60.0) -> int:
         """Waits until the program ends; returns its exit code."""
@@ -81,6 +99,12 @@ class Terminal:
         while self._read(0.0):
             pass
         return self.process.returncode
+
+    def _wait_until(self, has_come: Callable[[], bool], wanted: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not has_come():
+            assert time.monotonic() < deadline, f"{wanted} does not come: {self.text[-2000:]}"
+            assert self._read(0.2) or self.process.poll() is None, f"it ended with {self.text[-2000:]}"
 
     def _read(self, wait_s: float) -> bool:
         if not select.select([self._master], [], [], wait_s)[0]:

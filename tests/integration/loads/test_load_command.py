@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from emberline.cli import tokens
 from loadtest.command import locust_command
-from tests.integration.loads.asking import command, environment, load
+from tests.integration.loads.asking import ROOT, command, environment, load
 from tests.support.html_page import Page
 from tests.support.server_process import ServerProcess
 
@@ -114,19 +116,23 @@ def test_a_condition_that_holds_fails_the_command(tiny: ServerProcess, rows: Pat
     load(tiny, *short, "--fail-if", "failed>0", "--fail-if", "hit_rate<50%")
 
 
-def test_ctrl_c_ends_with_a_report_of_what_was_measured(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
-    json_path = tmp_path / "load.json"
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_test_reports_what_was_measured(
+    tiny: ServerProcess, rows: Path, tmp_path: Path, stop: signal.Signals
+) -> None:
+    json_path, temporary = tmp_path / "load.json", tmp_path / "temporary"
+    temporary.mkdir()
     before = answered(tiny)
     process = subprocess.Popen(
         command(tiny, "--data", str(rows), "--rate", "30@10m", "--json", str(json_path)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment(tiny),
+        env={**environment(tiny), "TMPDIR": str(temporary)},
     )
     try:
         wait_for_answers(tiny, before + 60, process)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(stop)
         printed, _ = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -136,6 +142,7 @@ def test_ctrl_c_ends_with_a_report_of_what_was_measured(tiny: ServerProcess, row
     assert found["interrupted"]
     assert 30 < found["requests"] < 18_000
     assert found["phases"][0]["seconds"] < 600
+    assert not list(temporary.iterdir()), "the prepared requests are gone"
 
 
 def test_locusts_own_command_writes_figures_when_it_is_ended(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
@@ -183,6 +190,9 @@ def test_h2load_drives(tiny: ServerProcess, rows: Path, tmp_path: Path, kind: st
             ["--grpc", "127.0.0.1:1", "--kinds", "grpc"],
             "no answer from gRPC at 127.0.0.1:1; give its address with --grpc",
         ),
+        (["--grpc", "127.0.0.1:1", "--kinds", "http_json,grpc"], "no answer from gRPC at 127.0.0.1:1"),
+        (["--metrics", "127.0.0.1:8002"], "--metrics: expected http://HOST:PORT or https://HOST:PORT"),
+        (["--metrics", "http://127.0.0.1:99999"], "--metrics: expected http://HOST:PORT or https://HOST:PORT"),
         (["--user-inputs", "user"], "--user-inputs: the model has no input 'user'; it has words, dense"),
     ],
 )
@@ -197,3 +207,24 @@ def test_what_is_wrong_is_said_before_the_load_begins(
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert "req/s" not in done.stdout, "nothing was measured before"
+
+
+def test_a_page_that_is_no_metrics_is_a_note(tiny: ServerProcess, rows: Path) -> None:
+    page = ("--metrics", f"http://{tiny.grpc}/metrics")
+    done = load(tiny, "--data", str(rows), "--rate", "10", "--seconds", "1", *page)
+    assert "note: the server's metrics were not read from" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_token_for_scores_alone_is_enough(rows: Path, tmp_path: Path) -> None:
+    access = tmp_path / "access.yaml"
+    words = ["--name", "load", "--role", "predict", "--model", "tiny", "--access-file", str(access)]
+    made = CliRunner().invoke(tokens.command, ["new", *words])
+    token = made.stdout.strip()
+    arguments = ["--access-file", str(access)]
+    with ServerProcess(ROOT / "model_repo", tmp_path / "store", tmp_path / "log", arguments=arguments) as server:
+        line = command(server, "--data", str(rows), "--rate", "10", "--seconds", "1", "--metrics", "none")
+        environ = {**environment(server), "EMBERLINE_TOKEN": token}
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environ, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"

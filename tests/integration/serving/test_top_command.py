@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from emberline.cli.frame import command
+from storage.errors import Unavailable
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
 from tests.support.terminal import Terminal
@@ -79,3 +84,43 @@ def test_control_c_ends_it_and_leaves_the_terminal_in_order(live: Live) -> None:
         assert terminal.text.rstrip().endswith("emberline: interrupted")
         assert b"\x1b[?1049l" in terminal.raw
         assert b"\x1b[3" not in terminal.raw  # no colours
+
+
+def test_control_z_gives_the_terminal_back_until_it_goes_on(live: Live) -> None:
+    line = [sys.executable, "-m", "emberline", "top", "--url", url_of(live), "--interval", "0.2"]
+    with Terminal(line, ENVIRONMENT, is_job=True) as terminal:
+        terminal.wait_for(NAME)
+        assert not terminal.echoes
+        terminal.type("\x1a")
+        terminal.wait_for_bytes(b"\x1b[?1049l")
+        os.waitid(os.P_PID, terminal.process.pid, os.WSTOPPED)
+        assert terminal.echoes
+        terminal.clear()
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.wait_for(NAME)
+        assert not terminal.echoes
+        terminal.type("q")
+        assert terminal.wait_end() == 0
+        assert terminal.echoes
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://127.0.0.1:99999"])
+def test_an_address_that_is_none_ends_it(url: str) -> None:
+    with Terminal([sys.executable, "-m", "emberline", "top", "--url", url], ENVIRONMENT) as terminal:
+        assert terminal.wait_end() == 1
+        assert "--url: expected http://HOST:PORT" in terminal.text
+        assert b"\x1b[?1049l" in terminal.raw
+
+
+def test_a_page_that_is_no_metrics_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "metrics").write_text("<html>")
+    files = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), files) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = CliRunner().invoke(command, ["top", "--once", "--interval", "0.1", "--url", url])
+        server.shutdown()
+        thread.join()
+    assert isinstance(done.exception, Unavailable)
+    assert f"{url}/metrics is no page of metrics" in str(done.exception)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from emberline.cli.compare import command
-from emberline.comparison.page import to_html
+from emberline.comparison.page import to_html, write_page
 from emberline.comparison.runs import read_run, read_runs
 from storage.errors import InvalidInput, NotFound
 from tests.support.html_page import Page
@@ -119,6 +120,21 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(runs: Path, tmp_path
     numbers = [float(number) for points in drawn for pair in points.split() for number in pair.split(",")]
     assert numbers
     assert all(0 <= number <= 1060 for number in numbers)
+
+
+def test_a_link_and_a_pipe_stay_what_they_are(tmp_path: Path) -> None:
+    """What /dev/stdout is: replacing it would break every other program of the machine."""
+    file, link, pipe = tmp_path / "file.html", tmp_path / "link.html", tmp_path / "pipe"
+    link.symlink_to(file)
+    write_page(link, "whole")
+    assert link.is_symlink()
+    assert file.read_text() == "whole"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_page(pipe, "whole")
+    assert os.read(reading, 100) == b"whole"
+    os.close(reading)
+    assert pipe.is_fifo()
 
 
 def test_many_runs_have_one_that_stands_out(runs: Path) -> None:

@@ -41,6 +41,11 @@ def test_the_codes_stand_in_one_table() -> None:
         ["config"],
         ["config", "--url", "http://127.0.0.1:1", "--http-port", "1"],
         ["completion", "csh"],
+        ["top", "--once", "--interval", "nan"],
+        ["status", "--timeout", "inf"],
+        ["status", "--timeout", "1e30"],
+        ["health", "--timeout", "1e30"],
+        ["token", "new", "--name", "x", "--role", "read", "--requests-per-second", "nan", "--access-file", "a.yaml"],
     ],
     ids=" ".join,
 )

@@ -25,6 +25,16 @@ from emberline.cli import main
         (["--data", __file__, "--fail-if", "p98>3"], "--fail-if: 'p98>3': 'p98' is none of the figures"),
         (["--data", __file__, "--seconds", "3d"], "expected a length of time such as 30s, 5m or 2h"),
         (["--data", __file__, "--rats", "3"], "Did you mean --rate"),
+        (["--data", __file__, "--find-p99", "nan"], "'--find-p99': expected a number, got nan"),
+        (["--data", __file__, "--find-p99", "5", "--start-rate", "inf"], "'--start-rate': expected a number, got inf"),
+        (["--data", __file__, "--users", "2", "--connections", "8"], "--connections goes with --rate or --find-p99"),
+        (["--data", __file__, "--arrivals", "poisson"], "--arrivals goes with --rate or --find-p99"),
+        (["--data", __file__, "--rate", "5", "--step", "9"], "--step goes with --find-p99"),
+        (["--data", __file__, "--rate", "5", "--start-rate", "9"], "--start-rate goes with --find-p99"),
+        (
+            ["--data", __file__, "--rate", "5", "--arrivals", "poisson", "--generator", "wrk2"],
+            "--arrivals: wrk2 sends at equal gaps",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +42,32 @@ def test_a_wrong_option_is_named(arguments: list[str], message: str, capsys: pyt
         main(["loadtest", "--model", "m", "--url", "http://127.0.0.1:1", *arguments])
     assert ended.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_report_without_a_folder_is_refused_before_the_load(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none" / "load"
+    with pytest.raises(SystemExit) as ended:
+        main(["loadtest", "--model", "m", "--url", "http://127.0.0.1:1", "--data", __file__, option, str(path)])
+    assert ended.value.code == 1
+    assert f"{option} {path}: there is no folder {path.parent}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("figure", "code"), [("failures", 1), ("unanswered", 1), ("requests", None)])
+def test_a_request_without_an_answer_fails_the_command(
+    figure: str, code: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = {"interrupted": False, "failures": 0, "unanswered": 0, "requests": 5, "search": None, figure: 5}
+    monkeypatch.setattr("emberline.cli.loadtest._run", lambda *_: {"grpc": run})
+    arguments = ["loadtest", "--model", "m", "--url", "http://127.0.0.1:1", "--data", __file__]
+    if code is None:
+        main(arguments)
+        return
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == code
 
 
 @pytest.mark.parametrize(

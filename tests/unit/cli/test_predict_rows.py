@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emberline.cli.predict import with_times
+from emberline.cli.predict import rows_from_file, with_times
 from storage.errors import InvalidInput
 
 METADATA = {
@@ -45,3 +47,25 @@ def test_text_that_is_no_time_is_refused_with_its_input_and_row() -> None:
 
 def test_rows_that_are_no_objects_are_left_to_the_server() -> None:
     assert with_times([7, [1]], METADATA) == [7, [1]]
+
+
+def test_lines_of_json_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"item": 1}\n{"item": "a\u2028b"}\n{"item": 3}\n', encoding="utf-8")
+    assert rows_from_file(path, None, [], 1, 2) == [{"item": "a\u2028b"}, {"item": 3}]
+    assert rows_from_file(path, None, [], 3, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"item": 1}\n\n{"item": 2}\n', "rows.jsonl: line 2 is not JSON"),
+        (b'{"item": 1}\n{"item": \n', "rows.jsonl: line 2 is not JSON"),
+        (b'{"item": "\xff"}\n', "rows.jsonl: not UTF-8: byte 10 cannot be read"),
+    ],
+)
+def test_a_line_that_is_no_json_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        rows_from_file(path, None, [], 0, 10)
