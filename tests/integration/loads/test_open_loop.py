@@ -180,7 +180,7 @@ def test_a_server_that_speaks_no_http_is_a_failure() -> None:
         thread = threading.Thread(target=_say_nonsense, args=(server,))
         thread.start()
         connection = HttpConnection(f"http://127.0.0.1:{server.getsockname()[1]}", Tls(), 10.0)
-        with pytest.raises(OSError, match="the response is no HTTP/1.1"):
+        with pytest.raises(OSError, match=r"the response is no HTTP/1\.1"):
             connection.ask(b"GET / HTTP/1.1\r\n\r\n")
         thread.join()
 
