@@ -16,7 +16,7 @@ from emberline.cli.forget_report import ForgetReport
 from emberline.cli.forget_servers import wait_for_server
 from emberline.cli.forget_subjects import ModelSubject, RunSubject, Subject
 from emberline.cli.names import complete_in_repository
-from emberline.cli.server_call import IDENTITY
+from emberline.cli.server_call import IDENTITY, check_url
 from emberline.cli.target import QUIET, bars
 from storage.objects import is_url
 
@@ -126,6 +126,8 @@ def command(
     """
     if (run is None) == (name is None):
         raise click.UsageError("give either RUN, or with --name a model of the repository")
+    for url in urls:
+        check_url(url)
     subject: Subject = ModelSubject(repository, name) if name is not None else RunSubject(run or Path(), repository)
     wanted = _wanted(subject.spec, file, column, tables, input_name)
     from storage.data.served_log import read_hash_key

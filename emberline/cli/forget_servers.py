@@ -53,10 +53,13 @@ def wait_for_server(url: str, model: str, version: int, wanted: Wanted, until: f
             break
         time.sleep(_LOOK_S)
     if not found.left:
-        for table in wanted.tables:
-            for ids in _pieces(wanted, table):
-                found.asked += len(ids)
-                found.with_row += _with_row(url, f"{model}.{table}", ids)
+        try:
+            for table in wanted.tables:
+                for ids in _pieces(wanted, table):
+                    found.with_row += _with_row(url, f"{model}.{table}", ids)
+                    found.asked += len(ids)
+        except EmberlineError as error:
+            found.left = f"it does not say which of the ids have a row: {error}"
     return found
 
 

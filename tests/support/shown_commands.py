@@ -103,10 +103,11 @@ def _fault_of(words: list[str]) -> str:
             return f"there is no command {name!r}"
         group, context = inner, click.Context(inner, info_name=name, parent=context)
     try:
-        group.make_parser(context).parse_args(list(words))
+        _, left, _ = group.make_parser(context).parse_args(list(words))
     except click.UsageError as error:
         return error.format_message()
-    return ""
+    left = [word for word in left if word != "..."]
+    return f"unexpected {' '.join(left)!r}" if left and not isinstance(group, click.Group) else ""
 
 
 def unknown_program(text: str) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from emberline.cli.id_files import read_values
+from emberline.cli.id_files import read_values, whole_numbers
 from storage.errors import InvalidInput
 
 
@@ -41,3 +41,14 @@ def test_other_encodings_are_refused_by_the_byte(tmp_path: Path) -> None:
     path.write_bytes("anna\nj\xf6rg\n".encode("latin-1"))
     with pytest.raises(InvalidInput, match="is not UTF-8 text: byte 6"):
         read_values(path)
+
+
+@pytest.mark.parametrize("text", ["1_000", "0x10", "1.0", "", str(2**63), "9" * 100])
+def test_what_is_no_id_is_refused(text: str) -> None:
+    """Of these, Python's own int() reads 1_000, which would erase the rows of another id."""
+    with pytest.raises(InvalidInput, match=r"value 2, .* is no id \(int64\)"):
+        whole_numbers(Path("ids.txt"), ["7", text])
+
+
+def test_ids_are_signed_numbers_of_64_bits() -> None:
+    assert whole_numbers(Path("ids.txt"), ["007", "-5", "+3", str(-(2**63))]) == [7, -5, 3, -(2**63)]
