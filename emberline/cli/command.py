@@ -102,7 +102,7 @@ class Command(click.Command):
         left = super().parse_args(ctx, args)
         for parameter in self.params:
             value = ctx.params.get(parameter.name or "")
-            if isinstance(value, float) and not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value) and not ctx.resilient_parsing:
                 raise click.BadParameter(f"expected a number, got {value}", ctx, parameter)
         return left
 
