@@ -14,7 +14,7 @@ from emberline.cli.server_call import IDENTITY, call_server, model_path, timeout
 from emberline.cli.sizes import BYTES
 from emberline.fitted_table import FittedTable, wrapping
 from storage.byte_sizes import human_bytes
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     from storage.tiers.planning.forecast import StoreForecast
@@ -83,6 +83,8 @@ def _of_server(model: str, url: str, timeout: float) -> StoreForecast:
     from storage.tiers.budget_report import read_report
 
     state, _ = call_server(url, model_path(model, "budget"), timeout)
+    if not state["stores"]:
+        raise Unavailable(f"{model} is not loaded, so nothing is known of its rows; `emberline load {model}` loads it")
     return read_report(state["stores"][0])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,8 +129,6 @@ def command(
     published is published first. --at goes back to a snapshot: training continues from the state it was made from (as
     many are kept as publish.keep_states says, at least), and the next delta leads on from it.
     """
-    if every_seconds is not None and not math.isfinite(every_seconds):
-        raise click.BadParameter(f"{every_seconds} is no number of seconds", param_hint="--every-seconds")
     if (follow is None) == (not data):
         raise click.UsageError("give newer rows, either as --data or as --follow")
     for option, given in (

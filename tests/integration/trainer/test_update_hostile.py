@@ -209,4 +209,4 @@ def test_seconds_that_are_no_number_are_refused(place: Path, newer: Path) -> Non
     arguments = [str(place / "run"), "--data", str(newer), "--repository", str(place / "models")]
     done = CliRunner().invoke(update_command, [*arguments, "--every-seconds", "nan"])
     assert done.exit_code == 2
-    assert "nan is no number of seconds" in done.output
+    assert "expected a number, got nan" in done.output
