@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from emberline.cli import status
+from emberline.cli import plan, status
+from storage.errors import EmberlineError
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
 
@@ -89,3 +90,9 @@ def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBERLINE_URL", "http://127.0.0.1:1")
     done = CliRunner().invoke(status.command, [])
     assert "no answer from http://127.0.0.1:1/v2" in str(done.exception)
+
+
+def test_a_model_that_is_not_loaded_has_no_plan(live: Live) -> None:
+    live.repository.unload(NAME)
+    done = CliRunner().invoke(plan.command, [NAME, "--url", f"http://127.0.0.1:{live.server.http_port}"])
+    assert isinstance(done.exception, EmberlineError), repr(done.exception)
