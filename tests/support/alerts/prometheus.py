@@ -47,6 +47,8 @@ class Prometheus:
                     f"--config.file={folder / 'prometheus.yml'}",
                     f"--storage.tsdb.path={folder / 'data'}",
                     f"--web.listen-address=127.0.0.1:{port}",
+                    # By default it looks at new targets every five seconds.
+                    "--scrape.discovery-reload-interval=100ms",
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
