@@ -9,7 +9,6 @@ or with --rate an open loop of that many requests a second. `emberline loadtest`
 from __future__ import annotations
 
 import itertools
-import resource
 import socket
 import sys
 import time
@@ -83,9 +82,6 @@ def _prepare(environment: Environment, **_: Any) -> None:
     # Requests are prepared before the run's clock starts, once for all users of a kind: a closed loop must not spend
     # its time on encoding.
     options: Namespace = environment.parsed_options
-    # Each user has a connection and a timer; the soft limit is that of programs that count descriptors in one word.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _Run.options, _Run.pace = options, Pace(options.index, options.of)
     if options.control >= 0:
         environment.events.spawning_complete.add_listener(lambda user_count, **_: _serve(environment, user_count))
