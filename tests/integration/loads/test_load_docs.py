@@ -48,7 +48,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProc
 
 
 def test_the_page_has_the_commands() -> None:
-    assert len(LINES) == 6
+    assert len(LINES) == 5
     assert sum(line.startswith("locust ") for line in LINES) == 1
 
 
