@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load i
 RATE = 60
 
 
-class _Refusing(grpc.GenericRpcHandler):
+class _Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Refuses every `each`-th call after the first one; 0: none."""
 
     def __init__(self, each: int) -> None:
