@@ -69,7 +69,7 @@ class Terminal:
 
     @property
     def echoes(self) -> bool:
-        """Whether the terminal shows what is typed and hands over whole lines, as a shell expects it."""
+        """Says whether the terminal shows what is typed and hands over whole lines, as a shell expects it."""
         local = termios.tcgetattr(self._master)[3]
         return bool(local & termios.ECHO and local & termios.ICANON)
 

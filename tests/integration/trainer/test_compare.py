@@ -123,7 +123,7 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(runs: Path, tmp_path
 
 
 def test_a_link_and_a_pipe_stay_what_they_are(tmp_path: Path) -> None:
-    """What /dev/stdout is: replacing it would break every other program of the machine."""
+    """Replacing /dev/stdout, which is such a link, would break every other program of the machine."""
     file, link, pipe = tmp_path / "file.html", tmp_path / "link.html", tmp_path / "pipe"
     link.symlink_to(file)
     write_page(link, "whole")

@@ -1,4 +1,4 @@
-"""What `emberline forget` says of servers that do not answer as they should, and of addresses that are none."""
+"""`emberline forget` names servers that do not answer as they should, and refuses addresses that are none."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_other_encodings_are_refused_by_the_byte(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["1_000", "0x10", "1.0", "", str(2**63), "9" * 100])
 def test_what_is_no_id_is_refused(text: str) -> None:
-    """Of these, Python's own int() reads 1_000, which would erase the rows of another id."""
+    """Python's own int() reads 1_000, which would erase the rows of another id."""
     with pytest.raises(InvalidInput, match=r"value 2, .* is no id \(int64\)"):
         whole_numbers(Path("ids.txt"), ["7", text])
 

@@ -1,4 +1,4 @@
-"""What is read of the output of h2load and wrk2, of programs that print as these do."""
+"""Figures of h2load and wrk2 are read from what they print; here programs print as these do."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_the_first_second_has_a_rate_too() -> None:
 
 
 def test_answers_after_the_end_are_no_rate_that_the_server_held() -> None:
-    """Of 200 requests a second the server answers 100; the other half comes in the ten seconds after the load."""
+    """A server answers 100 of 200 requests a second, and the others in the ten seconds after the load."""
     record = PhaseRecord(Phase(10, (200.0, 200.0)), 1, 0.0, lasted=10.0)
     for second in range(20):
         counts = SecondCounts(answered=100)
