@@ -228,6 +228,7 @@ class Server:
                 await self._retire(limits)
             logger.info("stopping: in-flight requests have %g s", config.drain_timeout_s)
             deadline = time.monotonic() + config.drain_timeout_s
+            observation.give_up()
             self.repository.stop_loading()
             http.end()
             feed.close()

@@ -200,10 +200,10 @@ class Endpoint:
         call.request_id = request_id
         statistics = self.statistics_of(call)
         try:
-            if not min_snapshot:
-                result = await self._answer(call)
+            if min_snapshot:
+                call, result = await self._answer_at(min_snapshot, call)
             else:
-                result = await self._answer_at(min_snapshot, call)
+                result = await self._answer(call)
         except ReplacedError as error:
             successor = self.successor
             # A version whose store was replaced is still the same version.
@@ -216,6 +216,7 @@ class Endpoint:
             raise
         if batch:
             statistics.finished(time.monotonic_ns() - arrived_ns)
+            self.answered(call, result)
         return result
 
     def call(
@@ -280,8 +281,8 @@ class Endpoint:
             ended = self.group.join(timeout_s)
         return ended
 
-    async def _answer_at(self, min_snapshot: str, call: QueuedRequest) -> InferenceResult:
-        """Returns the answer of a snapshot that covers `min_snapshot`."""
+    async def _answer_at(self, min_snapshot: str, call: QueuedRequest) -> tuple[QueuedRequest, InferenceResult]:
+        """Returns the answer of a snapshot that covers `min_snapshot`, and the call that got it."""
         until_ns = call.deadline_ns or call.arrived_ns + self._snapshot_timeout_ns
         while True:
             try:
@@ -296,7 +297,7 @@ class Endpoint:
             result = await self._answer(call)
             # After a rollback between the wait and the batch, it waits again.
             if self.history.covers(result.snapshot, min_snapshot):
-                return result
+                return call, result
             call = replace(call, place=asyncio.get_running_loop().create_future(), features=None)
 
     async def _answer(self, call: QueuedRequest) -> InferenceResult:
@@ -321,7 +322,6 @@ class Endpoint:
         finally:
             if timer is not None:
                 timer.cancel()
-        self.answered(call, result)
         return result
 
     def _no_rows(self, name: str) -> np.ndarray:

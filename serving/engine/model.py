@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -304,20 +304,20 @@ class LoadedModel(Endpoint):
         """Keeps some requests for the live guard, and gives some to the shadow and to the tap."""
         tap = self.tap
         if tap is not None and (sampled := call.sampled or sample_one(call.request_id, tap.share)):
-            tap.offer(call, result, sampled, self.signature)
+            _after_the_answer(call, partial(tap.offer, call, result, sampled, self.signature))
         shadow = self.shadow
         if shadow is not None and not call.canary and (picked := shadow.pick(call, self.queued > self.sessions)):
-            offer = partial(shadow.offer, call, result, picked, time.monotonic_ns())
-            if isinstance(call.sink, LoopSink):
-                call.sink.loop.call_soon(offer)
-            else:
-                offer()
+            _after_the_answer(call, partial(shadow.offer, call, result, picked, time.monotonic_ns()))
         if not self.recent.wants(call.arrived_ns):
             return
         features = call.features if isinstance(call.features, FeatureBatch) else None
         record = partial(self.recent.record, call.columns, call.batch, features, self.parts.engine, call.first_row)
-        if isinstance(call.sink, LoopSink):
-            # Runs after the answer was sent, so no caller waits for the copy.
-            call.sink.loop.call_soon(record)
-        else:
-            record()
+        _after_the_answer(call, record)
+
+
+def _after_the_answer(call: QueuedRequest, work: Callable[[], None]) -> None:
+    """Does something with an answered request once its answer was sent, so that no caller waits for a copy."""
+    if isinstance(call.sink, LoopSink):
+        call.sink.loop.call_soon(work)
+    else:
+        work()

@@ -62,11 +62,11 @@ class LabelledRows:
         rows = min(self.count, len(self._served))
         return float(self._served[:rows].min()) if rows else None
 
-    def quality(self, since: float = 0.0) -> Quality:
-        """Returns the figures of the rows that were scored at `since` or later."""
+    def chosen(self, since: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns copies of the rows that were scored at `since` or later, as `quality_of` takes them."""
         rows = min(self.count, len(self._scores))
         chosen = self._served[:rows] >= since
-        return quality_of(self._scores[:rows][chosen], self._labels[:rows][chosen], self._requests[:rows][chosen])
+        return self._scores[:rows][chosen], self._labels[:rows][chosen], self._requests[:rows][chosen]
 
 
 def quality_of(scores: np.ndarray, labels: np.ndarray, requests: np.ndarray) -> Quality:

@@ -77,13 +77,23 @@ class LogFolder:
         except (OSError, ValueError) as error:  # pyarrow's errors are among them
             self._give_up(error, table.num_rows)
 
+    def lose(self, error: Exception, rows: int) -> None:
+        """Counts rows as lost that cannot be written."""
+        self.counts.lost_rows += rows
+        if not self.trouble:
+            logger.error("%s: requests cannot be logged: %s", self._folder, error)
+        self.trouble = str(error) or type(error).__name__
+
     def tick(self, now: float) -> None:
         """Lets what has waited long enough appear, and deletes what is too much. now: of `time.monotonic`."""
         if self._writer is not None and now >= self._due:
             self.close()
         if now >= self._look_at:
             self._look_at = now + _LOOK_S
-            self._delete()
+            try:
+                self._delete()
+            except OSError as error:
+                self.trouble = f"the files cannot be looked at: {error}"
 
     def close(self) -> None:
         """Lets all rows appear that were written."""
@@ -121,17 +131,16 @@ class LogFolder:
         self._look_at = 0.0
 
     def _give_up(self, error: Exception, rows: int) -> None:
+        """Loses rows, and those of the file that nobody sees yet."""
         writer, self._writer = self._writer, None
-        self.counts.lost_rows += self._rows + rows
-        self._rows = 0
         with suppress(OSError, ValueError):
             if writer is not None:
                 writer.close()
         if self._aside != self._folder:
-            self._aside.unlink(missing_ok=True)
-        if not self.trouble:
-            logger.error("%s: requests cannot be logged: %s", self._folder, error)
-        self.trouble = str(error) or type(error).__name__
+            with suppress(OSError):  # it is deleted later, as what a server that was killed left
+                self._aside.unlink(missing_ok=True)
+        lost, self._rows = self._rows + rows, 0
+        self.lose(error, lost)
 
     def _delete(self) -> None:
         """Deletes the oldest files until the rest fits, and those that are too old."""

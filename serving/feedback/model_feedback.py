@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -37,14 +38,16 @@ class _Watch:
         self.log = None if log is None else RequestLog(model, log)
         self.window = None if window is None else ScoreWindow(window)
         self.labels = None if log is None or window is None else LabelLog(log)
-        self.drift: DriftOfColumns | None = None
+        # How requests differ from training, and the signature of the version that both belong to.
+        self.drift: tuple[ModelSignature, DriftOfColumns] | None = None
         share = max(0.0 if log is None else log.share, 0.0 if window is None else window.share)
         self.tap = Tap(model, share, self)
 
     def take(self, batch: ServedBatch) -> None:
         """See Consumer."""
-        if self.drift is not None:
-            self.drift.add(batch, time.monotonic())
+        drift = self.drift
+        if drift is not None and batch.signature is drift[0]:
+            drift[1].add(batch, time.monotonic())
         if self.window is not None:
             self.window.add(batch, time.time())
         if self.log is not None:
@@ -74,10 +77,14 @@ class ModelFeedback:
         self._lock = threading.Lock()
         self._settings: _Settings = (None, None)
         self._watch: _Watch | None = None
+        # The references of loaded versions, by the signatures that their requests have, and that of the served one.
+        self._references: weakref.WeakKeyDictionary[ModelSignature, DriftOfColumns] = weakref.WeakKeyDictionary()
+        self._served: weakref.ref[ModelSignature] | None = None
         #: Why the log cannot be kept as the options say; "" when it can.
         self.trouble = ""
         #: Events of feedback whose time was ahead of this machine's clock.
         self.skewed = 0
+        self._skewed_lock = threading.Lock()
 
     def follow(self, options: ModelOptions) -> RequestTap | None:
         """Returns what looks at requests by these options, which goes on where they are the same; None for nobody."""
@@ -88,6 +95,7 @@ class ModelFeedback:
                 self._settings = settings
                 if settings != (None, None):
                     self._watch = _Watch(self._model, *settings)
+                    self._compare()
             return None if self._watch is None else self
 
     @property
@@ -102,11 +110,22 @@ class ModelFeedback:
         watch = self._watch
         return None if watch is None else watch.window
 
-    def compare_with(self, published: PublishedVersion) -> None:
-        """Compares the inputs and scores of requests with those of a version's golden requests from now on."""
-        watch = self._watch
+    def know(self, signature: ModelSignature, published: PublishedVersion) -> None:
+        """Reads what requests to a version are compared with while it is served: its golden requests."""
+        if self._watch is not None:
+            self._references[signature] = drift_of(published)
+            self._compare()
+
+    def serves(self, signature: ModelSignature) -> None:
+        """Compares the requests to this version with its reference from now on. It takes no lock, and no time."""
+        self._served = weakref.ref(signature)
+        self._compare()
+
+    def _compare(self) -> None:
+        watch, served = self._watch, None if self._served is None else self._served()
         if watch is not None:
-            watch.drift = drift_of(published)
+            reference = None if served is None else self._references.get(served)
+            watch.drift = None if served is None or reference is None else (served, reference)
 
     def offer(
         self, call: QueuedRequest, result: InferenceResult, sampled: Sequence[Sampled], signature: ModelSignature
@@ -134,7 +153,9 @@ class ModelFeedback:
                 continue
             if sample_point(label.id) < watch.log.settings.share:
                 watch.labels.add(label)
-        self.skewed += skewed
+        if skewed:
+            with self._skewed_lock:
+                self.skewed += skewed
         return counts
 
     def flush(self, timeout_s: float) -> bool:
@@ -152,7 +173,7 @@ class ModelFeedback:
         watch = self._watch
         return {
             "log": self._log_report(watch),
-            "drift": None if watch is None or watch.drift is None else _drift_report(watch.drift),
+            "drift": None if watch is None or watch.drift is None else _drift_report(watch.drift[1]),
             "feedback": None if watch is None or watch.window is None else self._window_report(watch, watch.window),
         }
 
@@ -161,7 +182,9 @@ class ModelFeedback:
             return {**_NOTHING, "trouble": self.trouble} if self.trouble else None
         log, files = watch.log, watch.log.files
         labels = None if watch.labels is None else watch.labels.counts
-        label_trouble = "" if watch.labels is None else watch.labels.trouble
+        label_trouble, dropped_labels = "", 0
+        if watch.labels is not None:
+            label_trouble, dropped_labels = watch.labels.trouble, watch.labels.dropped
         return {
             "share": log.settings.share,
             "folder": str(log.settings.folder),
@@ -169,6 +192,7 @@ class ModelFeedback:
             "rows": log.rows,
             "waiting": watch.tap.waiting,
             "dropped": {**watch.tap.dropped, "refused": log.refused},
+            "dropped_labels": dropped_labels,
             "files": files.counts.files,
             "written_rows": files.counts.rows,
             "written_labels": 0 if labels is None else labels.rows,
@@ -236,6 +260,7 @@ _NOTHING: dict[str, JsonValue] = {
     "rows": 0,
     "waiting": 0,
     "dropped": {},
+    "dropped_labels": 0,
     "files": 0,
     "written_rows": 0,
     "written_labels": 0,

@@ -88,4 +88,16 @@ class RequestLog:
     def _write(self) -> None:
         kept, self._kept, self._bytes = self._kept, [], 0
         if kept:
-            self.files.write(served_table(kept, self._columns, self._hashed))
+            self._write_all(kept)
+
+    def _write_all(self, kept: list[ServedBatch]) -> None:
+        try:
+            table = served_table(kept, self._columns, self._hashed)
+        except Exception as error:
+            if len(kept) == 1:
+                self.files.lose(error, kept[0].rows)
+                return
+            for batch in kept:  # one that cannot be written takes no others along
+                self._write_all([batch])
+        else:
+            self.files.write(table)

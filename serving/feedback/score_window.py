@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from serving.engine.tap import sample_point
-from serving.feedback.labelled_rows import LabelledRows, Quality
+from serving.feedback.labelled_rows import LabelledRows, Quality, quality_of
 from serving.feedback.rows import ServedBatch
 
 # Bounds of what is kept beside the scores: snapshots with figures, and labels whose request has not come.
@@ -82,7 +82,9 @@ class ScoreWindow:
         # Labels whose request has not come, with when the first of them came, by id.
         self._early: OrderedDict[str, tuple[float, dict[tuple[int, str], Label]]] = OrderedDict()
         self.early = 0
-        self._rows: OrderedDict[Key, LabelledRows] = OrderedDict()
+        self._rows: dict[Key, LabelledRows] = {}
+        # When the newest request of each of these snapshots that has a label was scored.
+        self._newest: dict[str, float] = {}
         # Outputs that ever got a label: only of them a row without one is negative.
         self._labelled_outputs: set[str] = set()
         #: Labels by what came of them; of those that wait, when it is known.
@@ -146,16 +148,19 @@ class ScoreWindow:
             self._expire(now)
 
     def qualities(self) -> list[tuple[Key, Quality]]:
-        """Returns the figures of each snapshot, arm and output that has labels, the newest snapshot last."""
+        """Returns the figures of each snapshot, arm and output that has labels, that which answered last at the end."""
         with self._lock:
-            keys = list(self._rows)
+            newest = self._newest.copy()
+            keys = sorted(self._rows, key=lambda key: newest[key[0]])
         return [(key, self.quality(key)) for key in keys]
 
     def quality(self, key: Key, since: float = 0.0) -> Quality:
         """Returns the figures of the rows of one output in an arm that were scored at `since` or later."""
         with self._lock:
             rows = self._rows.get(key)
-            return Quality() if rows is None else rows.quality(since)
+            chosen = None if rows is None else rows.chosen(since)
+        # Computed without the lock: whoever sends labels does not wait for it.
+        return Quality() if chosen is None else quality_of(*chosen)
 
     def first_served(self, key: Key) -> float | None:
         """Returns when the oldest row with a label was scored; None where there is none."""
@@ -194,11 +199,14 @@ class ScoreWindow:
 
     def _count(self, entry: _Scored, output: str, row: int, value: float) -> None:
         key = (entry.snapshot, entry.arm, output)
+        if entry.snapshot not in self._newest and len(self._newest) >= MAX_SNAPSHOTS:
+            oldest = min(self._newest, key=lambda snapshot: self._newest[snapshot])
+            if self._newest[oldest] > entry.served:
+                return  # a late label of a snapshot that was older: its figures are not kept any more
+            del self._newest[oldest]
+            self._rows = {each: rows for each, rows in self._rows.items() if each[0] != oldest}
+        self._newest[entry.snapshot] = max(entry.served, self._newest.get(entry.snapshot, 0.0))
         if key not in self._rows:
-            snapshots = list(dict.fromkeys(each[0] for each in self._rows))
-            if entry.snapshot not in snapshots and len(snapshots) >= MAX_SNAPSHOTS:
-                for old in [each for each in self._rows if each[0] == snapshots[0]]:
-                    del self._rows[old]
             self._rows[key] = LabelledRows()
         self._rows[key].add(float(entry.scores[output][row]), value, entry.served, entry.number)
 

@@ -161,6 +161,9 @@ class Tap:
                 self._working = True
             try:
                 self._consumer.take(batch)
+            except Exception:
+                logger.exception("%s: answered requests could not be looked at", self._model)
+                self._drop("failed", len(batch.requests))
             finally:
                 with self._lock:
                     self._bytes -= batch.size_bytes

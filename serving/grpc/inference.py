@@ -68,7 +68,7 @@ class InferenceCalls:
             self._models, request.model_name, request.model_version, routing.routing_key, ask
         )
         if facts is not None:
-            facts.answered(model.signature.model, result)
+            facts.answered(model.signature.model, result, decoded.id)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
         outputs = all_outputs(model.signature, decoded, result)
         return encode_proto_response(model.signature, version, decoded, outputs, parameters, regions)

@@ -14,9 +14,8 @@ from serving.security.needs import GIVE_FEEDBACK, LOOK_AT_MODEL
 
 
 async def _take(call: ControlCall) -> dict[str, JsonValue]:
-    content = call.read_object()
-
     def take() -> dict[str, JsonValue]:
+        content = call.read_object()  # on this thread: a body may have megabytes
         feedback = call.repository.feedback(call.name)
         model = call.repository.get(call.name)
         outputs = [each.name for each in model.signature.outputs if each.dtype.startswith("FP") and _is_one(each.dims)]

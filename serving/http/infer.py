@@ -66,7 +66,7 @@ class InferenceRoutes:
         model, decoded, result = await with_model(
             self._models, route.name, route.version, routing.routing_key, ask, admitted
         )
-        request.facts.answered(model.signature.model, result)
+        request.facts.answered(model.signature.model, result, decoded.id)
         version, parameters = str(result.snapshot.version), answer_parameters(result)
         outputs = all_outputs(model.signature, decoded, result)
         encode = partial(encode_response, model.signature, version, decoded, outputs, parameters, regions)
@@ -102,7 +102,7 @@ class InferenceRoutes:
         model, by_rows, request_id, result = await with_model(
             self._models, route.name, route.version, routing.routing_key, ask, route.model
         )
-        request.facts.answered(model.signature.model, result)
+        request.facts.answered(model.signature.model, result, request_id)
         # The body of v1 has no fields for these, so they are sent as headers.
         snapshot = result.snapshot
         headers = [

@@ -36,10 +36,10 @@ class RequestFacts:
         self.id = request_id
         self.queued_ns = time.monotonic_ns()
 
-    def answered(self, model: str, answer: Any) -> None:
-        """Records the answer of the model that was found; see ModelAnswer."""
+    def answered(self, model: str, answer: Any, request_id: str) -> None:
+        """Records the answer of the model that was found; see ModelAnswer. request_id: also one that was made for it."""
         snapshot = answer.snapshot
-        self.model, self.version = model, str(snapshot.version)
+        self.model, self.version, self.id = model, str(snapshot.version), request_id
         self.snapshot = f"{snapshot.version}.{snapshot.sequence}" if snapshot.id else ""
         self.rows = len(answer.outputs[0]) if answer.outputs else 0
         self.stages = answer.stages
@@ -88,5 +88,5 @@ def _plain(text: str) -> str:
     """Returns a text without what could not be encoded, or what a terminal would take for a command."""
     text = text[:_MAX_TEXT]
     if text.isascii():
-        return text
+        return text  # control characters are escaped where a line is made of it
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -18,7 +18,7 @@ from serving.observing.timeline import timeline
 from serving.observing.trace_export import TraceExport, exporter_for
 from serving.observing.watchers import WATCHERS
 from serving.version import server_version
-from storage.errors import ConfigError, Conflict
+from storage.errors import ConfigError, Conflict, Unavailable
 
 logger = logging.getLogger("emberline.serving")
 
@@ -77,6 +77,9 @@ class Observation:
         self._turned = threading.Condition()
         self._turns = 0
         self._is_watching = False
+        # Set when the server stops: no timeline goes on, and after `close` no thread begins.
+        self._stopping = threading.Event()
+        self._is_closed = False
 
     @property
     def sampling(self) -> Sampling:
@@ -119,18 +122,24 @@ class Observation:
             self._sampling = self.configured_sampling
         self._apply()
 
+    def give_up(self) -> None:
+        """Ends a timeline that is being recorded, so that a server which stops does not wait for it."""
+        self._stopping.set()
+
     def close(self) -> None:
-        """Writes and sends what was noted, and ends."""
+        """Writes and sends what was noted, and ends for good."""
+        self.give_up()
         with self._lock:
+            self._is_closed = True
             thread, self._thread = self._thread, None
+            if self._is_watching:
+                WATCHERS.remove()
+                self._is_watching = False
         self.native.stop()
         if thread is not None:
             thread.join()
         if self._traces is not None:
             self._traces.stop()
-        if self._is_watching:
-            WATCHERS.remove()
-            self._is_watching = False
 
     def trace(self, sampling: Sampling) -> None:
         """Changes which requests are traced. There has to be a collector."""
@@ -139,35 +148,41 @@ class Observation:
         self._apply()
 
     def record_timeline(self, seconds: float) -> dict[str, Any]:
-        """Records every request for a while, and returns the timeline. Raises Conflict while one is recorded."""
+        """Records every request for a while, and returns the timeline.
+
+        Raises Conflict while one is recorded, Unavailable when the server stops.
+        """
         with self._lock:
             if self._timeline is not None:
                 raise Conflict("another timeline is being recorded; try again when it has ended")
             self._timeline, self._is_whole = [], True
-        began_ns = time.monotonic_ns()
+        began_ns, dropped = time.monotonic_ns(), self.native.dropped_requests
         try:
             self._apply()
-            time.sleep(seconds)
-            self._wait_for_turns()
+            if self._stopping.wait(seconds):
+                raise Unavailable("no timeline is recorded: the server is shutting down")
+            is_whole = self._wait_for_turns() and self._is_whole and self.native.dropped_requests == dropped
         finally:
             with self._lock:
                 requests, self._timeline = self._timeline or [], None
             self._apply()
         until_ns = began_ns + int(seconds * 1e9)
         whole = [request for request in requests if request.arrived_ns <= until_ns]
-        return timeline(whole, began_ns, is_whole=self._is_whole, version=server_version())
+        return timeline(whole, began_ns, is_whole=is_whole, version=server_version())
 
-    def _wait_for_turns(self) -> None:
-        """Waits until the thread has passed on all that was noted before this call."""
+    def _wait_for_turns(self) -> bool:
+        """Waits until the thread has passed on all that was noted before this call; False where that takes too long."""
         with self._turned:
             # The turn under way may have taken what there was before.
             wanted = self._turns + 2
-            self._turned.wait_for(lambda: self._turns >= wanted, _PASS_ON_S)
+            return self._turned.wait_for(lambda: self._turns >= wanted, _PASS_ON_S)
 
     def _apply(self) -> None:
         """Lets requests be noted as it is asked for, and starts the thread where it is needed."""
         config, sampling = self._config, self._sampling
         with self._lock:
+            if self._is_closed:
+                return
             self.native.set(
                 has_lines=self._file is not None,
                 is_json=config.log_format == "json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from typing import Any
@@ -36,7 +37,7 @@ class SlowRequests:
         fields = fields_of(request)
         if self._left_out:
             fields["slow_left_out"], self._left_out = self._left_out, 0
-        shown = " ".join(f"{name}={value}" for name, value in fields.items() if name != "ms")
+        shown = " ".join(f"{name}={_shown(value)}" for name, value in fields.items() if name != "ms")
         logger.warning("a request took %.3f ms: %s", fields["ms"], shown, extra={FIELDS: fields})
 
 
@@ -63,6 +64,13 @@ def fields_of(request: KeptRequest) -> dict[str, Any]:
         fields["batch_rows"] = request.stages.rows
         fields["session"] = request.stages.session
     return {name: value for name, value in fields.items() if value != ""}
+
+
+def _shown(value: Any) -> str:
+    """Returns a value for a line of text: clients choose ids and names, and may not begin lines of their own."""
+    text = str(value)
+    is_word = text.isprintable() and not any(letter in ' "=\\' for letter in text)
+    return text if is_word else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _ms(ns: int) -> float:

@@ -38,7 +38,7 @@ class TraceExport:
         self._spans = spans
         self._changed = threading.Condition()
         self._waiting: list[KeptRequest] = []
-        self._is_stopping = False
+        self._is_stopping = self._is_given_up = False
         #: Requests whose spans the collector took, and those that it did not get.
         self.exported = 0
         self.dropped = 0
@@ -56,13 +56,19 @@ class TraceExport:
                 self._changed.notify()
 
     def stop(self) -> None:
-        """Sends what waits, for a short time, and ends."""
+        """Sends what waits, for a short time, and ends; what the collector has not taken by then is dropped."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
         self._thread.join(_STOP_S)
-        if self._thread.is_alive():
-            logger.warning("the last traces could not be sent within %g s", _STOP_S)
+        if not self._thread.is_alive():
+            return
+        with self._changed:
+            self._is_given_up = True
+            self.dropped += len(self._waiting)
+            self._waiting = []
+        logger.warning("the last traces could not be sent within %g s", _STOP_S)
+        self._exporter.shutdown()  # it would try again what the thread is sending
 
     def _run(self) -> None:
         while True:
@@ -73,7 +79,8 @@ class TraceExport:
             if requests:
                 self._send(requests)
             if is_last:
-                self._exporter.shutdown()
+                if not self._is_given_up:
+                    self._exporter.shutdown()
                 return
 
     def _send(self, requests: list[KeptRequest]) -> None:

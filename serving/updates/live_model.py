@@ -455,6 +455,8 @@ class LiveModel:
             by_version.setdefault(canary[1].loaded.model.version, canary[1].loaded.model)
         self.routes = Routes(served_model, by_version, canary_route)
         self.on_routes(self.name, self.routes)
+        if served_model is not None:
+            self.feedback.serves(served_model.signature)
         if self.default is not None:
             current, now_ms = self.default.view.current, time.time() * 1000.0
             self.counters.count_events(current.snapshot, now_ms)

@@ -161,7 +161,7 @@ def load_version(
         graph,
     )
     model.watch_releases(loaded)
-    model.feedback.compare_with(published)
+    model.feedback.know(loaded.model.signature, published)
     return loaded
 
 

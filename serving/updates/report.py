@@ -38,6 +38,8 @@ class VersionEntry:
 
 def snapshots(model: LiveModel) -> dict[str, JsonValue]:
     """Returns what is served, retained, held, quarantined and waited for."""
+    # Figures of labels and a look at the disk take a while, and the lock is for short times only.
+    observed, on_the_disk = model.feedback.report(), _on_the_disk(model)
     with model.lock:
         facts, default = model.facts, model.default
         canary = model.canary_entry()
@@ -56,16 +58,16 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
             "served": None if default is None else {**_named(default.view.current), "since_unix_ms": model.since[1]},
             "canary": None if canary is None else {**_named(canary[1]), "fraction": canary[2]},
             "shadow": _shadow(model),
-            "feature_log": model.feedback.report()["log"],
+            "feature_log": observed["log"],
             "live_auc": model.trial_report(),
-            "feedback": model.feedback.report()["feedback"],
+            "feedback": observed["feedback"],
             "snapshots": shown,
             "quarantined": [
                 {"path": r.path, "snapshot": r.snapshot, "reason": r.reason, "unix_ms": r.unix_ms}
                 for r in facts.quarantine.values()
             ],
             "waiting": waiting(model),
-            **_on_the_disk(model),
+            **on_the_disk,
         }
 
 

@@ -76,7 +76,7 @@ def test_the_ring_keeps_the_newest_rows_and_asks_for_those_since_a_time() -> Non
     assert rows.first_served is None
     for number in range(6):
         rows.add(number / 10, number % 2, 100.0 + number, number)
-    assert rows.quality().rows == 4
+    assert quality_of(*rows.chosen()).rows == 4
     assert rows.first_served == 102.0
-    assert rows.quality(104.0).rows == 2
-    assert rows.quality(104.0).mean_score == pytest.approx(0.45)
+    assert quality_of(*rows.chosen(104.0)).rows == 2
+    assert quality_of(*rows.chosen(104.0)).mean_score == pytest.approx(0.45)
