@@ -44,6 +44,12 @@ def _segment_prefix(value: str) -> str:
     return value
 
 
+def _host_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", value):
+        raise ValueError("expected a name such as console.example.com, without a port")
+    return value.lower()
+
+
 _REPLICA_URL = re.compile(r"https?://[^/\s@?#]+/?")
 
 # Without credentials: OpenTelemetry reads headers from the environment.
@@ -51,6 +57,7 @@ _COLLECTOR_URL = re.compile(r"(?:https?://[^/\s@?#]+(?:/[^\s?#]*)?|grpcs?://[^/\
 
 LocalPath = Annotated[Path, BeforeValidator(_local)]
 SegmentPrefix = Annotated[str, AfterValidator(_segment_prefix)]
+HostName = Annotated[str, AfterValidator(_host_name)]
 
 # Connections that one address may always have, where no other limit is configured.
 _FEW_CONNECTIONS = 64
@@ -127,6 +134,8 @@ class ServerConfig(BaseModel):
     access_file: LocalPath | None = None
     #: True if everybody may control, as in Triton.
     open_admin: bool = False
+    #: Names of this server, beside its addresses, by which browsers may call the console and control it without a token.
+    allowed_hosts: tuple[HostName, ...] = ()
     #: The server's certificate (PEM); with it, all ports speak TLS.
     tls_certificate: LocalPath | None = None
     #: The private key, where it is not in the file of tls_certificate.

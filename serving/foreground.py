@@ -11,6 +11,7 @@ from collections.abc import Callable
 from serving.config import ServerConfig
 from serving.event_loop import run_on_loop
 from serving.gpu.gpus import find_gpus
+from serving.hang_up import ignore_strange_hang_up
 from serving.interpreter import freeze_heap, share_gil, thaw_heap
 from serving.ports import Ports
 from serving.repository.starts import process_began
@@ -20,10 +21,12 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(config: ServerConfig) -> None:
-    """Runs a server in this process until SIGINT, SIGTERM or SIGHUP, then drains. A second signal ends it at once.
+    """Runs a server in this process until SIGINT or SIGTERM, then drains. A second signal ends it at once.
 
+    SIGHUP stops it too, where a terminal controls the process.
     Raises NotFound when the repository is not there, ConfigError when a port is taken.
     """
+    ignore_strange_hang_up()
     signals = 0
 
     def stop(server: Server) -> None:
@@ -48,7 +51,7 @@ def serve_for_supervisor(config: ServerConfig, ports: Ports, restarts: int, list
 
 
 def stop_signals() -> set[signal.Signals]:
-    """Returns the signals that stop a server: those that were not ignored when this process started (nohup)."""
+    """Returns the signals that stop a server: those that were not ignored when it started (nohup, no terminal)."""
     return {number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
 
 

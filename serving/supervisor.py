@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Set
 
 from serving.config import ServerConfig
+from serving.hang_up import ignore_strange_hang_up
 from serving.ports import Ports, open_ports
 
 logger = logging.getLogger("emberline.serving")
@@ -30,12 +31,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 def supervise(config: ServerConfig) -> None:
-    """Runs a server in a child process until SIGINT, SIGTERM or SIGHUP; a second signal ends both processes at once.
+    """Runs a server in a child process until SIGINT or SIGTERM; a second signal ends both processes at once.
+
+    SIGHUP stops it too, where a terminal controls it.
 
     Raises ConfigError when a port is taken, and in the child what `serving.foreground.serve` raises. Ends the process
     with the exit status of the child, if that was asked to stop, failed before it listened for the first time, or was
     the last of too many; 128 and the number of a signal that ended it.
     """
+    ignore_strange_hang_up()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             # The kernel would discard them if this is the first process of a container, and imports take seconds.

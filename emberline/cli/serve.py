@@ -17,6 +17,7 @@ from storage.errors import ConfigError, InvalidInput
 # Flags that are not named like their field.
 _FLAGS = {
     "models": "--model",
+    "allowed_hosts": "--allowed-host",
     "max_body_bytes": "--max-body",
     "drain_delay_s": "--drain-delay",
     "drain_timeout_s": "--drain-timeout",
@@ -103,6 +104,14 @@ _DEFAULTS = {name: field.default for name, field in ServerConfig.model_fields.it
     "control needs the token that the server writes under ~/.cache/emberline/tokens.",
 )
 @click.option("--open-admin", is_flag=True, help="Let everybody load, unload and roll back without a token, as Triton.")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Name by which browsers may call the console, and control the server, without a token, such as the name of a "
+    "proxy; may be given several times. Addresses and names within a network need none.",
+)
 @click.option("--tls-certificate", type=LocalPath(), help="Certificate (PEM): https, and TLS for gRPC and metrics.")
 @click.option("--tls-key", type=LocalPath(), help="Its key (PEM), where it is not in the same file.")
 @click.option(

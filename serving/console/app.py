@@ -37,14 +37,17 @@ class ConsoleApp:
 
     def admit(self, request: HttpRequest) -> None:
         """See HttpApplication."""
-        path = request.path
+        path, headers = request.path, request.headers
         if not _is_ours(path):
             self._others.admit(request)
-        elif path == EVENTS:
-            authorization = request.headers.get(b"authorization")
+            return
+        authorization = headers.get(b"authorization")
+        if path == EVENTS or path.startswith(_CALLS):
+            self._gate.check_host(headers.get(b"host", b""), authorization, request.caller)
+        if path == EVENTS:
             self._gate.admit(WATCH, "", authorization, request.caller, "http", WATCH.call)
         elif path.startswith(_CALLS):
-            if request.method == "POST" and is_of_a_page(request.headers):
+            if request.method == "POST" and is_of_a_page(headers):
                 raise Forbidden("this call came from a web page of another origin; only the console's own page calls")
             inner = _inner(request)
             self._calls.admit(inner)

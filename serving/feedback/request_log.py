@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass, field
 from functools import partial
 
 from serving.feedback.log_files import LogFolder
@@ -20,6 +21,18 @@ logger = logging.getLogger("emberline.serving")
 REQUESTS = "requests"
 # Requests are written when they take so much memory.
 _BUFFER_BYTES = 8 << 20
+# Versions whose requests are kept apart; what is kept is written before there are more.
+_MOST_VERSIONS = 4
+
+
+@dataclass
+class _OfVersion:
+    """What is kept of the requests that one version answered."""
+
+    columns: list[tuple[InputSpec, str]] = field(default_factory=list)
+    #: Why its requests are not logged; "" when they are.
+    refusal: str = ""
+    batches: list[ServedBatch] = field(default_factory=list)
 
 
 class RequestLog:
@@ -33,28 +46,29 @@ class RequestLog:
         self.rows = 0
         #: Requests that are not logged, because the options do not fit the version that answered.
         self.refused = 0
-        #: Why they are not; "" when they are.
+        #: Why those of the version that answered last are not; "" when they are.
         self.refusal = ""
         self._model = model
         self._hashed = {name: partial(keyed_hash, settings.key) for name in settings.hash}
-        self._kept: list[ServedBatch] = []
-        self._bytes = 0
+        # Apart by version: several may answer in turns, and tables of other columns go into other files.
+        self._versions: dict[ModelSignature, _OfVersion] = {}
+        # Batches that wait to be written, and their memory.
+        self._waiting = self._bytes = 0
         self._since = 0.0
-        self._signature: ModelSignature | None = None
-        self._columns: list[tuple[InputSpec, str]] = []
 
     def take(self, batch: ServedBatch) -> None:
         """Keeps its requests until they are written."""
-        if batch.signature is not self._signature:
-            self._begin(batch.signature)
+        version = self._versions.get(batch.signature) or self._begin(batch.signature)
+        self.refusal = version.refusal
         parts = batch.parts(self.settings.share)
         count = sum(len(part.requests) for part in parts)
-        if self.refusal:
+        if version.refusal:
             self.refused += count
             return
-        if not self._kept:
+        if not self._waiting:
             self._since = time.monotonic()
-        self._kept += parts
+        version.batches += parts
+        self._waiting += len(parts)
         self.requests += count
         self.rows += sum(part.rows for part in parts)
         self._bytes += sum(part.size_bytes for part in parts)
@@ -63,7 +77,7 @@ class RequestLog:
 
     def tick(self, now: float) -> None:
         """Writes what has waited long enough."""
-        if self._kept and now - self._since >= self.settings.every_s:
+        if self._waiting and now - self._since >= self.settings.every_s:
             self._write()
             self.files.close()
         self.files.tick(now)
@@ -73,31 +87,34 @@ class RequestLog:
         self._write()
         self.files.close()
 
-    def _begin(self, signature: ModelSignature) -> None:
-        self._write()
-        self._signature = signature
-        before = self.refusal
+    def _begin(self, signature: ModelSignature) -> _OfVersion:
+        if len(self._versions) >= _MOST_VERSIONS:
+            self._write()
+            self._versions.clear()
+        version = self._versions[signature] = _OfVersion()
         try:
-            self._columns = self.settings.columns(signature.raw)
-            self.refusal = ""
+            version.columns = self.settings.columns(signature.raw)
         except ConfigError as error:
-            self.refusal = str(error)
-            if self.refusal != before:
+            version.refusal = str(error)
+            if version.refusal != self.refusal:
                 logger.error("%s: requests are not logged: %s", self._model, error)
+        return version
 
     def _write(self) -> None:
-        kept, self._kept, self._bytes = self._kept, [], 0
-        if kept:
-            self._write_all(kept)
+        self._waiting = self._bytes = 0
+        for version in self._versions.values():
+            batches, version.batches = version.batches, []
+            if batches:
+                self._write_batches(batches, version.columns)
 
-    def _write_all(self, kept: list[ServedBatch]) -> None:
+    def _write_batches(self, batches: list[ServedBatch], columns: list[tuple[InputSpec, str]]) -> None:
         try:
-            table = served_table(kept, self._columns, self._hashed)
+            table = served_table(batches, columns, self._hashed)
         except Exception as error:
-            if len(kept) == 1:
-                self.files.lose(error, kept[0].rows)
+            if len(batches) == 1:
+                self.files.lose(error, batches[0].rows)
                 return
-            for batch in kept:  # one that cannot be written takes no others along
-                self._write_all([batch])
+            for batch in batches:  # one that cannot be written takes no others along
+                self._write_batches([batch], columns)
         else:
             self.files.write(table)

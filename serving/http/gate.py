@@ -11,7 +11,7 @@ from serving.security.audit import arguments_of_body
 from serving.security.forwarded import forwarded_headers, refuse_forwarded
 from serving.security.gate import Admission, Gate
 from serving.security.needs import GIVE_FEEDBACK, REGIONS
-from storage.errors import InvalidInput, NotFound
+from storage.errors import EmberlineError, InvalidInput, NotFound
 
 _OTHER_SITES = (b"cross-site", b"same-site")
 
@@ -23,15 +23,26 @@ def admit(gate: Gate, request: HttpRequest) -> None:
         raise InvalidInput("the path has characters that cannot be printed", field="path")
     need, model, call = http_need(request.method, request.path)
     changes = need.is_control or need is REGIONS or need is GIVE_FEEDBACK
-    if request.method == "POST" and changes and is_of_a_page(request.headers):
-        error = Forbidden("this call came from a web page of another origin; pages may not control this server")
-        gate.refused(need, model, request.caller, "http", call, error)
-        raise error
+    if request.method == "POST" and changes:
+        try:
+            _refuse_strangers(gate, request)
+        except EmberlineError as error:
+            gate.refused(need, model, request.caller, "http", call, error)
+            raise
     if need is REGIONS:
         refuse_forwarded(forwarded_headers(request.headers))
     request.admission = gate.admit(need, model, request.headers.get(b"authorization"), request.caller, "http", call)
     if isinstance(request.headers, dict):
         request.authorization = request.headers.pop(b"authorization", None)
+
+
+def _refuse_strangers(gate: Gate, request: HttpRequest) -> None:
+    """Refuses what a browser sent for a page that is not this server's own."""
+    headers = request.headers
+    if is_of_a_page(headers):
+        raise Forbidden("this call came from a web page of another origin; pages may not control this server")
+    if b"origin" in headers:  # browsers send it with every POST
+        gate.check_host(headers.get(b"host", b""), headers.get(b"authorization"), request.caller)
 
 
 def told(gate: Gate, request: HttpRequest, error: UnknownModel) -> NotFound:

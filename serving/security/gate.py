@@ -10,6 +10,7 @@ from serving.config import ServerConfig
 from serving.errors import Forbidden, Unauthenticated
 from serving.security.access import SEND_TOKEN, Access
 from serving.security.audit import AuditLog
+from serving.security.hosts import KnownHosts
 from serving.security.needs import MODEL, SERVER, Need
 from serving.security.principals import ROLES, Caller, Principal
 from serving.security.rates import Rates, client_of
@@ -40,6 +41,7 @@ class Gate:
         """Reads the access file. own_digest: that of the server's own token. Raises ConfigError."""
         self._access = Access(config.access_file, own_digest, open_admin=config.open_admin)
         self._audit = AuditLog(config.audit_log)
+        self._hosts = KnownHosts(config.allowed_hosts)
         self._rates = Rates()
         self._rate = config.max_requests_per_second
         self._asks_certificates = config.tls_client_ca is not None
@@ -94,6 +96,24 @@ class Gate:
         principal = self._find(authorization, caller)
         self._check_role(principal, need)
         return principal
+
+    def check_host(self, host: bytes, authorization: bytes | None, caller: Caller) -> None:
+        """Refuses what a browser may have sent for a page whose owner lets its name point at this server.
+
+        host: the header. Such a page has no token, so callers that have one may use any name. Raises Forbidden, and
+        Unauthenticated for a wrong token.
+        """
+        name = host.decode("latin-1")
+        if self._hosts.knows(name):
+            return
+        principal = self._find(authorization, caller)
+        # Without a role nothing is answered anyway, and the refusal of that says what to do.
+        if principal.is_known or not principal.roles:
+            return
+        raise Forbidden(
+            f"{name[:200]!r} is not known to be a name of this server, and a page of that name may be anybody's: use an "
+            "IP address or localhost, send a token, or start the server with --allowed-host NAME"
+        )
 
     def name_of(self, authorization: bytes | None, caller: Caller) -> str:
         """Returns the name of the caller's principal, for the access log; "" for a caller with a wrong token."""

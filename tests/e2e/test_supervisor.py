@@ -231,7 +231,7 @@ def test_a_server_that_crashes_again_and_again_is_given_up(running: ServerProces
     assert f"it is not started again, because that was crash {MAX_CRASHES} within" in running.log.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("whom", ["the supervisor", "both"])
 def test_a_signal_drains(running: ServerProcess, number: signal.Signals, whom: str) -> None:
     """Both get it where a terminal sends Ctrl-C, or systemd its SIGTERM."""
@@ -250,6 +250,18 @@ def test_a_signal_drains(running: ServerProcess, number: signal.Signals, whom: s
     log = running.log.read_text()
     assert log.rstrip().endswith("stopped")
     assert "Traceback" not in log
+
+
+def test_a_hang_up_that_no_terminal_has_sent_changes_nothing(repository: Path, tmp_path: Path) -> None:
+    """Log rotation sends it to services."""
+    with ServerProcess(repository, tmp_path / "store", tmp_path / "log", new_session=True) as server:
+        child = child_of(server)
+        for pid in (server.process.pid, child.pid):
+            os.kill(pid, signal.SIGHUP)
+        assert ask(server.http_port, INFER, BODY)[0] == 200
+        assert child_of(server).pid == child.pid
+        server.process.terminate()
+        assert server.process.wait(TIMEOUT_S) == 0
 
 
 def test_a_second_signal_ends_both_at_once(running: ServerProcess) -> None:

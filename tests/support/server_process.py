@@ -32,12 +32,14 @@ class ServerProcess:
         ca: Path | None = None,
         ports: tuple[int, int, int] | None = None,
         environment: Mapping[str, str] | None = None,
+        new_session: bool = False,
     ) -> None:
         """Starts the server.
 
         store: None for the server's default. open_admin: everybody is allowed to load, unload and roll back. arguments:
         more of `emberline serve`. ca: the certificate by which clients verify it, when the arguments enable TLS.
         ports: for HTTP, gRPC and metrics; None for free ones. environment: what it has beside that of this process.
+        new_session: as a service runs it, without a terminal.
         """
         self.http_port, self.grpc_port, self.metrics_port = ports or free_ports(3)
         self.log = log
@@ -52,7 +54,11 @@ class ServerProcess:
         self._tls = None if ca is None else ssl.create_default_context(cafile=ca)
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=new_session,
             )
         try:
             self._wait_until_ready()
