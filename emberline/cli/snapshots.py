@@ -56,8 +56,26 @@ def beside(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"held: {', '.join(held)}"
     if line := shadow_line(state.get("shadow")):
         yield line
+    yield from feedback_lines(state)
+    if state.get("staging"):
+        yield f"taking {state['staging']}: it is read, staged and judged"
     if state.get("waiting"):
         yield f"waiting: {state['waiting']}"
+
+
+def feedback_lines(state: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what is wrong with the log of requests, how good scores were, and what live AUC says of a canary."""
+    log, feedback, trial = state.get("feature_log"), state.get("feedback"), state.get("live_auc")
+    if log and log["trouble"]:
+        yield f"the log of requests: {log['trouble']}"
+    for each in (feedback or {}).get("quality", []):
+        if state["served"] and each["snapshot"] == state["served"]["name"] and each["auc"] is not None:
+            error = f" ± {each['auc_error']:.4f}" if each["auc_error"] is not None else ""
+            arm = "" if each["arm"] == "main" else f" ({each['arm']})"
+            yield f"live AUC of {each['output']}{arm}: {each['auc']:.4f}{error} over {each['rows']:,} labelled rows"
+    if trial:
+        of = f" of {trial['snapshot']}" if trial["snapshot"] else ""
+        yield f"trial by live AUC{of}: {trial['verdict']}: {trial['reason']}"
 
 
 def shadow_line(shadow: Mapping[str, Any] | None) -> str:

@@ -60,11 +60,14 @@ def read_feedback(content: Mapping[str, Any], outputs: Sequence[str], now: float
             raise InvalidInput(f"{len(events)} events in one call, at most {MAX_EVENTS} are allowed", field="events")
     labels: list[Label] = []
     skewed = 0
-    for each in events:
-        if not isinstance(each, dict):
-            raise InvalidInput(f"an event must be an object, got {type(each).__name__}", field="events")
-        event = FeedbackEvent.parse(each)
-        output = _output(event.output, outputs)
+    for place, each in enumerate(events):
+        try:
+            event = _event(each)
+            output = _output(event.output, outputs)
+        except InvalidInput as error:
+            if "events" not in content:
+                raise
+            raise InvalidInput(f"events.{place}: {error}", field=f"events.{place}.{error.field}".rstrip(".")) from None
         at = now if event.time is None else event.time
         if at > now:
             skewed += at > now + _AHEAD_S
@@ -75,6 +78,12 @@ def read_feedback(content: Mapping[str, Any], outputs: Sequence[str], now: float
             raise InvalidInput(f"more than {MAX_LABELS} labels in one call; send several calls", field="events")
     assert all(math.isfinite(label.value) for label in labels)
     return labels, skewed
+
+
+def _event(content: object) -> FeedbackEvent:
+    if not isinstance(content, dict):
+        raise InvalidInput(f"an event must be an object, got {type(content).__name__}")
+    return FeedbackEvent.parse(content)
 
 
 def _output(name: str, outputs: Sequence[str]) -> str:

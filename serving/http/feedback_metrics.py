@@ -19,6 +19,7 @@ _OF_LOGS: _Figures = [
     ("feature_log_requests_total", "Requests that were taken for the log", lambda r: r["requests"]),
     ("feature_log_rows_total", "Rows of them", lambda r: r["rows"]),
     ("feature_log_lost_rows_total", "Rows that could not be written", lambda r: r["lost_rows"]),
+    ("feature_log_dropped_labels_total", "Labels that found no room beside the log", lambda r: r["dropped_labels"]),
     ("feature_log_files_total", "Files that were written", lambda r: r["files"]),
     ("feature_log_bytes", "Bytes of the files that are there", lambda r: r["bytes"]),
     (

@@ -146,6 +146,7 @@ _OF_UPDATES: _Rows[UpdateCounters] = [
     ("overlay_bytes", "What unmerged deltas take", lambda u: u.overlay_bytes),
     ("overlay_rows", "Rows of unmerged deltas", lambda u: u.overlay_rows),
     ("snapshots_held", "Snapshots that a rollback or a stopped canary set aside", lambda u: u.held),
+    ("update_staging", "1 while a version or delta is read, staged and judged", lambda u: u.staging),
     ("update_waiting", "1 while something published waits", lambda u: u.waiting is not None),
 ]
 

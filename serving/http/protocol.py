@@ -92,6 +92,7 @@ class HttpProtocol(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         given = str(peer[0]) if isinstance(peer, tuple) else ""
         self.address = client_of(given)
+        self._caller = Connection(given, common_name(handshake))
         try:
             self._limits.add(self, -1 if end is None else end.fileno())
         except Overloaded as error:
@@ -99,7 +100,6 @@ class HttpProtocol(asyncio.Protocol):
             self._loop.call_later(LINGER_S, self._transport.abort)  # the limits do not watch it
             return
         self._connections.add(self)
-        self._caller = Connection(given, common_name(handshake))
         self.idle_since = time.monotonic()
         self.due = self.idle_since + KEEP_ALIVE_S
 
@@ -483,7 +483,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _nothing(self) -> Exchange:
         """Returns an exchange for a response that belongs to no request and is the last one on the connection."""
-        return Exchange(HttpRequest("", "", b"", {}), self._limits, False, False)
+        return Exchange(HttpRequest("", "", b"", {}, caller=self._caller), self._limits, False, False)
 
     def _watch_unsent(self) -> None:
         """Gives the client time to read the unsent bytes; `expire` extends it if some of them were read meanwhile."""

@@ -31,6 +31,8 @@ class AucTrials:
     def __init__(self, model: LiveModel) -> None:
         self._model = model
         self._running = ""
+        # What `expect` has set and nobody has changed since; None for nothing.
+        self._expected: CanaryState | None = None
         self._since = self._look_at = 0.0
         model.trial_report = self.report
         self._report: dict[str, JsonValue] | None = None
@@ -41,22 +43,23 @@ class AucTrials:
         return self._report
 
     def expect(self) -> None:
-        """Makes what is taken next a canary, where something is served already and no operator has decided."""
+        """Makes what is taken next a canary, where something is served already and no operator has decided.
+
+        Where the options do not say so any more, it is served to all again.
+        """
         model, options = self._model, self._options()
-        if options is None:
-            return
+        wanted = None if options is None else CanaryState(fraction=options.live_auc_fraction)
         with model.lock:
             facts = model.facts
-            if (
-                model.default is None
-                or facts.canary is not None
-                or facts.shadow is not None
-                or facts.pinned
-                or facts.paused
-            ):
+            is_own = self._expected is not None and facts.canary == self._expected
+            is_decided = facts.canary is not None or facts.shadow is not None or facts.pinned or facts.paused
+            if facts.canary == wanted:
+                self._expected = wanted
                 return
-            wanted = CanaryState(fraction=options.live_auc_fraction)
+            if model.default is None or (is_decided and not is_own):
+                return
             model.commit(facts=facts.model_copy(update={"canary": wanted}))
+            self._expected = wanted
 
     def tick(self) -> None:
         """Judges the canary that runs. A failure is logged, and the next call tries again."""
@@ -89,8 +92,8 @@ class AucTrials:
         if verdict.kind == WAITS and now - self._since >= options.live_auc_timeout_s:
             text = f"no judgement within {options.live_auc_timeout_s:g} s: {verdict.reason}"
             verdict = Verdict(FAILS, text, verdict.main, verdict.canary)
-        self._report = {"snapshot": entry.name, "against": served.name, "verdict": verdict.kind}
-        self._report["reason"] = verdict.reason
+        names: dict[str, JsonValue] = {"snapshot": entry.name, "against": served.name}
+        self._report = {**names, "verdict": verdict.kind, "reason": verdict.reason}
         if verdict.kind != WAITS:
             self._decide(entry.id, entry.name, verdict)
 

@@ -46,6 +46,8 @@ class UpdateCounters:
     event_ages: EventAges = field(default_factory=EventAges)
     #: Time of the newest event in the served snapshot, milliseconds since 1970; 0 while none is known.
     newest_event_unix_ms: int = 0
+    #: True while a version or delta is read, staged and judged.
+    staging: bool = False
     #: What is waited for; None for nothing.
     waiting: str | None = None
     #: The DRAM budget; None without one.

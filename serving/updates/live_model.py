@@ -123,6 +123,8 @@ class LiveModel:
         # Brings a list of hot ids to the folder of a store of that version that has none.
         self.bring_hot_ids: Callable[[PublishedVersion, Path], None] = lambda published, folder: None
         self.waiting = ""
+        # The version or delta that is being read, staged and judged, such as 1.18; "" for none.
+        self.staging = ""
         # Versions that wait for `allow`, and the last failure that is nobody's fault, such as a full disk.
         self.awaiting: dict[int, Awaiting] = {}
         self.trouble = ""

@@ -477,6 +477,7 @@ class ModelUpdater:
         try:
             with model.attempts.noted(found):
                 model.check_stop()
+                model.staging = found.name
                 work()
         except (Stopped, Outdated):
             if not found.path.exists():
@@ -491,4 +492,6 @@ class ModelUpdater:
                 if is_machine_fault(error):
                     raise
                 refusals.refuse(self.model, found, error, stamp)
+        finally:
+            model.staging = ""
         return True

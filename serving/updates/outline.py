@@ -33,6 +33,7 @@ def outline(model: LiveModel) -> dict[str, JsonValue]:
             "canary": None if canary is None else {"name": canary[1].name, "fraction": canary[2]},
             "has_shadow": facts.shadow is not None,
             "refused": len(facts.quarantine),
+            "staging": model.staging or None,
             "waiting": report.waiting(model),
         }
 

@@ -66,6 +66,7 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
                 {"path": r.path, "snapshot": r.snapshot, "reason": r.reason, "unix_ms": r.unix_ms}
                 for r in facts.quarantine.values()
             ],
+            "staging": model.staging or None,
             "waiting": waiting(model),
             **on_the_disk,
         }
@@ -270,6 +271,7 @@ def counters(model: LiveModel) -> UpdateCounters:
             step_seconds=dict(model.counters.step_seconds),
             served_since_unix_ms=0 if model.default is None else model.since[1],
             held=len(model.facts.held),
+            staging=bool(model.staging),
             waiting=waiting(model),
             merge_failing=bool(model.merge_trouble),
             store_rebuilding=bool(model.damage),

@@ -73,10 +73,18 @@ function connect() {
   stop = follow(state.watched, { event, link });
 }
 
-// The address says which model is shown: #/model/NAME.
+// The address says which model is shown: #/model/NAME. One that is no such address is that of the list.
+function modelOf(hash) {
+  const [, kind, name] = hash.split("/");
+  try {
+    return kind === "model" && name ? decodeURIComponent(name) : "";
+  } catch {
+    return "";
+  }
+}
+
 function route() {
-  const [, kind, name] = location.hash.split("/");
-  const watched = kind === "model" && name ? decodeURIComponent(name) : "";
+  const watched = modelOf(location.hash);
   if (watched !== state.watched || !state.hello) {
     const history = state.hello ? new History(state.hello.latency_bounds_ms) : null;
     change({ watched, model: null, load: null, memory: null, fleet: null, isMissing: false, history, notice: null });

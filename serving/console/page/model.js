@@ -1,5 +1,6 @@
 // One model: what it serves and does, and what can be done with it.
 import { count, rate, time } from "./figures.js";
+import { Feedback } from "./feedback.js";
 import { Fleet } from "./fleet.js";
 import { html } from "./html.js";
 import { Memory } from "./memory.js";
@@ -25,6 +26,7 @@ export function Model({ state, actions }) {
     ${model && html`<${Snapshots} model=${model} actions=${actions} />`}
     ${model && html`<${Refused} state=${state} />`}
     ${model && html`<${Shadow} model=${model} actions=${actions} />`}
+    ${model && html`<${Feedback} model=${model} />`}
     ${model && html`<${Memory} state=${state} />`}
     ${state.fleet && html`<${Fleet} fleet=${state.fleet} />`}
     ${model && html`<${Try} name=${state.watched} snapshots=${snapshotsOf(model)} actions=${actions} />`}
@@ -46,7 +48,8 @@ function Facts({ line, state }) {
     ["Answered", count(line.answered)],
     ["Failed", count(line.failed)],
   ];
-  const waiting = line.updates.waiting ?? (line.state === "READY" ? "" : line.reason);
+  const staging = line.updates.staging ? `${line.updates.staging} is being read, staged and judged. ` : "";
+  const waiting = staging + (line.updates.waiting ?? (line.state === "READY" ? "" : line.reason));
   return html`
     <dl class="facts">
       ${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
