@@ -50,6 +50,8 @@ class LogFolder:
         self._folder = folder
         self._max_bytes, self._max_age_s, self._every_s = max_bytes, max_age_s, every_s
         self._token = secrets.token_hex(4)
+        # Of the files of this process, two of which may begin within a millisecond.
+        self._number = 0
         self._writer: pq.ParquetWriter | None = None
         self._aside = folder
         self._rows = 0
@@ -105,7 +107,8 @@ class LogFolder:
     def _begin(self, table: Any) -> None:
         self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"{time.time_ns() // 1_000_000 % 1000:03d}"
-        self._aside = self._folder / f"{_ASIDE}{stamp}-{self._token}{SUFFIX}"
+        self._number += 1
+        self._aside = self._folder / f"{_ASIDE}{stamp}-{self._token}-{self._number}{SUFFIX}"
         os.close(os.open(self._aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640))
         self._writer = pq.ParquetWriter(self._aside, table.schema, compression="zstd")
         self._rows = 0

@@ -22,10 +22,10 @@ function trialText(trial) {
 
 function Quality({ feedback }) {
   const labels = Object.entries(feedback.labels).filter(([, number]) => number > 0);
+  const outcomes = labels.map(([outcome, number]) => `${outcome} ${count(number)}`).join(", ");
   return html`
     <p class="soft">
-      Scores of ${count(feedback.requests)} requests wait for labels.
-      ${" "}${labels.length > 0 && `Labels: ${labels.map(([outcome, number]) => `${outcome} ${count(number)}`).join(", ")}.`}
+      Scores of ${count(feedback.requests)} requests wait for labels.${outcomes && ` Labels: ${outcomes}.`}
     </p>
     <${Table}
       caption="Scores beside the labels that came"
@@ -57,7 +57,8 @@ function Log({ log }) {
   return html`
     <p class="soft">
       ${percent(log.share)} of the requests are logged: ${count(log.written_rows)} rows in ${count(log.files)} files,
-      ${" "}${bytes(log.bytes)} on the disk; ${count(dropped)} requests were dropped and ${count(log.lost_rows)} rows lost.
+      ${" "}${bytes(log.bytes)} on the disk; ${count(dropped)} requests were dropped and ${count(log.lost_rows)} rows
+      lost.
     </p>
     ${log.trouble && html`<p class="bad reason">${log.trouble}</p>`}
   `;

@@ -142,4 +142,31 @@ def test_arms_and_snapshots_count_apart_and_the_oldest_snapshots_leave() -> None
             kept.add(batch(f"{number}{arm}", [0.5], snapshot=f"1.{number}", arm=arm), 1000.0)
             kept.label(label(f"{number}{arm}"), 1000.0)
     snapshots = [key[0] for key, _ in kept.qualities()]
+    assert snapshots[-1] == f"1.{score_window.MAX_SNAPSHOTS + 2}"
     assert snapshots == [f"1.{number}" for number in range(3, score_window.MAX_SNAPSHOTS + 3) for _ in range(2)]
+
+
+def test_late_labels_of_old_snapshots_push_no_newer_ones_out() -> None:
+    kept = window(keep_s=100_000.0)
+    last = score_window.MAX_SNAPSHOTS + 5
+    for number in range(last + 1):
+        kept.add(batch(f"r{number}", [0.5, 0.6], at=1000.0 + number, snapshot=f"1.{number}"), 1000.0)
+    newest_first = range(last, -1, -1)
+    for row in (0, 1):
+        assert [kept.label(label(f"r{number}", row), 2000.0) for number in newest_first] == ["joined"] * (last + 1)
+    wanted = [f"1.{number}" for number in range(last + 1)][-score_window.MAX_SNAPSHOTS :]
+    assert [(key[0], quality.rows) for key, quality in kept.qualities()] == [(name, 2) for name in wanted]
+
+
+def test_figures_are_computed_while_labels_go_on_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = window()
+    kept.add(batch("a", [0.1, 0.9]), 1000.0)
+    kept.label(label("a", 1), 1001.0)
+    compute = score_window.quality_of
+
+    def quality_of(*rows: Any) -> Any:
+        assert kept.label(label("a", 0, 0.0), 1002.0) == "joined"  # it waits for no lock
+        return compute(*rows)
+
+    monkeypatch.setattr(score_window, "quality_of", quality_of)
+    assert kept.qualities()[0][1].rows == 1

@@ -10,38 +10,10 @@ from typing import Any
 import pytest
 
 from serving._front import BatchStages, Observer
+from tests.unit.serving.observing.notes import note, settings
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 MS = 1_000_000
-
-
-def settings(**changed: Any) -> dict[str, Any]:
-    usual = {
-        "has_lines": False,
-        "is_json": True,
-        "slow_ns": 0,
-        "is_tracing": False,
-        "sampling": 0.0,
-        "keeps_all": False,
-    }
-    return {**usual, **changed}
-
-
-def note(observer: Observer, **changed: Any) -> None:
-    texts = ("model", "version", "snapshot", "id", "header_id", "traceparent", "address", "principal", "error")
-    usual: dict[str, Any] = dict.fromkeys(texts, "") | {
-        "is_grpc": False,
-        "call": "infer",
-        "status": 200,
-        "rows": 0,
-        "request_bytes": 10,
-        "response_bytes": 20,
-        "arrived_ns": time.monotonic_ns(),
-        "queued_ns": 0,
-        "stages": None,
-        "is_traceable": True,
-    }
-    observer.note(**{**usual, **changed})
 
 
 def stages(begun_ns: int) -> BatchStages:
