@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import socket
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -232,3 +233,11 @@ def test_no_log_has_a_secret(
         text = file.read_text() if file.exists() else ""
         assert not [secret for secret in secrets if secret in text]
     assert np.all([json.loads(line)["status"] for line in log.read_text().splitlines()])
+
+
+def test_what_is_no_request_has_a_line_with_the_address_of_its_sender(observed: Observed) -> None:
+    with socket.create_connection(("127.0.0.1", observed.server.http_port), timeout=30) as client:
+        client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+    (line,) = observed.lines(1)
+    assert (line["address"], line["status"]) == ("127.0.0.1", 400)

@@ -311,3 +311,37 @@ def test_a_name_that_is_no_unicode_spoils_nothing(repository: Path, tmp_path: Pa
             assert events.until("model")["name"] == "ranker"
     finally:
         running.stop()
+
+
+def test_a_name_that_anybody_may_point_here_gets_nothing_without_a_token(server: Server, port: int) -> None:
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example"):
+        page = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+        calls = [("GET", "/events"), ("GET", RANKER + "snapshots"), ("POST", RANKER + "pause")]
+        for method, path in [*calls, ("POST", "/v1/models/ranker:predict")]:
+            found = ask(port, method, "/console" + path, {} if method == "POST" else None, page)
+            assert found.status == 403, path
+            assert "--allowed-host" in found.json["error"]
+        assert ask(server.http_port, "POST", RANKER + "pause", {}, page).status == 403
+        # The page itself says nothing of the server, and lets an operator sign in.
+        assert ask(port, "GET", "/console", None, page).status == 200
+    with watching(port) as events:
+        assert events.until("hello")["you"]["roles"]
+
+
+def test_a_token_opens_the_console_under_any_name(guarded: tuple[Server, Path]) -> None:
+    port = guarded[0].metrics_port
+    for token, status in (("viewer", 200), (None, 401)):
+        found = ask(port, "GET", f"/console{RANKER}snapshots", None, {"Host": "a.example", **bearer(token)})
+        assert found.status == status
+
+
+def test_a_proxy_has_its_name_allowed(repository: Path, tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    running = start_server(repository, tmp_path / "store", allowed_hosts=("console.example.com",), open_admin=True)
+    try:
+        for host, status in (("Console.Example.com", 200), ("other.example.com", 403)):
+            headers = {"Host": host, "Origin": f"https://{host}"}
+            path = f"/console{RANKER}resume"
+            assert ask(running.metrics_port, "POST", path, {}, headers).status == status
+            assert ask(running.http_port, "POST", RANKER + "resume", {}, headers).status == status
+    finally:
+        running.stop()

@@ -261,3 +261,12 @@ def test_rows_that_cannot_be_written_are_counted_and_later_ones_are_written(tmp_
     (path,) = blocked.iterdir()
     assert json.loads(json.dumps(pq.read_table(path).to_pydict())) == {"value": [4]}
     assert path.stat().st_mode & 0o007 == 0
+
+
+@pytest.mark.parametrize("headers", [{}, BY_PYTHON])
+def test_the_access_log_names_the_id_that_a_request_was_given(live: Live, headers: dict[str, str]) -> None:
+    access = live.folder / "access.log"
+    started(live, access_log=access, log_format="json")
+    made = infer(live, body([9], [[4]]), headers)["id"]
+    live.until(lambda: access.read_bytes().count(b"\n") >= 1)
+    assert [json.loads(line)["id"] for line in access.read_text().splitlines()] == [made]

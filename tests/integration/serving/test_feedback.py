@@ -245,3 +245,16 @@ def test_without_labels_updates_are_not_judged_and_the_report_says_so(tmp_path: 
         second = live.delta(first)
         live.reaches(second)
         assert "feedback_share" in judged(live)["reason"]
+
+
+def test_without_the_option_the_next_update_is_served_to_all_again(tmp_path: Path) -> None:
+    with Live(tmp_path, **TRIALS) as live:
+        first = live.version()
+        live.start()
+        model = live.repository._updater(NAME).model
+        live.until(lambda: model.facts.canary is not None)
+        live.world.configure(**OPTIONS)
+        live.until(lambda: model.facts.canary is None)
+        second = live.delta(first)
+        live.reaches(second)
+        assert live.report()["canary"] is None
