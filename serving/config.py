@@ -134,7 +134,7 @@ class ServerConfig(BaseModel):
     access_file: LocalPath | None = None
     #: True if everybody may control, as in Triton.
     open_admin: bool = False
-    #: Names of this server, beside its addresses, by which browsers may call the console and control it without a token.
+    #: Names of this server by which browsers may call the console, and control it, without a token.
     allowed_hosts: tuple[HostName, ...] = ()
     #: The server's certificate (PEM); with it, all ports speak TLS.
     tls_certificate: LocalPath | None = None

@@ -37,7 +37,7 @@ class RequestFacts:
         self.queued_ns = time.monotonic_ns()
 
     def answered(self, model: str, answer: Any, request_id: str) -> None:
-        """Records the answer of the model that was found; see ModelAnswer. request_id: also one that was made for it."""
+        """Records the answer of the model that was found; see ModelAnswer. request_id: its own, or made."""
         snapshot = answer.snapshot
         self.model, self.version, self.id = model, str(snapshot.version), request_id
         self.snapshot = f"{snapshot.version}.{snapshot.sequence}" if snapshot.id else ""

@@ -111,8 +111,8 @@ class Gate:
         if principal.is_known or not principal.roles:
             return
         raise Forbidden(
-            f"{name[:200]!r} is not known to be a name of this server, and a page of that name may be anybody's: use an "
-            "IP address or localhost, send a token, or start the server with --allowed-host NAME"
+            f"{name[:200]!r} is not known to be a name of this server, and a page of that name may be anybody's: use "
+            "an IP address or localhost, send a token, or start the server with --allowed-host NAME"
         )
 
     def name_of(self, authorization: bytes | None, caller: Caller) -> str:
