@@ -17,8 +17,8 @@ MAX_SNAPSHOTS = 8
 MAX_EARLY = 10_000
 #: Seconds that a label waits for its request, which may be looked at a little later, or on another server.
 EARLY_S = 60.0
-# Of an entry without its scores, roughly.
-_ENTRY_BYTES = 600
+# Of an entry without its scores, and of what says which rows of an output have a label, without the rows; roughly.
+_ENTRY_BYTES, _LABELLED_BYTES = 600, 60
 #: Outcomes of labels.
 OUTCOMES = ("joined", "unknown", "unsampled", "twice", "late", "misfit")
 
@@ -58,8 +58,8 @@ class _Scored:
     #: By output: (rows,) float32.
     scores: dict[str, np.ndarray]
     size_bytes: int
-    #: Rows that have a label, by output.
-    labelled: dict[str, set[int]] = field(default_factory=dict)
+    #: By output, a byte for each row: 1 for one that has a label.
+    labelled: dict[str, bytearray] = field(default_factory=dict)
     is_closed: bool = False
 
 
@@ -121,7 +121,8 @@ class ScoreWindow:
                     name: np.array(batch.outputs[place][request.start : request.stop], np.float32).reshape(-1)
                     for place, name in places
                 }
-                size = _ENTRY_BYTES + len(request.id) + sum(values.nbytes for values in scores.values())
+                size = _ENTRY_BYTES + len(request.id)
+                size += sum(values.nbytes + _LABELLED_BYTES + len(values) for values in scores.values())
                 self._number += 1
                 entry = _Scored(request.arrived_us / 1e6, self._number, batch.snapshot, batch.arm, scores, size)
                 self._scored[request.id] = entry
@@ -188,12 +189,14 @@ class ScoreWindow:
         scores = entry.scores.get(label.output)
         if scores is None or not 0 <= label.row < len(scores):
             return "misfit"
-        known = entry.labelled.setdefault(label.output, set())
-        if label.row in known:
+        known = entry.labelled.get(label.output)
+        if known is not None and known[label.row]:
             return "twice"
         if entry.is_closed:
             return "late"
-        known.add(label.row)
+        if known is None:
+            known = entry.labelled[label.output] = bytearray(len(scores))
+        known[label.row] = 1
         self._count(entry, label.output, label.row, label.value)
         return "joined"
 
@@ -245,8 +248,9 @@ class ScoreWindow:
             return
         entry.is_closed = True
         for output in self._labelled_outputs & entry.scores.keys():
-            known = entry.labelled.get(output, set())
-            for row in range(len(entry.scores[output])):
-                if row not in known:
+            rows = len(entry.scores[output])
+            known = entry.labelled.get(output, bytes(rows))
+            for row in range(rows):
+                if not known[row]:
                     self.negatives += 1
                     self._count(entry, output, row, 0.0)

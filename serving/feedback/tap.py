@@ -26,6 +26,8 @@ MAX_WAITING = 4096
 MAX_BYTES = 64 << 20
 # Seconds between looks for requests.
 _LOOK_S = 0.02
+# How long the thread may take for what waits when it is to end: a disk may have got stuck.
+_END_S = 10.0
 # Batches that are worked on between looks at the clock.
 _BATCHES_AT_ONCE = 64
 
@@ -78,9 +80,11 @@ class Tap:
             self._drop("failed", len(sampled))
 
     def close(self) -> None:
-        """Passes on what waits, and ends the thread."""
+        """Passes on what waits, and ends the thread; one that is stuck is left alone after a while."""
         self._closed.set()
-        self.thread.join()
+        self.thread.join(_END_S)
+        if self.thread.is_alive():
+            logger.warning("%s: the log of requests could not be finished within %g s", self._model, _END_S)
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until all that was offered so far was passed on; returns False when that takes too long."""

@@ -26,6 +26,8 @@ logger = logging.getLogger("emberline.serving")
 _MAX_LINE_BYTES, _MAX_KEPT = 4 << 20, 4096
 # How often the thread takes what was noted.
 _EVERY_S = 0.2
+# How long the thread may take to write the last lines when the server stops: a disk or a pipe may have got stuck.
+_END_S = 5.0
 # How long a timeline waits for the thread to pass its last requests on.
 _PASS_ON_S = 5.0
 # The longest timeline, and the most requests of one; a request takes about a kilobyte in the file.
@@ -137,7 +139,9 @@ class Observation:
                 self._is_watching = False
         self.native.stop()
         if thread is not None:
-            thread.join()
+            thread.join(_END_S)
+            if thread.is_alive():
+                logger.warning("the last lines of the access log could not be written within %g s", _END_S)
         if self._traces is not None:
             self._traces.stop()
 

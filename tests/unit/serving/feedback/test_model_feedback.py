@@ -13,6 +13,7 @@ import pytest
 from serving.config import ServerConfig
 from serving.engine.tap import sample_point
 from serving.feedback import model_feedback
+from serving.feedback import tap as tap_module
 from serving.feedback.drift import DriftOfColumns
 from serving.feedback.model_feedback import ModelFeedback
 from serving.feedback.rows import ServedBatch, ServedRequest
@@ -114,6 +115,23 @@ def test_requests_that_could_not_be_looked_at_are_counted() -> None:
         tap.close()
     assert tap.dropped["failed"] == 1
     assert consumer.taken == ["a"]
+
+
+def test_a_consumer_that_is_stuck_does_not_keep_a_model_from_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tap_module, "_END_S", 0.05)
+    ends = threading.Event()
+
+    class StuckConsumer(FailingConsumer):
+        def take(self, batch: ServedBatch) -> None:
+            ends.wait(LIMIT_S)
+
+    tap = Tap("m", 1.0, StuckConsumer())
+    tap._waiting.append(batch(signature("price")))
+    tap.close()
+    assert tap.thread.is_alive()
+    ends.set()
+    tap.thread.join(LIMIT_S)
+    assert not tap.thread.is_alive()
 
 
 def test_snapshots_are_reported_without_the_lock_that_updates_wait_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,16 @@ def test_memory_is_bounded_and_the_oldest_leave(negative_after_s: float | None) 
     assert kept.label(label("r499"), 1001.0) == "joined"
     assert kept.label(label("r0"), 1001.0) == "early"
     assert len(kept._open) <= len(kept)
+
+
+def test_the_bound_on_memory_has_room_for_a_label_of_every_row() -> None:
+    kept = window()
+    kept.add(batch("a", [0.5] * 2000), 1000.0)
+    for row in range(2000):
+        assert kept.label(label("a", row), 1001.0) == "joined"
+    (entry,) = kept._scored.values()
+    arrays = [*entry.scores.values(), *entry.labelled.values()]
+    assert sum(map(sys.getsizeof, arrays)) <= kept.bytes
 
 
 def test_an_id_that_comes_again_keeps_its_first_scores() -> None:

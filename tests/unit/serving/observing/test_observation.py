@@ -13,6 +13,8 @@ import pytest
 
 from serving._front import Observer
 from serving.config import ServerConfig
+from serving.observing import observation as observation_module
+from serving.observing.line_file import LineFile
 from serving.observing.observation import Observation
 from serving.observing.watchers import WATCHERS
 from storage.errors import Unavailable
@@ -72,3 +74,25 @@ def test_a_timeline_says_whether_requests_were_dropped_before_it_got_them(tmp_pa
     told = timeline_with(tmp_path, 500)
     assert told["requests"] < 500
     assert not told["is_whole"]
+
+
+def test_a_log_that_is_stuck_does_not_keep_a_server_from_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(observation_module, "_END_S", 0.05)
+    began, ends = threading.Event(), threading.Event()
+
+    def write(self: LineFile, lines: bytes) -> bool:
+        began.set()
+        return ends.wait(LIMIT_S)
+
+    monkeypatch.setattr(LineFile, "write", write)
+    observation = Observation(ServerConfig(model_repository=tmp_path, access_log=tmp_path / "access.log"))
+    observation.start()
+    note(observation.native)
+    assert began.wait(LIMIT_S)
+    observation.close()
+    assert not ends.is_set()
+    assert "the last lines of the access log could not be written" in caplog.text
+    ends.set()
+    until(lambda: not observers())
