@@ -87,6 +87,7 @@ def test_a_log_that_is_stuck_does_not_keep_a_server_from_stopping(
         return ends.wait(LIMIT_S)
 
     monkeypatch.setattr(LineFile, "write", write)
+    others = observers()
     observation = Observation(ServerConfig(model_repository=tmp_path, access_log=tmp_path / "access.log"))
     observation.start()
     note(observation.native)
@@ -95,4 +96,4 @@ def test_a_log_that_is_stuck_does_not_keep_a_server_from_stopping(
     assert not ends.is_set()
     assert "the last lines of the access log could not be written" in caplog.text
     ends.set()
-    until(lambda: not observers())
+    until(lambda: len(observers()) == len(others))
