@@ -23,7 +23,7 @@ from serving.grpc.health import HealthCalls
 from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer, Upstream
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
-from serving.http.connection_metrics import PortConnections
+from serving.http.port_connections import PortConnections
 from serving.http.control import LocalHttpControl
 from serving.http.event_stream import StreamingConnection
 from serving.http.gate import GatedApp
@@ -193,7 +193,7 @@ class Server:
                 tls,
                 protocol=AdoptedConnection if is_native else HttpProtocol,
             )
-            feed = Feed(gate, Look(self.repository))
+            feed = Feed(gate, Look(self.repository), lambda: self._connections(limits, limits_of_metrics))
             page = GatedApp(pages[1], gate)
             metrics = http_server(
                 ConsoleApp(page, app, gate, feed),

@@ -14,6 +14,9 @@ from emberline.cli.names import MODEL
 from emberline.cli.server_call import URL, call_server, model_path, timeout_option
 from emberline.fitted_table import FittedTable, elided, whole, wrapping
 
+# The threshold of the alert EmberlineDiskSlow.
+_SLOW_DISK_MS = 50.0
+
 
 @click.command(
     cls=Command,
@@ -57,6 +60,8 @@ def beside(state: Mapping[str, Any]) -> Iterator[str]:
     if line := shadow_line(state.get("shadow")):
         yield line
     yield from feedback_lines(state)
+    if (wait_ms := state.get("disk_wait_ms")) is not None and wait_ms > _SLOW_DISK_MS:
+        yield f"the disk is slow: lookups that read from it wait {wait_ms:,.0f} ms, the mean of the last minute"
     if state.get("staging"):
         yield f"taking {state['staging']}: it is read, staged and judged"
     if state.get("waiting"):

@@ -10,7 +10,7 @@ import click
 from emberline.ages import age
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.server_call import URL, call_server, model_path, timeout_option
+from emberline.cli.server_call import URL, call_server, model_path, read_page, timeout_option
 from emberline.cli.snapshots import beside
 from emberline.fitted_table import FittedTable, whole, wrapping
 from storage.errors import InvalidInput
@@ -67,7 +67,19 @@ def read_status(url: str, timeout: float) -> dict[str, Any]:
             model["snapshots"], _ = call_server(url, model_path(name, "snapshots"), timeout)
         except InvalidInput as error:  # it is unloaded, or is being loaded
             model["snapshots"], model["trouble"] = None, str(error)
-    return {"url": url, "server": server["name"], "version": server["version"], "ready": ready, "models": models}
+    state = {"url": url, "server": server["name"], "version": server["version"], "ready": ready, "models": models}
+    return {**state, "stuck": _stuck_clients(url, timeout)}
+
+
+def _stuck_clients(url: str, timeout: float) -> list[dict[str, Any]]:
+    """Returns the clients that the server waits for; none where the caller may not see its metrics."""
+    from emberline.top.readings import Reading  # here: the parser takes a while to import
+
+    try:
+        page = Reading.parse(read_page(url, "/metrics", timeout), 0.0)
+    except (InvalidInput, ValueError):
+        return []
+    return [{**of, "connections": round(count)} for of, count in page.series("emberline_stuck_clients")]
 
 
 def show(state: Mapping[str, Any]) -> None:
@@ -94,6 +106,10 @@ def show(state: Mapping[str, Any]) -> None:
         console.print(table)
     else:
         console.print("It has no models.")
+    for each in state["stuck"]:
+        count = each["connections"]
+        held = f"{count} connection{'s' if count > 1 else ''} of {each['transport']}"
+        console.print(f"{each['client']} does not send its requests or read its answers: {held}")
     for name, model in state["models"].items():
         for line in notes(model):
             console.print(f"{name}: {line}")

@@ -11,6 +11,7 @@ from functools import partial
 from serving.console.state import Look, Seen
 from serving.control.calls import ControlCalls
 from serving.engine.statistics import FINE_BUCKETS_MS
+from serving.http.port_connections import ConnectionCounts, stuck_clients
 from serving.protocol.json_text import dump_json
 from serving.security.gate import Gate
 from serving.security.needs import WATCH
@@ -79,7 +80,9 @@ class Feed:
     One event loop uses it. look: it is called on threads, also by the slower one of two calls.
     """
 
-    def __init__(self, gate: Gate, look: Look) -> None:
+    def __init__(self, gate: Gate, look: Look, connections: ConnectionCounts = tuple) -> None:
+        """connections: returns those of each port."""
+        self._connections = connections
         self._gate = gate
         self._look = look
         self._calls = ControlCalls(limit=2)
@@ -132,8 +135,9 @@ class Feed:
                 except Exception:
                     logger.exception("the console could not look at the server")
                 else:
+                    server = self._server()
                     for page in list(self._pages):
-                        self._offer(page, seen)
+                        self._offer(page, seen, server)
                 await asyncio.sleep(_SOONEST_S)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), TICK_S - _SOONEST_S)
@@ -151,7 +155,12 @@ class Feed:
         if set(self._slow) - before:
             self._wake.set()  # what a page has waited for
 
-    def _offer(self, page: Page, seen: Seen) -> None:
+    def _server(self) -> bytes:
+        """Returns the event about the server as a whole, for those who may see all models."""
+        stuck = stuck_clients(self._connections())
+        return dump_json({"stuck": [{"transport": by, "client": who, "connections": n} for by, who, n in stuck]})
+
+    def _offer(self, page: Page, seen: Seen, server: bytes) -> None:
         """Offers a page what its caller may see now: tokens expire, and access files change."""
         try:
             principal = self._gate.identify(WATCH, page.authorization, page.caller)
@@ -161,6 +170,8 @@ class Feed:
             return
         page.offer("hello", self._hello(principal))
         lines = b",".join(line for name, line in seen.models.items() if principal.covers(name))
+        if principal.is_for_all:
+            page.offer("server", server)
         page.offer("models", b'{"at_ms":%.3f,"models":[%b]}' % (seen.at_ms, lines))
         if not page.watched:
             return

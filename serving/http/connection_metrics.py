@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import Metric
 
+from serving.http.port_connections import PortConnections, stuck_clients
 from serving.http.prometheus import family, label_value
-
-#: The most clients that are named of one port, those with the most connections first.
-MOST_CLIENTS = 8
-
-
-@dataclass(frozen=True)
-class PortConnections:
-    """The connections of one port."""
-
-    transport: str
-    open: int
-    limit: int
-    #: Connections whose client is waited for too long, by its address.
-    stuck: Mapping[str, int]
-
-
-#: Returns the connections of each port that counts them.
-ConnectionCounts = Callable[[], Sequence[PortConnections]]
 
 
 def connections(ports: Sequence[PortConnections]) -> Iterator[Metric]:
@@ -38,8 +20,7 @@ def connections(ports: Sequence[PortConnections]) -> Iterator[Metric]:
     stuck = [(of, float(sum(port.stuck.values()))) for port, of in each]
     yield family("emberline_connections_stuck", "gauge", meaning, stuck)
     named = [
-        ({**of, "client": label_value(client)}, float(count))
-        for port, of in each
-        for client, count in sorted(port.stuck.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLIENTS]
+        ({"transport": transport, "client": label_value(client)}, float(count))
+        for transport, client, count in stuck_clients(ports)
     ]
     yield family("emberline_stuck_clients", "gauge", "The same by client, the eight of a port that have most", named)

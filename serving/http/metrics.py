@@ -12,9 +12,10 @@ from serving.engine.statistics import ModelStatistics, SessionStatistics
 from serving.gpu.device_model import DeviceModel
 from serving.http.age_metrics import snapshot_ages, update_ages
 from serving.http.cache_curves import CacheCurves
-from serving.http.connection_metrics import ConnectionCounts, connections
+from serving.http.connection_metrics import connections
 from serving.http.feedback_metrics import feedback
 from serving.http.fleet_metrics import fleets
+from serving.http.port_connections import ConnectionCounts
 from serving.http.prometheus import Labels, encode, event_ages, family, label_value
 from serving.http.request_metrics import observed, request_times
 from serving.http.server_metrics import disks, readiness, starts

@@ -12,7 +12,7 @@ from serving.repository.model_repository import ModelRepository
 from storage.errors import Overloaded
 
 if TYPE_CHECKING:
-    from serving.http.connection_metrics import ConnectionCounts
+    from serving.http.port_connections import ConnectionCounts
     from serving.http.metrics import NativeCounts, ServerMetrics
 
 

@@ -28,6 +28,7 @@ from serving.updates.mending import Mending
 from serving.updates.merging import merge_loop
 from serving.updates.mount import MountedStore
 from serving.updates.rechecking import recheck
+from serving.updates.report import note_disk_waits
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.restoring import give_up_lost, restore_mount, without_lost_canary
 from serving.updates.sharing import take_on_store
@@ -185,6 +186,7 @@ class ModelUpdater:
             with self._turn:
                 self._mending.mend()
                 self._trials.tick()
+                note_disk_waits(model)
             if time.monotonic() >= self._not_before and (model.config is None or model.config.options.updates):
                 self.advance()
 

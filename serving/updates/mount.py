@@ -8,6 +8,7 @@ from pathlib import Path
 
 from serving.engine.model import LoadedModel
 from serving.pipeline.snapshot import Snapshot
+from serving.updates.disk_waits import DiskWaits
 from serving.updates.state import Kind, SavedSnapshot, StoreState
 from storage.checkpoint import DenseGraph, PublishedVersion
 from storage.tiers.tiered import TieredStore
@@ -144,6 +145,8 @@ class MountedStore:
         self.merge_lock = threading.Lock()
         #: Held while somebody who asks about rows reads the store beside its sessions, and while the store is closed.
         self.asked_lock = threading.Lock()
+        #: How long lookups wait for its disk.
+        self.disk_waits = DiskWaits()
         self.merging = False
         #: Whether it was opened for a shadow: requests that name its version do not find it.
         self.is_hidden = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,9 +68,20 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
                 for r in facts.quarantine.values()
             ],
             "staging": model.staging or None,
+            "disk_wait_ms": None if default is None else default.disk_waits.mean_ms,
             "waiting": waiting(model),
             **on_the_disk,
         }
+
+
+def note_disk_waits(model: LiveModel) -> None:
+    """Looks at how long requests to what is served have waited for the disk so far. Called every few seconds."""
+    with model.lock:
+        mount = model.default
+    if mount is not None:
+        with suppress(StoreError):  # it is being closed just now
+            stats = mount.view.current.loaded.model.store_stats()
+            mount.disk_waits.note(time.monotonic(), stats.reads, stats.read_ns)
 
 
 def _on_the_disk(model: LiveModel) -> dict[str, JsonValue]:

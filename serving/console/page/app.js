@@ -16,6 +16,7 @@ const state = {
   // The page was made by another version of the server.
   isOld: false,
   list: null,
+  stuck: [],
   rates: new Map(),
   watched: "",
   model: null,
@@ -47,6 +48,8 @@ function event(name, data) {
     if (state.hello?.run !== data.run) state.history?.cut();
     change({ hello: data, isOld: state.isOld || isOld });
     state.history ??= new History(data.latency_bounds_ms);
+  } else if (name === "server") {
+    change({ stuck: data.stuck });
   } else if (name === "models") {
     change({ list: data, rates: ratesOf(state.list, data) });
   } else if (name === "stopping") {
@@ -124,7 +127,7 @@ function signIn() {
 
 function signOut() {
   setToken("");
-  change({ hello: null, list: null, model: null, load: null, memory: null, fleet: null, link: "connecting" });
+  change({ hello: null, list: null, stuck: [], model: null, load: null, memory: null, fleet: null, link: "connecting" });
   connect();
 }
 
@@ -189,6 +192,12 @@ function Console() {
     <main id="main" tabindex="-1">
       ${state.isOld && html`<p class="note">The server was updated. Load this page again.</p>`}
       <${Notice} />
+      ${state.stuck.map(
+        (each) => html`<p key=${`${each.transport} ${each.client}`} class="note">
+          ${each.client} does not send its requests or read its answers: ${each.connections}
+          ${" "}of the connections of ${each.transport}.
+        </p>`,
+      )}
       ${
         state.watched
           ? html`<${Model} key=${state.watched} state=${state} actions=${actions} />`

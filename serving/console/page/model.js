@@ -1,5 +1,5 @@
 // One model: what it serves and does, and what can be done with it.
-import { count, rate, time } from "./figures.js";
+import { count, milliseconds, rate, time } from "./figures.js";
 import { Feedback } from "./feedback.js";
 import { Fleet } from "./fleet.js";
 import { html } from "./html.js";
@@ -11,6 +11,9 @@ import { Refused } from "./refused.js";
 import { Shadow } from "./shadow.js";
 import { Traffic } from "./traffic.js";
 import { Try } from "./try.js";
+
+// The threshold of the alert EmberlineDiskSlow.
+const SLOW_DISK_MS = 50;
 
 export function Model({ state, actions }) {
   const { model, list } = state;
@@ -48,8 +51,10 @@ function Facts({ line, state }) {
     ["Answered", count(line.answered)],
     ["Failed", count(line.failed)],
   ];
+  const wait = state.model.snapshots.disk_wait_ms ?? 0;
+  const slow = wait > SLOW_DISK_MS ? `The disk is slow: lookups that read from it wait ${milliseconds(wait)}. ` : "";
   const staging = line.updates.staging ? `${line.updates.staging} is being read, staged and judged. ` : "";
-  const waiting = staging + (line.updates.waiting ?? (line.state === "READY" ? "" : line.reason));
+  const waiting = slow + staging + (line.updates.waiting ?? (line.state === "READY" ? "" : line.reason));
   return html`
     <dl class="facts">
       ${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}

@@ -55,6 +55,9 @@ FAULTS = (
         "EmberlineDiskSlow",
         {
             "alert": r"wait \d+(\.\d+)?m?s for the disk",
+            "status": r"the disk is slow: lookups that read from it wait \d+ ms",
+            "snapshots": r"the disk is slow: lookups that read from it wait \d+ ms",
+            "console": r'"disk_wait_ms": ?\d',
             "commands": r"emberline_ssd_read_seconds_total\{",
             "page": r"Who else uses the disk\?",
         },
@@ -64,6 +67,8 @@ FAULTS = (
         "EmberlineStuckClients",
         {
             "alert": r"127\.0\.0\.1 does not send its requests or read its answers",
+            "status": r"127\.0\.0\.1 does not send its requests or read its answers: 1 connection of http",
+            "console": r'"client": ?"127\.0\.0\.1"',
             "commands": r'emberline_stuck_clients\{client="127\.0\.0\.1"',
             "page": r"Look at that client",
         },

@@ -57,10 +57,13 @@ def run(command: str, *, url: str, metrics_port: int, model: str) -> str:
 
 
 def console(metrics_port: int, model: str) -> str:
-    """Returns the event of the console that has the state of a model: what a page of it shows in detail."""
+    """Returns the events of the console that have the state of the server and of a model, as a page shows them."""
     url = f"http://127.0.0.1:{metrics_port}/console/events?model={model}"
     with urllib.request.urlopen(url, timeout=20) as events:
+        said = ""
         for line in events:
+            if line in (b"event: server\n", b"event: model\n"):
+                said += next(events).decode()
             if line == b"event: model\n":
-                return str(next(events).decode())
+                return said
     raise AssertionError("the console ended its events before it showed the model")

@@ -1,0 +1,44 @@
+"""The time that lookups wait for the disk is that of the last minute, and of enough of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.updates.disk_waits import WINDOW_S, DiskWaits
+
+MS = 1_000_000
+
+
+def waits(*looks: tuple[float, int, int]) -> float | None:
+    made = DiskWaits()
+    for now, reads, ms in looks:
+        made.note(now, reads, ms * MS)
+    return made.mean_ms
+
+
+@pytest.mark.parametrize(
+    ("looks", "mean_ms"),
+    [
+        ([], None),
+        ([(0.0, 1000, 5000)], None),
+        ([(0.0, 0, 0), (2.0, 19, 1900)], None),
+        ([(0.0, 0, 0), (2.0, 20, 2000)], 100.0),
+        # A disk that was fast for hours and is slow now.
+        ([(0.0, 1_000_000, 100_000), (2.0, 1_000_050, 105_000)], 100.0),
+        # What is older than the window does not count; a look that comes too soon is left out.
+        ([(0.0, 0, 0), (10.0, 100, 90_000), (10.0 + WINDOW_S, 200, 91_000)], 10.0),
+        ([(0.0, 0, 0), (2.0, 100, 1000), (2.1, 200, 90_000)], 10.0),
+        # Another version of the model, or another store, counts from 0.
+        ([(0.0, 500, 50_000), (2.0, 0, 0), (4.0, 100, 500)], 5.0),
+    ],
+)
+def test_the_mean_is_that_of_the_last_minute(looks: list[tuple[float, int, int]], mean_ms: float | None) -> None:
+    assert waits(*looks) == mean_ms
+
+
+def test_looks_are_bounded() -> None:
+    made = DiskWaits()
+    for number in range(10_000):
+        made.note(number * 0.5, number * 30, number * 30 * MS)
+    assert len(made._looks) <= 2 + 2 * WINDOW_S
+    assert made.mean_ms == 1.0
