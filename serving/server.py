@@ -23,13 +23,13 @@ from serving.grpc.health import HealthCalls
 from serving.grpc.native_server import HAS_NATIVE_GRPC, NativeGrpcServer, Upstream
 from serving.grpc.server import bind_grpc, grpc_server
 from serving.http.app import HttpApp
-from serving.http.port_connections import PortConnections
 from serving.http.control import LocalHttpControl
 from serving.http.event_stream import StreamingConnection
 from serving.http.gate import GatedApp
 from serving.http.limits import HttpLimits
 from serving.http.metrics_app import MetricsApp
 from serving.http.native_server import AdoptedConnection, NativeHttpServer
+from serving.http.port_connections import PortConnections
 from serving.http.protocol import HttpProtocol
 from serving.http.server import http_server
 from serving.local_health import local_health

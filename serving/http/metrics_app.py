@@ -12,8 +12,8 @@ from serving.repository.model_repository import ModelRepository
 from storage.errors import Overloaded
 
 if TYPE_CHECKING:
-    from serving.http.port_connections import ConnectionCounts
     from serving.http.metrics import NativeCounts, ServerMetrics
+    from serving.http.port_connections import ConnectionCounts
 
 
 PAGE = "/metrics"

@@ -28,8 +28,8 @@ from serving.updates.mending import Mending
 from serving.updates.merging import merge_loop
 from serving.updates.mount import MountedStore
 from serving.updates.rechecking import recheck
-from serving.updates.report import note_disk_waits
 from serving.updates.replacing import remove_stores, retire, take_version
+from serving.updates.report import note_disk_waits
 from serving.updates.restoring import give_up_lost, restore_mount, without_lost_canary
 from serving.updates.sharing import take_on_store
 from serving.updates.situation import situation, stopped
