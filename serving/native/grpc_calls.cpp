@@ -15,6 +15,8 @@ constexpr std::size_t kReservedBytes = 1 << 20;
 constexpr std::size_t kTakenBytes = 256 << 10;
 // Requests of a stream that are answered at a time; the next is read when the first of them is answered.
 constexpr std::size_t kMostSlots = 64;
+// RESOURCE_EXHAUSTED, as serving/errors.py has it for a request that finds no room.
+constexpr int kNoRoomCode = 8;
 
 std::size_t message_bytes(std::string_view prefix) {
   std::size_t size = 0;
@@ -64,7 +66,7 @@ void GrpcServer::release(std::size_t& held, std::size_t bytes) {
 void GrpcServer::on_head(Call& call) {
   call.arrived_ns = now_ns();
   if (!hold(call, call.head.bytes())) {
-    refuse(call, options_.overloaded_status, options_.too_many_bytes);
+    refuse_bytes(call);
   } else if (!call.is_infer) {
     forward(call, "");
   }
@@ -75,7 +77,7 @@ void GrpcServer::on_data(Call& call, std::string_view bytes) {
   const bool is_wanted = call.state == Call::State::kReading || call.forward != nullptr;
   if (!is_wanted || !hold(call, bytes.size())) {
     nghttp2_session_consume(session, call.id, bytes.size());
-    if (is_wanted) refuse(call, options_.overloaded_status, options_.too_many_bytes);
+    if (is_wanted) refuse_bytes(call);
     return;
   }
   if (call.forward != nullptr) {
@@ -209,6 +211,14 @@ void GrpcServer::refuse(Call& call, std::string_view code, std::string_view text
   trailers.add("grpc-status", code);
   trailers.add("grpc-message", percent_encoded(text));
   fail(call, std::move(trailers));
+}
+
+// Refuses a call for whose bytes there is no room. One that was passed on is noted where it is.
+void GrpcServer::refuse_bytes(Call& call) {
+  if (call.forward == nullptr) {
+    note_unread(*call.connection, true, kNoRoomCode, options_.too_many_bytes, call.request_id(), call.arrived_ns);
+  }
+  refuse(call, options_.overloaded_status, options_.too_many_bytes);
 }
 
 // Ends a call with an error. trailers: what says so, which may be a whole head.

@@ -68,6 +68,7 @@ class GrpcServer : public Server {
   bool read_message(Call& call);
   void forward(Call& call, std::string bytes);
   void refuse(Call& call, std::string_view code, std::string_view text);
+  void refuse_bytes(Call& call);
   void fail(Call& call, HeaderList trailers);
   void begin_response(Call& call);
   void flush(Call& call);

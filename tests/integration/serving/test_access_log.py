@@ -241,3 +241,28 @@ def test_what_is_no_request_has_a_line_with_the_address_of_its_sender(observed: 
         assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
     (line,) = observed.lines(1)
     assert (line["address"], line["status"]) == ("127.0.0.1", 400)
+
+
+def test_a_request_that_finds_no_room_has_a_line(
+    version_dir: Path, tmp_path: Path, start_server: Callable[..., Server], published: Published
+) -> None:
+    log = tmp_path / "access.log"
+    server = start_server(
+        version_dir.parent.parent, tmp_path / "store", access_log=log, log_format="json", max_inflight_bytes=4096
+    )
+    try:
+        observed = Observed(server, log)
+        values = tensors(published, 400)
+        assert Client(server.http_port).post(*body_of(values)).status == 503
+        (line,) = observed.lines(1)
+        assert (line["transport"], line["status"]) == ("http", 503)
+        if server.native_grpc is None:
+            return
+        with own_channel(server) as channel:
+            code, text, _ = call(channel, bytes_of(values), (("x-request-id", "edge-2"),))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        (line,) = observed.lines(1)
+        expected = {"transport": "grpc", "status": 8, "id": "edge-2", "address": "127.0.0.1", "error": text}
+        assert {name: line[name] for name in expected} == expected
+    finally:
+        server.stop()
