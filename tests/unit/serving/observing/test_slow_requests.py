@@ -31,7 +31,7 @@ def test_an_id_cannot_begin_a_line_of_its_own(formatter: logging.Formatter) -> N
         SlowRequests().write(kept)
     finally:
         logger.removeHandler(handler)
-    (line,) = stream.getvalue().splitlines()
+    (line,) = stream.getvalue().removesuffix("\n").split("\n")
     assert "\x1b" not in line
     if isinstance(formatter, JsonFormatter):
         assert json.loads(line)["id"] == FORGED
