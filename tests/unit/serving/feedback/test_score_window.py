@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from serving.engine.tap import sample_point
-from serving.feedback import score_window
+from serving.feedback import labelled_rows, score_window
 from serving.feedback.rows import ServedBatch, ServedRequest
 from serving.feedback.score_window import Label, ScoreWindow, WindowSettings
 from serving.protocol.signature import ModelSignature, OutputSignature
@@ -173,11 +173,10 @@ def test_figures_are_computed_while_labels_go_on_coming(monkeypatch: pytest.Monk
     kept = window()
     kept.add(batch("a", [0.1, 0.9]), 1000.0)
     kept.label(label("a", 1), 1001.0)
-    compute = score_window.quality_of
 
     def quality_of(*rows: Any) -> Any:
         assert kept.label(label("a", 0, 0.0), 1002.0) == "joined"  # it waits for no lock
-        return compute(*rows)
+        return labelled_rows.quality_of(*rows)
 
     monkeypatch.setattr(score_window, "quality_of", quality_of)
     assert kept.qualities()[0][1].rows == 1
