@@ -18,7 +18,7 @@ from serving.engine.endpoint import Endpoint
 from serving.engine.requests import RequestCancelled, request_expired
 from serving.native_path.models import connect_queues, native_model
 from serving.repository.model_repository import ModelRepository
-from serving.updates.live_model import Routes
+from serving.updates.routes import Routes
 from storage.errors import Overloaded
 
 AnyServer = TypeVar("AnyServer", bound=Server)

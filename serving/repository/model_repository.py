@@ -32,9 +32,10 @@ from serving.repository.shared_hot_ids import SharedHotIds
 from serving.repository.starts import Starts
 from serving.repository.watcher import Watcher
 from serving.updates import refusals, report
-from serving.updates.live_model import LiveModel, Routes
+from serving.updates.live_model import LiveModel
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.report import VersionEntry
+from serving.updates.routes import Routes
 from serving.updates.steps import OnStep
 from storage.errors import EngineEnded, NotFound, StoreError, Unavailable, Unsupported
 from storage.objects.follower import UNWATCHED

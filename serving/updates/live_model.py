@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -30,6 +29,7 @@ from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
 from serving.updates.mount import LoadedVersion, MountedStore, StagedSnapshot, StoreView
+from serving.updates.routes import Awaiting, Routes
 from serving.updates.shadowing import Shadowing
 from serving.updates.state import MAX_REMEMBERED, ModelState
 from serving.updates.state_file import StateFile
@@ -46,25 +46,6 @@ class Stopped(EmberlineError):  # noqa: N818 - no error: the model is being unlo
 
     It is an EmberlineError, so that a store passes it on as it is.
     """
-
-
-@dataclass(frozen=True)
-class Routes:
-    """The versions that requests are answered by."""
-
-    served: LoadedModel | None = None
-    by_version: Mapping[str, LoadedModel] = field(default_factory=dict)
-    #: A version that answers this fraction of the requests from its own sessions.
-    canary: tuple[LoadedModel, float] | None = None
-
-
-@dataclass(frozen=True)
-class Awaiting:
-    """A version that waits for `allow`."""
-
-    #: Digest of its manifest; another version of its number does not wait.
-    key: str
-    reason: str
 
 
 class LiveModel:

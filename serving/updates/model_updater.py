@@ -21,7 +21,7 @@ from serving.updates.auc_trials import AucTrials
 from serving.updates.catalog import Catalog, Found, ModelFolder
 from serving.updates.faults import is_machine_fault
 from serving.updates.lineage import Decision, Refuse, Take, Wait, decide, next_delta
-from serving.updates.live_model import Awaiting, LiveModel, Stopped
+from serving.updates.live_model import LiveModel, Stopped
 from serving.updates.loading import DRAIN_S, unmount
 from serving.updates.made_anew import facts_for_folder
 from serving.updates.mending import Mending
@@ -31,6 +31,7 @@ from serving.updates.rechecking import recheck
 from serving.updates.replacing import remove_stores, retire, take_version
 from serving.updates.report import note_disk_waits
 from serving.updates.restoring import give_up_lost, restore_mount, without_lost_canary
+from serving.updates.routes import Awaiting
 from serving.updates.sharing import take_on_store
 from serving.updates.situation import situation, stopped
 from serving.updates.stamps import stamp_of
