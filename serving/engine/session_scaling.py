@@ -34,7 +34,7 @@ Direction = Literal["up", "down", "back"]
 
 
 class Work(NamedTuple):
-    """What the sessions of a version have done until now. Times are in nanoseconds."""
+    """Counts what the sessions of a version have done until now. Times are in nanoseconds."""
 
     at_ns: int
     #: Requests that were taken from the queue, and their waits for it.
@@ -49,7 +49,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Rate:
-    """What the sessions did between two looks."""
+    """Says what the sessions did between two looks."""
 
     rows_a_s: float
     #: Mean of a request, and of a batch.

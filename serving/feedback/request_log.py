@@ -27,7 +27,7 @@ _MOST_VERSIONS = 4
 
 @dataclass
 class _OfVersion:
-    """What is kept of the requests that one version answered."""
+    """Holds what is kept of the requests that one version answered."""
 
     columns: list[tuple[InputSpec, str]] = field(default_factory=list)
     #: Why its requests are not logged; "" when they are.

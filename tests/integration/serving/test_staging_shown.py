@@ -1,4 +1,4 @@
-"""What is being taken is named while it is read, staged and judged, and not before or after."""
+"""A version or delta that is being taken is named while it is read, staged and judged, and not before or after."""
 
 from __future__ import annotations
 

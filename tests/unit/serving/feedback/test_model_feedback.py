@@ -1,4 +1,4 @@
-"""What looks at the requests of a model, while its versions come and go."""
+"""The log, labels and drift of a model go on while its versions come and go."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from serving.observing.line_file import LineFile
 from serving.observing.observation import Observation
 from serving.observing.watchers import WATCHERS
 from storage.errors import Unavailable
-from tests.unit.serving.observing.notes import note
+from tests.support.observer_notes import note
 
 LIMIT_S = 20.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serving._front import BatchStages, Observer
-from tests.unit.serving.observing.notes import note, settings
+from tests.support.observer_notes import note, settings
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 MS = 1_000_000

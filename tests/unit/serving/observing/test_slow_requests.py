@@ -11,7 +11,7 @@ import pytest
 from serving._front import Observer
 from serving.observing.logs import ConsoleFormatter, JsonFormatter
 from serving.observing.slow_requests import SlowRequests
-from tests.unit.serving.observing.notes import note, settings
+from tests.support.observer_notes import note, settings
 
 FORGED = "7\n2026-11-28 09:30:00,000 CRITICAL emberline.serving: the disk is on fire\x1b[2J\u2028\x85"
 

@@ -12,7 +12,7 @@ import pytest
 from serving._front import KeptRequest, Observer
 from serving.observing import trace_export
 from serving.observing.trace_export import TraceExport
-from tests.unit.serving.observing.notes import note, settings
+from tests.support.observer_notes import note, settings
 
 
 class DeafExporter:
