@@ -16,7 +16,7 @@ from serving.repository.model_repository import Answerer, ModelRepository, Versi
 from storage.errors import EmberlineError, StoreError
 from storage.tiers.tiered import StoreStats, TableStats
 
-# What takes longer to collect is collected less often, so that it takes a bounded share of a core.
+# What needs more time of a core to collect is collected less often, so that it takes a bounded share of one.
 _LEAST_S, _SHARE = 5.0, 0.01
 # Where the figures come from the published version and not from traffic.
 _PUBLISHED_S = 600.0
@@ -88,13 +88,13 @@ class Look:
         return {key: kept.event for key, kept in self._kept.items()}
 
     def _renew(self, event: str, name: str, ask: Callable[[str], Mapping[str, Any]]) -> None:
-        started = time.monotonic()
+        started, used = time.monotonic(), time.thread_time()
         served = _told(lambda: self._repository.outline(name)).get("served")
         kept = self._kept.get((event, name))
         if kept is not None and started < (kept.due_s if served == kept.served else kept.soonest_s):
             return
         found = _told(lambda: ask(name))
-        soonest = started + max(_LEAST_S, (time.monotonic() - started) / _SHARE)
+        soonest = started + max(_LEAST_S, (time.thread_time() - used) / _SHARE)
         due = started + _PUBLISHED_S if found.get("source") == "published" else soonest
         self._kept[event, name] = _Kept(_json({"name": name, **found}), served, soonest, max(due, soonest))
 
