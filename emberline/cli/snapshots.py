@@ -61,7 +61,7 @@ def beside(state: Mapping[str, Any]) -> Iterator[str]:
         yield line
     yield from feedback_lines(state)
     if (wait_ms := state.get("disk_wait_ms")) is not None and wait_ms > _SLOW_DISK_MS:
-        yield f"the disk is slow: lookups that read from it wait {wait_ms:,.0f} ms, the mean of the last minute"
+        yield f"the disk is slow: lookups that read from it wait {wait_ms:,.0f} ms at present"
     if state.get("staging"):
         yield f"taking {state['staging']}: it is read, staged and judged"
     if state.get("waiting"):

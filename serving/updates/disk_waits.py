@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-#: Seconds over which the mean is taken.
+#: Lookups that are older, in seconds, say nothing about now.
 WINDOW_S = 60.0
 # With fewer lookups that read, the mean says nothing. Looks that are kept, and seconds between two of them.
 _FEWEST_READS, _MOST_LOOKS, _LEAST_S = 20, 128, 0.5
@@ -32,10 +32,14 @@ class DiskWaits:
 
     @property
     def mean_ms(self) -> float | None:
-        """Returns how long a lookup that read waited on average; None with too few of them."""
+        """Returns how long the last lookups that read waited on average; None with too few of them.
+
+        A slow disk brings few of them, so those before it became slow are not taken along.
+        """
         with self._lock:
-            if len(self._looks) < 2:
-                return None
-            (_, reads, read_ns), (_, reads_before, ns_before) = self._looks[-1], self._looks[0]
-        count = reads - reads_before
-        return (read_ns - ns_before) / count / 1e6 if count >= _FEWEST_READS else None
+            looks = list(self._looks)
+        for _, reads, read_ns in reversed(looks):
+            count = looks[-1][1] - reads
+            if count >= _FEWEST_READS:
+                return (looks[-1][2] - read_ns) / count / 1e6
+        return None
