@@ -27,7 +27,7 @@ def is_log(path: Path) -> bool:
     """Returns whether a file is one of a log of served requests, or of their labels."""
     try:
         return path.suffix == _SUFFIX and ID in pq.read_schema(path).names
-    except (OSError, pa.ArrowInvalid):  # another file, or one that is being written
+    except (OSError, ValueError):  # another file, or one that is being written
         return False
 
 

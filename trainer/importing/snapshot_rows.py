@@ -20,7 +20,8 @@ from trainer.publishing.weight_rows import WeightRows
 class SnapshotRows(WeightRows):
     """Reads single rows of a table. changes: what lies on top of the snapshot.
 
-    The files are mapped, and what is read of them was verified when the snapshot was compared with the new rows.
+    The files are mapped. Those of a table that was compared with new rows were verified then; of others, what is read
+    of them is not, and a server that has other rows refuses the golden scores.
     """
 
     def __init__(self, snapshot: AsOf, changes: DeltaTable) -> None:

@@ -18,6 +18,8 @@ from storage.importing.source import Block, FileTable, as_ids, as_rows, check_di
 
 _IDS_AT_ONCE = 1 << 20
 _BUFFER_BYTES = 1 << 20
+#: What pyarrow raises for a file that is damaged, in its names too.
+DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
@@ -65,7 +67,7 @@ def opened(file: Path) -> pq.ParquetFile:
     try:
         # Without a buffer a column of a row group, which may be the whole file, lies in memory.
         return pq.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGED as error:
         if "decrypt" in str(error):
             raise InvalidInput(f"{file}: is encrypted, and its keys are not asked for; write it without") from None
         raise InvalidInput(f"{file}: is no Parquet file, or it is cut off: {error}") from None
@@ -76,7 +78,7 @@ def batches(parquet: pq.ParquetFile, file: Path, rows: int, columns: Sequence[st
     try:
         for batch in parquet.iter_batches(rows, columns=list(columns), use_threads=False):
             yield batch.select(list(columns))
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGED as error:
         raise InvalidInput(f"{file}: cannot be read: {error}") from None
 
 

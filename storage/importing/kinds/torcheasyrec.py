@@ -105,7 +105,10 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     for archive in archives:
         _look_into_archive(archive, found)
     for delta in deltas:
-        _look_into_delta(delta, found)
+        try:
+            _look_into_delta(delta, found)
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{delta}: a table_fqn or source is no text, it is damaged: {error}") from None
     names = {fqn: table_name(fqn.rpartition(".")[2]) for fqn in found}
     for fqn, name in names.items():
         if list(names.values()).count(name) > 1:

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from storage.errors import EmberlineError, InvalidInput, UnsafeArtifact
+from storage.forgetting.served_logs import is_log
 from storage.importing import KINDS, FileTable, ImportOptions
 from storage.importing.unpickling import read_pickle
 from tests.support.importing.files import content
@@ -174,6 +175,15 @@ def test_columns_in_a_dictionary_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ids, "row": rows}), tmp_path / "t.parquet")
     (table,) = read("parquet", tmp_path / "t.parquet")
     np.testing.assert_array_equal(content(table)[0], IDS)
+
+
+def test_parquet_with_names_that_are_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"id": [1], "row": [[1.0]], "zzzz": [1]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"zzzz", b"\xff\xfe\xff\xfe"))
+    with pytest.raises(InvalidInput, match=r"t\.parquet: is no Parquet file, or it is cut off"):
+        read("parquet", path)
+    assert not is_log(path)
 
 
 def test_parquet_that_is_damaged_is_named(tmp_path: Path) -> None:

@@ -177,3 +177,13 @@ def test_a_table_of_evictions_alone_has_the_dim_that_is_given(tmp_path: Path) ->
     )
     with pytest.raises(InvalidInput, match=r"1\.parquet: a row has no table_fqn"):
         tables(path)
+
+
+def test_a_name_that_is_no_text_is_refused_by_file(tmp_path: Path) -> None:
+    path = delta(tmp_path / "1.parquet", 1, ITEM, [3], rows(np.array([3])))
+    table = pq.read_table(path)
+    place = table.column_names.index("table_fqn")
+    broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
+    pq.write_table(table.set_column(place, "table_fqn", broken), path, use_dictionary=False)
+    with pytest.raises(InvalidInput, match=r"1\.parquet: a table_fqn or source is no text, it is damaged"):
+        tables(path)
