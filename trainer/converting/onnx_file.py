@@ -93,6 +93,9 @@ def read_onnx(path: Path) -> OnnxGraph:
     has_halves = any(entry.data_type in halves for entry in graph.initializer)
     nodes: list[OnnxNode] = []
     for position, node in enumerate(graph.node):
+        if not all(isinstance(text, str) for text in (node.op_type, node.domain, node.name, *node.input, *node.output)):
+            raise InvalidInput(f"{path}: not an ONNX model: the name of node {position} is no text", field=str(path))
+        _check_arguments(path, node, opset)
         attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
         has_halves |= any(entry.HasField("t") and entry.t.data_type in halves for entry in node.attribute)
         has_halves |= node.op_type == "Cast" and attributes.get("to") in halves
@@ -104,15 +107,34 @@ def read_onnx(path: Path) -> OnnxGraph:
         if same is not None:
             constants[node.output[0]] = same
             continue
-        if not all(isinstance(text, str) for text in (node.op_type, node.domain, node.name, *node.input, *node.output)):
-            raise InvalidInput(f"{path}: not an ONNX model: the name of node {position} is no text", field=str(path))
         operator = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
-        name = node.name or (node.output[0] if node.output else f"node {position}")
+        name = node.name or node.output[0] or f"node {position}"
         nodes.append(OnnxNode(operator, name, tuple(node.input), tuple(node.output), attributes))
     inputs = tuple(_input(path, entry) for entry in graph.input if entry.name not in constants)
     has_halves |= any(entry.dtype == np.float16 for entry in inputs)
     outputs = tuple(entry.name for entry in graph.output)
     return OnnxGraph(tuple(nodes), inputs, outputs, constants, opset, path, has_halves)
+
+
+def _check_arguments(path: Path, node: Any, opset: int) -> None:
+    """Raises InvalidInput for a node with another number of inputs or outputs than its operator has."""
+    import onnx
+
+    where = f"{path}: not an ONNX model: {node.op_type} {node.name!r}"
+    if not any(node.output):
+        raise InvalidInput(f"{where} has no output", field=str(path))
+    if node.domain not in _DOMAINS:
+        return
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset)
+    except onnx.defs.SchemaError:
+        return  # it is named with all others that are not converted
+    for what, given, least, most in (
+        ("inputs", len(node.input), schema.min_input, schema.max_input),
+        ("outputs", len(node.output), schema.min_output, schema.max_output),
+    ):
+        if not least <= given <= most:
+            raise InvalidInput(f"{where} has {given} {what}, expected {least} to {most}", field=str(path))
 
 
 def _same_constant(node: Any, attributes: Mapping[str, Any], constants: Mapping[str, np.ndarray]) -> np.ndarray | None:

@@ -214,7 +214,9 @@ def test_a_fixed_batch_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 def save_nodes(nodes: list[onnx.NodeProto], path: Path, batch: str | int = "batch") -> None:
     inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [batch, 3])]
-    graph = helper.make_graph(nodes, "g", inputs, [helper.ValueInfoProto(name=node.output[0]) for node in nodes])
+    graph = helper.make_graph(
+        nodes, "g", inputs, [helper.ValueInfoProto(name=node.output[0]) for node in nodes if any(node.output)]
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(path))
 
 
@@ -262,6 +264,24 @@ def test_weights_beside_the_model_are_mapped_and_stay_in_its_folder(tmp_path: Pa
     external(folder / "m.onnx", "rows.bin", dims=(-1, 8))
     with pytest.raises(InvalidInput, match=r"'table' has the shape \[-1, 8\]"):
         read_onnx(folder / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "outputs", "said"),
+    [
+        ("Gather", ["x"], ["y"], "Gather 'n' has 1 inputs, expected 2 to 2"),
+        ("Neg", ["x"], [], "Neg 'n' has no output"),
+        ("Neg", ["x"], [""], "Neg 'n' has no output"),
+        ("Relu", ["x"], ["y", "z"], "Relu 'n' has 2 outputs, expected 1 to 1"),
+    ],
+)
+def test_nodes_with_other_arguments_than_their_operator_are_refused(
+    tmp_path: Path, operator: str, inputs: list[str], outputs: list[str], said: str
+) -> None:
+    last = helper.make_node("Identity", ["x"], ["last"])
+    save_nodes([helper.make_node(operator, inputs, outputs, name="n"), last], tmp_path / "m.onnx")
+    with pytest.raises(InvalidInput, match=rf"m\.onnx: not an ONNX model: {said}"):
+        read_onnx(tmp_path / "m.onnx")
 
 
 def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
