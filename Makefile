@@ -28,6 +28,7 @@ GPU_PYTHON ?= 3.12
 GPU_ARCH   ?= sm_90
 # Files begin in the order of tests/conftest.py, and not those with the most tests first.
 PYTEST := $(PY) -m pytest --numprocesses $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+EXAMPLES ?= full
 RUNS   ?= 20
 TESTS  ?= tests
 PACKAGES := emberline serving storage trainer loadtest benchmarks tests
@@ -77,8 +78,8 @@ test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; 
 
 test-all: cuda-check test-cpp sanitize test-python  ## every test: kernels for all architectures, C++, sanitizers, Python
 
-test-python: $(READY)  ## all Python tests, a file a process, TEST_JOBS at a time
-	$(PYTEST)
+test-python: $(READY)  ## all Python tests, a file a process, TEST_JOBS at a time; EXAMPLES=quick for fewer examples of a property
+	$(PYTEST) --hypothesis-profile $(EXAMPLES)
 
 flaky: $(READY)  ## the Python tests RUNS=20 times beside busy loops: which fail, which are slowest; TESTS=tests/e2e for a part
 	$(PY) -m tests.repo.flaky --runs $(RUNS) $(TESTS)
