@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from storage.errors import InvalidInput, Unsupported
-from tests.integration.trainer.idioms import DIM, IDS, LENGTH, Model
+from tests.integration.trainer.idioms import DIM, IDS, Model
 from tests.integration.trainer.test_idioms import check_served
 from trainer import publish
+
+# Each step is operators of its own in the graph, so a test takes as long as there are steps.
+LENGTH = 4
 
 
 def of_all_lengths(rows: int) -> tuple[Tensor, ...]:
