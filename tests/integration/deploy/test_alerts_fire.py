@@ -70,7 +70,7 @@ def test_none_fires_at_a_server_that_is_well_under_load_and_updates(prometheus: 
         rows = live.world.rows_of(newest, 20)
         prometheus.scrape([(live.server.metrics_port, {"instance": WELL})])
         prometheus.wait_for(f'up{{instance="{WELL}"}} == 1')
-        with repeated(lambda: ask(live.repository, rows)):
+        with repeated(lambda: ask(live.repository, rows), pause_s=0.02):
             for _ in range(12):
                 newest = live.delta(newest)
                 live.reaches(newest)

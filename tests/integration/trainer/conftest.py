@@ -123,3 +123,9 @@ def whole(
     place = tmp_path_factory.mktemp("whole") / "place"
     shutil.copytree(finished, place)
     return place, updated(place, newer, valid=fresh_clicks)
+
+
+@pytest.fixture
+def updated_place(whole: tuple[Path, UpdateReport], tmp_path: Path) -> Path:
+    """Copies the training that was updated over the newer rows, to continue from it."""
+    return Path(shutil.copytree(whole[0], tmp_path / "place"))

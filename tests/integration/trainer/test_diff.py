@@ -24,7 +24,7 @@ from serving.scoring import Scorer
 from storage.checkpoint.as_of import find_as_of
 from storage.errors import InvalidInput
 from tests.integration.trainer.published_line import CHAIN, SPEC, Training, columns, some_rows
-from tests.integration.trainer.update_runs import snapshots, updated
+from tests.integration.trainer.update_runs import snapshots
 from trainer import publish
 from trainer.publishing import Publisher
 
@@ -35,8 +35,8 @@ def diff(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def test_rows_and_weights_are_counted_as_the_files_have_them(place: Path, newer: Path) -> None:
-    updated(place, newer)
+def test_rows_and_weights_are_counted_as_the_files_have_them(updated_place: Path) -> None:
+    place = updated_place
     before, *_, after = snapshots(place / "models").values()
     found = diff("--model", place / "models" / "clicks", "1.0", "latest", "--top", 1000)
     for table in found["tables"]:
@@ -107,8 +107,8 @@ def test_only_what_was_changed_moves_scores(tmp_path: Path) -> None:
     assert score.together == pytest.approx(0.0, abs=1e-8)
 
 
-def test_the_command_scores_a_file_and_writes_a_page(place: Path, newer: Path, fresh_clicks: Path) -> None:
-    updated(place, newer)
+def test_the_command_scores_a_file_and_writes_a_page(updated_place: Path, fresh_clicks: Path) -> None:
+    place = updated_place
     page = place / "changes.html"
     arguments = ["--model", str(place / "models" / "clicks"), "1.0", "latest", "--requests", str(fresh_clicks)]
     done = CliRunner().invoke(

@@ -52,8 +52,8 @@ def content(place: Path) -> dict[str, Any]:
     return newest
 
 
-def test_rows_are_gone_and_all_else_is_as_it_was(place: Path, newer: Path) -> None:
-    updated(place, newer)
+def test_rows_are_gone_and_all_else_is_as_it_was(updated_place: Path) -> None:
+    place = updated_place
     wanted, needles, before = wanted_of(place, USER), Needles(), content(place)
     found_in = {(each.what, each.path.name) for each in places(place, wanted, needles)}
     assert {("requests", "golden.safetensors"), ("requests", "sample.safetensors")} < found_in
@@ -116,9 +116,9 @@ def forgetting(place: Path, step: str, times: int) -> None:
     ("step", "times"), [("prepare", 1), ("save", 1), ("write", 1), ("remove_older", 1), ("save", 2)]
 )
 def test_the_same_call_finishes_one_that_was_killed(
-    place: Path, config: TrainConfig, newer: Path, step: str, times: int
+    updated_place: Path, config: TrainConfig, step: str, times: int
 ) -> None:
-    updated(place, newer)
+    place = updated_place
     wanted, before = wanted_of(place, USER), restored(config, checkpoints(place / "run")[-1])[1]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch.export", "storage.checkpoint.graph"])

@@ -67,14 +67,18 @@ def until(holds: Callable[[], object], timeout_s: float = 60.0, *, raises: bool 
 
 
 @contextlib.contextmanager
-def repeated(work: Callable[[], object], callers: int = 1) -> Iterator[None]:
-    """Does something again and again on threads during the block. What it raises ends that thread's turn only."""
+def repeated(work: Callable[[], object], callers: int = 1, *, pause_s: float = 0.0) -> Iterator[None]:
+    """Does something again and again on threads during the block. What it raises ends that thread's turn only.
+
+    pause_s: between two turns of a thread, where it need not keep a core busy.
+    """
     stop = threading.Event()
 
     def run() -> None:
         while not stop.is_set():
             with contextlib.suppress(Exception):
                 work()
+            stop.wait(pause_s)
 
     threads = [threading.Thread(target=run, daemon=True) for _ in range(callers)]
     for thread in threads:
