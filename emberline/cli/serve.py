@@ -223,8 +223,8 @@ def command(log_levels: tuple[str, ...], **options: Any) -> None:
         levels = levels_of(log_levels)
     except InvalidInput as error:
         raise ConfigError(str(error).replace("log_level", "--log-level", 1), field="log_level") from None
-    set_up_logs(levels, options["log_format"])
     config = server_config(click.get_current_context(), options)
+    set_up_logs(levels, options["log_format"])
     try:
         supervise(config)
     except ConfigError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import logging
 import re
 import shlex
 import threading
@@ -218,6 +219,7 @@ def test_every_command_that_calls_a_server_takes_a_token() -> None:
 
 def test_options_that_do_not_go_together_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     serve = ["serve", "--model-repository", str(tmp_path)]
+    handlers = list(logging.getLogger().handlers)
     for options, text in (
         (["--access-file", "a.yaml", "--open-admin"], "--open-admin: "),
         (["--tls-key", "k.pem"], "--tls-key: "),
@@ -230,6 +232,8 @@ def test_options_that_do_not_go_together_are_one_line(capsys: pytest.CaptureFixt
         assert ended.value.code == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert text in line
+    # A log that was set up would write to a stream that the caller has closed by then.
+    assert logging.getLogger().handlers == handlers
 
 
 def test_what_the_documentation_says_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
