@@ -59,6 +59,8 @@ def parse_rates(text: str, seconds: float) -> list[Phase]:
         rates = (begin, begin if end is None else end)
         if not 0 < max(rates) <= MOST_RATE or min(rates) <= 0:
             raise ValueError(f"expected rates above 0 and up to {MOST_RATE:,.0f} a second, got {text!r}")
+        if sum(rates) / 2 * length < 1:
+            raise ValueError(f"expected a request in each phase at least, got {begin:g} a second for {length:g} s")
         phases.append(Phase(length, rates))
     return phases
 

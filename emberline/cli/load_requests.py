@@ -91,7 +91,7 @@ def from_rows(data: str, inputs: Sequence[InputMetadata], wanted: Wanted, second
         source = RowRequests(data, inputs, wanted)
         stretches = [list(each) for each in source.stretches(seconds)]
     except ValueError as error:
-        text = str(error)
+        text = str(error).removeprefix(f"{data}: ")
         raise InvalidInput(text if text.startswith("--") else f"--data {data}: {text}", field="data") from None
     return Content(stretches, wanted.stretches(seconds)[1], source.describe())
 

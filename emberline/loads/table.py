@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ def row(name: str, figures: Mapping[str, Any]) -> str:
     times = (figures[key] for key in ("p50_ms", "p90_ms", "p99_ms", "p99_9_ms", "max_ms"))
     return (
         f"{name:<24} {figures['requests']:>9,} {figures['failures']:>7,} {figures['requests_per_second']:>9,.0f} "
-        + " ".join(f"{value:>8.2f}" for value in times)
+        + " ".join(f"{value:>8.2f}" if math.isfinite(value) else f"{'-':>8}" for value in times)
     )
 
 

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from emberline.loads.table import head, row
 from loadtest.arrivals import Arrivals
 from loadtest.conditions import parse_condition
 from loadtest.counts import MOST_ERRORS, OTHER_ERRORS, SecondCounts
@@ -156,7 +157,9 @@ def test_profiles_of_users_are_parsed() -> None:
     assert parse_duration("90") == 90
 
 
-@pytest.mark.parametrize("text", ["", "x", "100@", "0", "100..0", "5@3d", "1e9", "100;200", ",".join(["1"] * 101)])
+@pytest.mark.parametrize(
+    "text", ["", "x", "100@", "0", "100..0", "5@3d", "1e9", "100;200", "0.09", ",".join(["1"] * 101)]
+)
 def test_another_profile_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse_rates(text, 10)
@@ -223,3 +226,9 @@ def test_a_figure_that_is_not_there_fails_the_test() -> None:
 def test_another_condition_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected conditions|none of the figures|has no unit"):
         parse_condition(text)
+
+
+def test_a_row_of_the_table_has_no_number_where_nothing_was_answered() -> None:
+    text = row("http_json", latency_figures(SecondCounts(failed=5), 1.0))
+    assert text.split() == ["http_json", "5", "5", "0", "-", "-", "-", "-", "-"]
+    assert len(text) == len(head())
