@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ KSERVE_TYPES: dict[str, type[np.generic]] = {
     # Its values are read as float32, and not sent.
     "BF16": np.float32,
 }
+# What the readers of these formats raise for a file that is damaged, encrypted or packed in an unusual way.
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _KNOWN = ".npz, .safetensors, .parquet, or .jsonl of KServe v2 bodies"
 
 
@@ -63,7 +66,7 @@ def read_requests(path: Path) -> list[Batch]:
         requests = reader(path)
     except EmberlineError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise InvalidInput(f"{path}: cannot be read as {path.suffix} ({error})", field=str(path)) from None
     found = [{name: _narrow(values) for name, values in request.items()} for request in requests]
     if not found or not all(found):
@@ -155,7 +158,7 @@ def _narrow(values: np.ndarray) -> np.ndarray:
 
 
 def _npz(path: Path) -> list[Batch]:
-    with np.load(path) as archive:
+    with path.open("rb") as file, np.load(file) as archive:
         return [{name: archive[name] for name in archive.files}]
 
 
@@ -167,6 +170,15 @@ def _safetensors(path: Path) -> list[Batch]:
 
 
 def _parquet(path: Path) -> list[Batch]:
+    import pyarrow as pa
+
+    try:
+        return [_columns(path)]
+    except pa.ArrowException as error:
+        raise ValueError(error) from None
+
+
+def _columns(path: Path) -> Batch:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -188,7 +200,7 @@ def _parquet(path: Path) -> list[Batch]:
             batch[name] = values.reshape(len(column), -1)
         else:
             batch[name] = np.asarray(column.to_numpy(zero_copy_only=False))
-    return [batch]
+    return batch
 
 
 def _lines(path: Path) -> list[Batch]:

@@ -281,3 +281,14 @@ def test_texts_of_requests_are_read_from_archives_and_lines(tmp_path: Path) -> N
     assert request["user"].tolist() == ["a\u2028b"]
     with pytest.raises(InvalidInput, match=r"values of datetime64.*KServe v2 has no such type"):
         kserve_type(np.zeros(1, "datetime64[s]"))
+
+
+def test_an_archive_of_requests_that_is_damaged_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "r.npz"
+    np.savez_compressed(path, user=np.arange(4000) % 97)
+    data = path.read_bytes()
+    # A byte of the packed values, the flag of an encrypted member, and a version of the format that is none.
+    for place, byte in ((60, 0xFF), (data.index(b"PK\x01\x02") + 8, 1), (data.index(b"PK\x01\x02") + 6, 0xFF)):
+        path.write_bytes(data[:place] + bytes([byte]) + data[place + 1 :])
+        with pytest.raises(InvalidInput, match=r"r\.npz: cannot be read as \.npz"):
+            read_requests(path)
