@@ -159,10 +159,10 @@ def _of_table(
 def _requests(arrays: Mapping[str, np.ndarray], wanted: Wanted, engine: FeatureEngine) -> int:
     try:
         columns = unpack_columns(arrays, engine.spec)
-    except EmberlineError:  # of another model: its bytes are searched
+        rows = max((column.rows for column in columns.values()), default=0)
+        return int(wanted.rows_holding(engine, columns, rows).sum())
+    except EmberlineError:  # of another model, or damaged: its bytes are searched
         return 0
-    rows = max((column.rows for column in columns.values()), default=0)
-    return int(wanted.rows_holding(engine, columns, rows).sum())
 
 
 def _of_bytes(path: Path, wanted: Wanted, needles: Needles, on_bytes: Callable[[int], None]) -> Iterator[Place]:

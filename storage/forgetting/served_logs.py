@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.data.served_log import HASHED, ID, LABEL, ROW, keyed_hash
-from storage.errors import ConfigError
+from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, FeatureEngine, FeatureSpec
 from storage.features.arrow import column_from_arrow
 from storage.features.column_types import is_list
@@ -26,17 +26,36 @@ _ASIDE = ".forgetting-"
 def is_log(path: Path) -> bool:
     """Returns whether a file is one of a log of served requests, or of their labels."""
     try:
-        return path.suffix == _SUFFIX and ID in pq.read_schema(path).names
-    except (OSError, ValueError):  # another file, or one that is being written
+        return path.suffix == _SUFFIX and {ID, ROW} <= {*pq.read_schema(path).names}
+    except (OSError, ValueError, pa.ArrowException):  # another file, or one that is being written
         return False
 
 
 def rows_in_log(path: Path, wanted: Wanted, spec: FeatureSpec, key: bytes = b"") -> np.ndarray:
     """Returns which rows of a file of requests lead to one of the ids, or hold one of the values, (rows,) bool.
 
-    key: that of the digests. Raises ConfigError where digests of a wanted input are there and no key is.
+    key: that of the digests. Raises ConfigError where digests of a wanted input are there and no key is, InvalidInput
+    for a file that is damaged.
     """
-    table = pq.read_table(path)
+    try:
+        return _rows_in(path, _read(path), wanted, spec, key)
+    except InvalidInput as error:
+        raise error if str(path) in str(error) else InvalidInput(f"{path}: {error}", field=error.field) from None
+
+
+def _read(path: Path, columns: list[str] | None = None) -> Any:
+    """Reads a file of a log. Raises InvalidInput for one that is damaged, whose rows would count as erased."""
+    try:
+        table = pq.read_table(path, columns=columns)
+        table.validate(full=True)  # texts too
+        return table
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InvalidInput(f"{path}: is a log of requests that cannot be read: {error}") from None
+
+
+def _rows_in(path: Path, table: Any, wanted: Wanted, spec: FeatureSpec, key: bytes) -> np.ndarray:
     by_name = {entry.name: entry for entry in spec.inputs}
     columns: dict[str, Column] = {
         entry.name: column_from_arrow(table.column(entry.source), entry)
@@ -83,16 +102,16 @@ def forget_in_logs(folders: Iterable[Path], wanted: Wanted, spec: FeatureSpec, k
             labels.append(path)
         elif (held := rows_in_log(path, wanted, spec, key)).any():
             holding[path] = held
-            out = pq.read_table(path, columns=[ID, ROW]).filter(pa.array(held))
+            out = _read(path, [ID, ROW]).filter(pa.array(held))
             gone |= set(zip(out.column(ID).to_pylist(), out.column(ROW).to_pylist(), strict=True))
     for path in labels if gone else ():
-        table = pq.read_table(path)
+        table = _read(path)
         pairs = zip(table.column(ID).to_pylist(), table.column(ROW).to_pylist(), strict=True)
         kept = np.array([pair not in gone for pair in pairs], np.bool_)
         if not kept.all():
             _replace(path, table.filter(pa.array(kept)))
     for path, held in holding.items():
-        _replace(path, pq.read_table(path).filter(pa.array(~held)))
+        _replace(path, _read(path).filter(pa.array(~held)))
     return sum(int(held.sum()) for held in holding.values())
 
 

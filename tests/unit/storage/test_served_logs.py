@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.data.served_log import AT, ID, LABEL, ROW, keyed_hash, read_hash_key
-from storage.errors import ConfigError
+from storage.errors import ConfigError, InvalidInput
 from storage.features import FeatureSpec
 from storage.forgetting import Needles, Wanted, find_places, forget_in_logs, served_logs, wanted_values
 
@@ -142,3 +142,15 @@ def test_pipes_are_not_waited_for_and_a_folder_that_cannot_be_listed_does_not_co
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(PermissionError, match="requests"):
         find_places([tmp_path], wanted, SPEC, Needles())
+
+
+def test_a_log_that_is_damaged_is_named_and_does_not_count_as_clean(tmp_path: Path) -> None:
+    path = write(tmp_path, {"account": USERS, "items": [[1], [2], [], [3]]})
+    wanted, data = wanted_values(SPEC, "user", ["ada"]), path.read_bytes()
+    path.write_bytes(data[:4] + b"\xff" * 40 + data[44:])
+    for look in (
+        lambda: find_places([tmp_path], wanted, SPEC, Needles()),
+        lambda: forget_in_logs([tmp_path], wanted, SPEC),
+    ):
+        with pytest.raises(InvalidInput, match=r"a\.parquet: is a log of requests that cannot be read"):
+            look()
