@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 from tests.e2e.console_pages import address, axe_findings, browser, opened
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.guarded import write_access
+from tests.integration.serving.http_calls import ask as call
 from tests.integration.serving.identity_models import write_identity
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
@@ -327,6 +329,33 @@ def test_a_narrow_screen_shows_all_without_scrolling_sideways(browser: Browser, 
         expect(page.locator("canvas").first).to_be_visible()
         widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert widths[0] <= widths[1]
+
+
+def test_an_address_that_names_no_model_shows_the_list(browser: Browser, live: Live, first: Planted) -> None:
+    with opened(browser, live.server.metrics_port, "%") as page:
+        is_live(page)
+        expect(page.get_by_role("heading", name="Models", exact=True)).to_be_visible()
+
+
+def test_feedback_and_a_stuck_client_are_shown(browser: Browser, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"feedback_share": 1, "feature_log_share": 1, "feature_log_every_s": 0.05}
+    with Live(tmp_path, **options) as live, contextlib.ExitStack() as stack:
+        version = live.version()
+        live.start(feature_log=tmp_path / "log", body_timeout_s=60.0)
+        port = live.server.http_port
+        rows = {"instances": [{"user": user, "items": [2]} for user in range(4)]}
+        assert call(port, "POST", f"/v1/models/{NAME}:predict", rows, {"X-Request-Id": "a"}).status == 200
+        labels = {"id": "a", "labels": [1, 0, 0, 1], "output": "score"}
+        assert call(port, "POST", f"/v2/models/{NAME}/feedback", labels).status == 200
+        stuck = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        stuck.sendall(f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n".encode())
+        with opened(browser, live.server.metrics_port, NAME) as page:
+            row = page.get_by_role("region", name="Scores beside the labels that came").get_by_role("row").nth(1)
+            expect(row).to_contain_text(version.name)
+            expect(row.get_by_role("cell").nth(2)).to_have_text("4")
+            expect(page.get_by_text("100.0 % of the requests are logged")).to_be_visible()
+            expect(page.get_by_text("127.0.0.1 does not send its requests or read its answers: 1")).to_be_visible()
+            assert axe_findings(page) == []
 
 
 def test_integers_of_64_bits_survive(browser: Browser, live: Live, first: Planted) -> None:
