@@ -130,8 +130,8 @@ def command(
         check_url(url)
     subject: Subject = ModelSubject(repository, name) if name is not None else RunSubject(run or Path(), repository)
     wanted = _wanted(subject.spec, file, column, tables, input_name)
-    from storage.data.served_log import read_hash_key
     from storage.forgetting import forget_in_logs
+    from storage.served_log import read_hash_key
 
     subject.check(wanted)
     report = ForgetReport(ids={name: len(ids) for name, ids in wanted.tables.items()}, shared=dict(wanted.shared))

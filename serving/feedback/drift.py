@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.feedback.rows import ServedBatch
+from serving.feedback.served_batch import ServedBatch
 from storage.checkpoint import PublishedVersion
 from storage.features import Column, InputSpec
 from storage.features.dtypes import FLOATS

@@ -11,7 +11,7 @@ import pyarrow as pa
 from serving.feedback.log_files import FileCounts, LogFolder
 from serving.feedback.score_window import Label
 from serving.feedback.settings import LogSettings
-from storage.data.served_log import AT, ID, LABEL, ROW
+from storage.served_log import AT, ID, LABEL, ROW
 
 #: The folder of labels in that of a model.
 LABELS = "labels"

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -15,16 +16,18 @@ from serving.config import ServerConfig
 from serving.engine.requests import InferenceResult, QueuedRequest, Sampled
 from serving.engine.tap import RequestTap, sample_point
 from serving.feedback.drift import DriftOfColumns, drift_of
-from serving.feedback.label_log import LabelLog
-from serving.feedback.request_log import RequestLog
-from serving.feedback.rows import ServedBatch
 from serving.feedback.score_window import Label, ScoreWindow, WindowSettings
+from serving.feedback.served_batch import ServedBatch
 from serving.feedback.settings import LogSettings
 from serving.feedback.tap import Tap
 from serving.model_config.options import ModelOptions
 from serving.protocol.signature import ModelSignature
 from storage.checkpoint import PublishedVersion
 from storage.errors import ConfigError, Conflict
+
+if TYPE_CHECKING:
+    from serving.feedback.label_log import LabelLog
+    from serving.feedback.request_log import RequestLog
 
 logger = logging.getLogger("emberline.serving")
 
@@ -35,9 +38,17 @@ class _Watch:
     """Passes requests on to the log and to the window of scores."""
 
     def __init__(self, model: str, log: LogSettings | None, window: WindowSettings | None) -> None:
-        self.log = None if log is None else RequestLog(model, log)
+        self.log: RequestLog | None = None
+        self.labels: LabelLog | None = None
+        if log is not None:
+            # They need Arrow, whose import starts a thread: not in the supervisor, which forks.
+            from serving.feedback.label_log import LabelLog
+            from serving.feedback.request_log import RequestLog
+
+            self.log = RequestLog(model, log)
+            if window is not None:
+                self.labels = LabelLog(log)
         self.window = None if window is None else ScoreWindow(window)
-        self.labels = None if log is None or window is None else LabelLog(log)
         # How requests differ from training, and the signature of the version that both belong to.
         self.drift: tuple[ModelSignature, DriftOfColumns] | None = None
         share = max(0.0 if log is None else log.share, 0.0 if window is None else window.share)

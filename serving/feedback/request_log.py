@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from serving.feedback.log_files import LogFolder
-from serving.feedback.rows import ServedBatch, served_table
+from serving.feedback.rows import served_table
+from serving.feedback.served_batch import ServedBatch
 from serving.feedback.settings import LogSettings
 from serving.protocol.signature import ModelSignature
-from storage.data.served_log import keyed_hash
 from storage.errors import ConfigError
 from storage.features import InputSpec
+from storage.served_log import keyed_hash
 
 logger = logging.getLogger("emberline.serving")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from serving.engine.tap import sample_point
 from serving.feedback.labelled_rows import LabelledRows, Quality, quality_of
-from serving.feedback.rows import ServedBatch
+from serving.feedback.served_batch import ServedBatch
 
 # Bounds of what is kept beside the scores: snapshots with figures, and labels whose request has not come.
 MAX_SNAPSHOTS = 8

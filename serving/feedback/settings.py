@@ -8,10 +8,10 @@ from pathlib import Path
 
 from serving.config import ServerConfig
 from serving.model_config.options import ModelOptions
-from storage.data.served_log import ARM, AT, HASHED, ID, ROW, SCORE, SNAPSHOT, read_hash_key
 from storage.errors import ConfigError
 from storage.features import InputSpec
 from storage.features.dtypes import FLOATS
+from storage.served_log import ARM, AT, HASHED, ID, ROW, SCORE, SNAPSHOT, read_hash_key
 
 _RESERVED = frozenset((ID, ROW, AT, SNAPSHOT, ARM))
 

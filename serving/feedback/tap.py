@@ -15,7 +15,7 @@ from typing import Protocol
 
 from serving.engine.recent import columns_bytes, copied
 from serving.engine.requests import InferenceResult, QueuedRequest, Sampled
-from serving.feedback.rows import ServedBatch, ServedRequest
+from serving.feedback.served_batch import ServedBatch, ServedRequest
 from serving.protocol.signature import ModelSignature
 from storage.features.flat import FlatColumns
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage.data.served_log import HASHED, ID, LABEL, ROW, keyed_hash
 from storage.errors import ConfigError, InvalidInput
 from storage.features import Column, FeatureEngine, FeatureSpec
 from storage.features.arrow import column_from_arrow
 from storage.features.column_types import is_list
 from storage.forgetting.wanted import Wanted
+from storage.served_log import HASHED, ID, LABEL, ROW, keyed_hash
 
 _SUFFIX = ".parquet"
 _ASIDE = ".forgetting-"

@@ -18,7 +18,7 @@ import pytest
 
 from serving.engine.tap import sample_point
 from serving.feedback.log_files import LogFolder
-from storage.data.served_log import keyed_hash
+from storage.served_log import keyed_hash
 from tests.integration.serving.http_calls import ask as call
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, ask

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.data.served_log import AT, ID, LABEL, ROW, keyed_hash, read_hash_key
 from storage.errors import ConfigError, InvalidInput
 from storage.features import FeatureSpec
 from storage.forgetting import Needles, Wanted, find_places, forget_in_logs, served_logs, wanted_values
+from storage.served_log import AT, ID, LABEL, ROW, keyed_hash, read_hash_key
 
 KEY = b"0123456789abcdef0123"
 SPEC = FeatureSpec.model_validate(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from serving.feedback.drift import Drift, DriftOfColumns
-from serving.feedback.rows import ServedBatch, ServedRequest
+from serving.feedback.served_batch import ServedBatch, ServedRequest
 from serving.protocol.signature import ModelSignature, OutputSignature
 from storage.features import Column, FeatureSpec, column_from_rows
 

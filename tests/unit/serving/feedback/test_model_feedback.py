@@ -16,7 +16,7 @@ from serving.feedback import model_feedback
 from serving.feedback import tap as tap_module
 from serving.feedback.drift import DriftOfColumns
 from serving.feedback.model_feedback import ModelFeedback
-from serving.feedback.rows import ServedBatch, ServedRequest
+from serving.feedback.served_batch import ServedBatch, ServedRequest
 from serving.feedback.tap import Tap
 from serving.model_config.options import ModelOptions
 from serving.protocol.signature import ModelSignature, OutputSignature

@@ -15,7 +15,8 @@ import pytest
 from serving.feedback import request_log
 from serving.feedback.log_files import LogFolder
 from serving.feedback.request_log import RequestLog
-from serving.feedback.rows import ServedBatch, ServedRequest, served_table
+from serving.feedback.rows import served_table
+from serving.feedback.served_batch import ServedBatch, ServedRequest
 from serving.feedback.settings import LogSettings
 from serving.protocol.signature import ModelSignature, OutputSignature
 from storage.features import FeatureSpec, column_from_rows

@@ -10,8 +10,8 @@ import pytest
 
 from serving.engine.tap import sample_point
 from serving.feedback import labelled_rows, score_window
-from serving.feedback.rows import ServedBatch, ServedRequest
 from serving.feedback.score_window import Label, ScoreWindow, WindowSettings
+from serving.feedback.served_batch import ServedBatch, ServedRequest
 from serving.protocol.signature import ModelSignature, OutputSignature
 from storage.features import FeatureSpec
 

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from serving.feedback.rows import ServedBatch, ServedRequest, served_table
+from serving.feedback.rows import served_table
+from serving.feedback.served_batch import ServedBatch, ServedRequest
 from serving.protocol.signature import ModelSignature, OutputSignature
-from storage.data.served_log import AT, ID, ROW, keyed_hash
 from storage.features import Column, FeatureEngine, FeatureSpec, column_from_rows
 from storage.features.arrow import column_from_arrow
+from storage.served_log import AT, ID, ROW, keyed_hash
 
 SPEC = FeatureSpec.model_validate(
     {
