@@ -78,8 +78,8 @@ test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; 
 
 test-all: cuda-check test-cpp sanitize test-python  ## every test: kernels for all architectures, C++, sanitizers, Python
 
-test-python: $(READY)  ## all Python tests, a file a process, TEST_JOBS at a time; EXAMPLES=quick for fewer examples of a property
-	$(PYTEST) --hypothesis-profile $(EXAMPLES)
+test-python: $(READY)  ## all Python tests, a file a process, TEST_JOBS at a time; EXAMPLES=quick for fewer examples of a property, WITHOUT=long for the shorter ones
+	$(PYTEST) --hypothesis-profile $(EXAMPLES) $(if $(WITHOUT),-m 'not $(WITHOUT)')
 
 flaky: $(READY)  ## the Python tests RUNS=20 times beside busy loops: which fail, which are slowest; TESTS=tests/e2e for a part
 	$(PY) -m tests.repo.flaky --runs $(RUNS) $(TESTS)

@@ -109,6 +109,7 @@ def test_an_interrupted_run_prints_and_writes_what_it_has(tmp_path: Path) -> Non
     assert isinstance(json.loads((tmp_path / "rows.json").read_text()), list)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")
 def test_the_commands_of_the_page_exist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Runs the module of each command with its real options and --help, within this process: imports take long."""

@@ -27,6 +27,8 @@ from trainer import load_config, load_trained, train, update
 from trainer.config import TrainConfig
 from trainer.datasets import write_criteo_like
 
+pytestmark = pytest.mark.long
+
 CONFIG = Path(__file__).parents[2] / "trainer" / "configs" / "criteo_like.yaml"
 WRITTEN = "criteo_like"
 NAMES = (WRITTEN, *(model for model in MODELS if model not in SEQUENCE_MODELS))

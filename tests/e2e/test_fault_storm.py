@@ -10,6 +10,8 @@ import pytest
 
 from tests.faults.injector import compiler
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 # For the faults of each world, beside what building it takes.
 SECONDS = 8

@@ -22,6 +22,8 @@ from tests.support.server_process import ServerProcess
 from tests.support.transports import ask_all, requests_of
 from trainer import load_config, load_trained, train, update
 
+pytestmark = pytest.mark.long
+
 FILES = sorted((Path(__file__).parents[2] / "trainer" / "configs").glob("movielens*.yaml"))
 #: Those of several tasks are in test_tasks_served.py.
 CONFIGS = [path for path in FILES if not load_config(path).tasks]

@@ -14,6 +14,8 @@ from tests.e2e.gpu_parity import PRECISIONS, check_every_size, check_every_trans
 from tests.e2e.test_parity import TOLERANCE
 from tests.simulated_gpu import SimulatedGpus
 
+pytestmark = pytest.mark.long
+
 # The simulation adds as the processor does, and rounds no products to TF32.
 SIMULATED = {**PRECISIONS, "fp32": TOLERANCE, "tf32": TOLERANCE}
 

@@ -26,6 +26,8 @@ from trainer.config import parse_text
 from trainer.embedding import EmbeddingTable, optimizer_classes
 
 ROWS, TRAINED, NEWER = 300, 4000, 600
+pytestmark = pytest.mark.long
+
 DIM = 6
 #: Of scores between the trainer and the server, both in float32.
 SAME = 1e-6

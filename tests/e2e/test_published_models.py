@@ -22,6 +22,8 @@ from benchmarks.libraries.page import PAGE, stated
 from storage.errors import Unavailable
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "torch-libraries.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL) for line in block.splitlines()]

@@ -15,6 +15,8 @@ from tests.e2e.storm_clients import Clients, Operator
 from tests.simulated_gpu import SimulatedGpus
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 CLIENTS = 16
 ROUNDS = 3
 # Planted generations shift every score by design, which is what the live guard refuses.

@@ -29,6 +29,8 @@ from tests.support.transports import ask_all, requests_of
 from trainer import load_trained, train, update
 from trainer.config import parse_text
 
+pytestmark = pytest.mark.long
+
 ROWS = 400
 TRAINED = 6000
 # A score of the trainer's own, in float32 as the server's, and one in float64.

@@ -20,6 +20,8 @@ from trainer import load_config, load_trained, train, update
 from trainer.config import TrainConfig, parse_text
 
 ROWS, TRAINED, NEWER = 300, 6000, 500
+pytestmark = pytest.mark.long
+
 CLASSES = 4
 #: Of an output between the trainer and the server, both in float32, by the size of the output.
 SAME = 2e-6
