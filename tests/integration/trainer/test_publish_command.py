@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from emberline.cli.publish import command
 from storage.checkpoint import open_delta, open_version
-from storage.errors import CheckpointError, ConfigError, NotFound
+from storage.errors import CheckpointError, NotFound
 from trainer import load_trained, train, update
 from trainer.config import TrainConfig
 
@@ -55,8 +55,9 @@ def test_a_run_is_published_as_versions_and_deltas_by_command(
     assert version.manifest.equals == version.manifest.parent == rebased.snapshot
     assert version.manifest.descends_from == (rebased.snapshot, base)
 
-    with pytest.raises(ConfigError, match="exclude each other"):
-        publish("--delta", "--cumulative")
+    refused = CliRunner().invoke(command, [str(run), "--repository", str(models), "--delta", "--cumulative"])
+    assert refused.exit_code == 2
+    assert "--delta and --cumulative exclude each other; give one of them" in refused.output
     with pytest.raises(NotFound, match=r"'1\.3' is not among"):
         publish("--from", "1.3")
     compared = CliRunner().invoke(command, [str(run), "--against", str(models / "clicks"), "--quiet"])
