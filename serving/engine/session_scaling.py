@@ -182,10 +182,13 @@ def _rate(before: Work, now: Work) -> Rate:
 
 
 def _mean(rates: Sequence[Rate]) -> Rate:
-    def mean(name: str) -> float:
-        return sum(getattr(rate, name) for rate in rates) / len(rates)
-
-    return Rate(mean("rows_a_s"), mean("wait_ns"), mean("batch_ns"), mean("busy"))
+    count = len(rates)
+    return Rate(
+        sum(rate.rows_a_s for rate in rates) / count,
+        sum(rate.wait_ns for rate in rates) / count,
+        sum(rate.batch_ns for rate in rates) / count,
+        sum(rate.busy for rate in rates) / count,
+    )
 
 
 def _ms(ns: float) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from serving._front import BatchStages, KeptRequest, Observer
 from serving.observing.stage_times import STAGE_ORDER, stage_ns
 from serving.observing.timeline import timeline
-from tests.unit.serving.observing.test_observer import MS, note, settings
+from tests.support.observer_notes import note, settings
+from tests.unit.serving.observing.test_observer import MS
 
 
 def batch(begun_ns: int, session: str, requests: int) -> BatchStages:
