@@ -29,6 +29,8 @@ from trainer.config import TrainConfig, parse_text
 
 HISTORY_ROWS, EVENTS, A_MESSAGE = 2000, 4800, 16
 _WAIT_S = 120.0
+# A softmax follows: this bias changes no score, its gradient is rounding alone, and Adam makes steps of that.
+_CANCELS_OUT = "attention.2.bias"
 
 
 @contextmanager
@@ -137,4 +139,6 @@ def test_ranks_that_are_killed_train_on_each_event_of_a_broker_once(
         np.testing.assert_allclose(rows, other[1], atol=1e-4)
     weights = alone.model.state_dict()
     for name, value in mine.model.state_dict().items():
+        if name == _CANCELS_OUT:
+            continue
         np.testing.assert_allclose(value.numpy(), weights[name].numpy(), atol=1e-4, err_msg=name)
