@@ -156,7 +156,7 @@ class Feed:
             self._wake.set()  # what a page has waited for
 
     def _server(self) -> bytes:
-        """Returns the event about the server as a whole, for those who may see all models."""
+        """Returns the event about the server as a whole, for callers that are allowed to see all models."""
         stuck = stuck_clients(self._connections())
         return dump_json({"stuck": [{"transport": by, "client": who, "connections": n} for by, who, n in stuck]})
 

@@ -41,7 +41,7 @@ class SessionScaler:
             for loaded in list(model.routes.by_version.values()):
                 if loaded.scaling is None or model.stopping.is_set():
                     continue
-                with model.lock:  # as for an operator, who may fix the number meanwhile
+                with model.lock:  # an operator may fix the number meanwhile
                     if not model.has_fixed_sessions:
                         _scale(loaded, loaded.scaling)
 
