@@ -27,8 +27,9 @@ class WrongUsageError(click.UsageError, ConfigError):
     """Options that do not go together, or an option that cannot be read: the exit code is 2."""
 
     def __init__(self, message: str, *, field: str = "") -> None:
-        ConfigError.__init__(self, message, field=field)
         click.UsageError.__init__(self, message)
+        # Last: the other one calls it too, without the field.
+        ConfigError.__init__(self, message, field=field)
 
 
 class LocalPath(click.Path):
