@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import time
 import socket
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
