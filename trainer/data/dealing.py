@@ -20,21 +20,25 @@ class Dealer:
         self._paces = np.ones(ranks)  # seconds for a row
         self._has_paces = False
         self._rows = np.zeros(ranks)  # that each has been dealt
+        self._dealt = self._rows  # those of the present round among them
 
     def deal(self, blocks: Sequence[int]) -> list[int]:
         """Returns the rank that reads each block, so that all are read soonest. blocks: their rows."""
         paces = self._settled_paces()
         ends, found = np.zeros_like(paces), [0] * len(blocks)
+        # Counted when all have read: a round that ends before may have been dealt at some ranks and not at others.
+        dealt = self._dealt = self._rows.copy()
         for place in sorted(range(len(blocks)), key=lambda each: -blocks[each]):
             later = ends + blocks[place] * paces
-            rank = min(range(len(ends)), key=lambda each: (later[each], self._rows[each]))
+            rank = min(range(len(ends)), key=lambda each: (later[each], dealt[each]))
             ends[rank] = later[rank]
-            self._rows[rank] += blocks[place]
+            dealt[rank] += blocks[place]
             found[place] = rank
         return found
 
     def measured(self, rows: Sequence[int], seconds: Sequence[float]) -> None:
         """Takes the rows that each rank has just read, and for how long, (R,)."""
+        self._rows = self._dealt
         read = np.array(rows) > 0
         if not read.any():
             return

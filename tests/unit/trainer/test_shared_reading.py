@@ -12,7 +12,17 @@ from trainer.data.row_messages import packed, parts_of, unpacked
 def test_ranks_that_read_alike_are_dealt_alike() -> None:
     dealer = Dealer(3)
     assert sorted(dealer.deal([100] * 6)) == [0, 0, 1, 1, 2, 2]
-    assert [dealer.deal([100]) for _ in range(3)] == [[0], [1], [2]]
+    dealer.measured([200, 200, 200], [1.0, 1.0, 1.0])
+    for rank in range(3):
+        assert dealer.deal([100]) == [rank]
+        dealer.measured([100 * (each == rank) for each in range(3)], [0.5 * (each == rank) for each in range(3)])
+
+
+def test_a_round_that_was_dealt_and_ended_leaves_nothing_behind() -> None:
+    # The ranks stop together, and some of them had dealt one more round than others.
+    early, late = Dealer(3), Dealer(3)
+    late.deal([100] * 4)
+    assert late.deal([100] * 5) == early.deal([100] * 5)
 
 
 def test_a_slow_rank_is_dealt_less_and_is_tried_again() -> None:
