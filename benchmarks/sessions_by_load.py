@@ -12,17 +12,14 @@ to sessions that follow the load, to one session, and to as many as there may be
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-import urllib.request
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import tests.faults
 from benchmarks.catalog import Run
 from benchmarks.command import script
 from benchmarks.delta_world import DENSE, DeltaWorld
@@ -32,7 +29,7 @@ from benchmarks.processes import family
 from benchmarks.report import Report
 from loadtest.bodies import binary_body
 from loadtest.rows import Tensor
-from tests.faults.injector import build, environment
+from tests.faults.injector import slow_reads
 from tests.support.server_process import ServerProcess
 
 QUICK_S = 150.0
@@ -43,7 +40,6 @@ TARGET = 1 / 1.25
 _OPTIONS = {"max_sessions": str(MOST), "dram_bytes": "1MiB"}
 _MODES: dict[str, int | None] = {"by load": None, "one": 1, "most": MOST}
 _LOOK_S = 0.25
-SLOW_READS = Path(tests.faults.__file__).with_name("slow_reads.c")
 
 
 def measure(run: Run) -> None:
@@ -55,14 +51,13 @@ def measure(run: Run) -> None:
     bodies = run.work / "bodies.npz"
     save_bodies(bodies, _bodies(world.rows))
     switch = run.work / "slow"
-    slow = {"SLOW_READS_WHILE": str(switch), "SLOW_READS_MS": str(READ_MS)}
     with (
         ServerProcess(
             run.work / "models",
             run.work / "store",
             run.work / "server.log",
             open_admin=True,
-            environment=environment(build(run.work, SLOW_READS), slow),
+            environment=slow_reads(run.work, switch, READ_MS),
         ) as server,
         run.counted(*family(server.process.pid)),
     ):
@@ -186,10 +181,7 @@ def _bodies(rows: int) -> list[tuple[bytes, int]]:
 
 def _sessions(server: ServerProcess, content: dict[str, int | None] | None = None) -> Any:
     """Asks for the sessions, or sets their number."""
-    data = None if content is None else json.dumps(content).encode()
-    url = f"{server.url}/v2/repository/models/ranker/sessions"
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"})) as answer:
-        return json.load(answer)
+    return server.control("ranker", "sessions", content)
 
 
 if __name__ == "__main__":

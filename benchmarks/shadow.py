@@ -10,10 +10,7 @@ how far two windows differ by chance.
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +40,7 @@ def measure(run: Run) -> None:
     ):
         bench.appear(candidate)
         answer_from(server.http_port, candidate, bench.world.bodies(1, 1)[0])
-        _call(server, "rollback", {})  # the candidate is staged and held: a shadow of it begins at once
+        server.control("ranker", "rollback", {})  # the candidate is staged and held: a shadow of it begins at once
         most = max_rate(server.http_port, "ranker", bench.bodies, bench.work / "records.npy")
         _windows(run, bench, server, most)
 
@@ -62,13 +59,13 @@ def _windows(run: Run, bench: Bench, server: ServerProcess, most: float) -> None
             spans.append({})
             for name in order:
                 if name == "on":
-                    _call(server, "shadow", {"to": "1.1", "share": SHARE})
+                    server.control("ranker", "shadow", {"to": "1.1", "share": SHARE})
                     time.sleep(_RUN_UP_S)
                 spans[-1][name] = time.monotonic() + _RUN_UP_S
                 time.sleep(_RUN_UP_S + window_s)
                 if name == "on":
-                    state = _call(server, "shadow", {"to": "1.1", "share": SHARE})["shadow"]
-                    _call(server, "shadow", {"stop": True})
+                    state = server.control("ranker", "shadow", {"to": "1.1", "share": SHARE})["shadow"]
+                    server.control("ranker", "shadow", {"stop": True})
             if run.is_late(f"{repeats - turn - 1} of {repeats} turns"):
                 break
         others = gauge.stop()
@@ -108,14 +105,6 @@ def _windows(run: Run, bench: Bench, server: ServerProcess, most: float) -> None
 def _started(load: PacedLoad) -> list[int]:
     load.start()
     return [load.pid]
-
-
-def _call(server: ServerProcess, verb: str, content: dict[str, Any]) -> Any:
-    """Controls the model; returns its state."""
-    url = f"{server.url}/v2/repository/models/ranker/{verb}"
-    request = urllib.request.Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
 
 
 if __name__ == "__main__":

@@ -177,17 +177,16 @@ class LiveModel:
 
     def session_count(self, config: ModelConfig) -> int:
         """Returns how many sessions a version begins with: as many as the served one where they follow the load."""
-        count = self.facts.session_count(config.sessions)
+        fixed = self.facts.fixed_sessions(config.sessions)
         most, served = config.options.max_sessions, self.routes.served
-        if most is None or served is None or served.scaling is None or self.has_fixed_sessions:
-            return count
-        return max(count, min(most, served.sessions))
+        if fixed is not None or most is None or served is None or served.scaling is None:
+            return fixed or config.sessions
+        return max(config.sessions, min(most, served.sessions))
 
     @property
     def has_fixed_sessions(self) -> bool:
         """Returns whether an operator has said how many sessions there are."""
-        config, fixed = self.config, self.facts.sessions
-        return config is not None and fixed is not None and fixed.instead_of == config.sessions
+        return self.config is not None and self.facts.fixed_sessions(self.config.sessions) is not None
 
     def check_stop(self) -> None:
         """Raises Stopped when the model is being unloaded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from pydantic import JsonValue
 
@@ -198,17 +198,8 @@ def settings(model: LiveModel) -> dict[str, JsonValue]:
 
 
 def _scaling(scaling: SessionScaling, is_fixed: bool) -> dict[str, JsonValue]:
-    last = scaling.last
-    change: dict[str, JsonValue] | None = None
-    if last is not None:
-        change = {
-            "unix_ms": last.unix_ms,
-            "direction": last.direction,
-            "before": last.before,
-            "after": last.after,
-            "reason": last.reason,
-        }
-    return {"least": scaling.least, "most": scaling.most, "fixed": is_fixed, "last": change}
+    last = None if scaling.last is None else asdict(scaling.last)
+    return {"least": scaling.least, "most": scaling.most, "fixed": is_fixed, "last": last}
 
 
 def sessions(model: LiveModel) -> dict[str, JsonValue]:

@@ -189,10 +189,14 @@ class ModelState(_Part):
         """True if an operator's word keeps something from being served."""
         return self.pinned or self.paused or bool(self.held)
 
-    def session_count(self, configured: int) -> int:
-        """Returns how many sessions a version has: an operator's number, unless config.pbtxt was changed since."""
+    def fixed_sessions(self, configured: int) -> int | None:
+        """Returns an operator's number of sessions; None without one, or where config.pbtxt was changed since."""
         sessions = self.sessions
-        return configured if sessions is None or sessions.instead_of != configured else sessions.count
+        return None if sessions is None or sessions.instead_of != configured else sessions.count
+
+    def session_count(self, configured: int) -> int:
+        """Returns how many sessions a version has: an operator's number, or that of config.pbtxt."""
+        return self.fixed_sessions(configured) or configured
 
     def dram_bytes(self, configured: int | None) -> int | None:
         """Returns the DRAM budget: an operator's, unless config.pbtxt was changed since, or that of config.pbtxt."""

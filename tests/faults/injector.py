@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("inject.c")
+_SLOW_READS = Path(__file__).with_name("slow_reads.c")
 SHORT = -1
 
 # Faults of each kind of call. SHORT: half of the bytes are moved, which is no error.
@@ -60,6 +61,15 @@ def build(folder: Path, source: Path = SOURCE) -> Path:
 def environment(library: Path, others: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns the environment of a process that is to be started with the library."""
     return {**os.environ, "LD_PRELOAD": str(library), **(others or {})}
+
+
+def slow_reads(folder: Path, switch: Path, ms: int) -> dict[str, str]:
+    """Returns the environment of a process whose reads take some milliseconds more while the file `switch` is there.
+
+    folder: where the library is built; see slow_reads.c.
+    """
+    library = build(folder, _SLOW_READS)
+    return environment(library, {"SLOW_READS_WHILE": str(switch), "SLOW_READS_MS": str(ms)})
 
 
 class Injector:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import ssl
@@ -12,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from storage.errors import Unavailable
 
@@ -89,6 +91,14 @@ class ServerProcess:
             lines = answer.read().decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
+
+    def control(self, model: str, call: str, content: Mapping[str, Any] | None = None) -> Any:
+        """Makes a control call about a model, or looks where there is no content; returns the answer."""
+        data = None if content is None else json.dumps(content).encode()
+        url = f"{self.url}/v2/repository/models/{model}/{call}"
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60, context=self._tls) as answer:
+            return json.load(answer)
 
     def kill(self) -> None:
         """Kills the server and its supervisor, as if the machine had stopped."""

@@ -9,14 +9,13 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.injector import build, environment
+from tests.faults.injector import slow_reads
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, World
 from tests.support.alerts.caused import INSTANCE, Caused, of_server, repeated, until
 from tests.support.server_process import ServerProcess
 from tests.support.small_disk import SmallDisk
 
-_SLOW_READS = Path(__file__).parents[2] / "faults" / "slow_reads.c"
 _READ_MS = 120
 
 
@@ -81,7 +80,6 @@ def disk_slow(folder: Path, lookup_timeout_ms: float = 10_000) -> Iterator[Cause
     world = World(folder / "models", items=4000)
     world.configure(dram_bytes=4000, lookup_timeout_ms=lookup_timeout_ms)
     version = world.publish()
-    library = build(folder, _SLOW_READS)
     switch = folder / "slow"
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(
@@ -89,7 +87,7 @@ def disk_slow(folder: Path, lookup_timeout_ms: float = 10_000) -> Iterator[Cause
                 world.repository,
                 folder / "store",
                 folder / "log",
-                environment=environment(library, {"SLOW_READS_WHILE": str(switch), "SLOW_READS_MS": str(_READ_MS)}),
+                environment=slow_reads(folder, switch, _READ_MS),
             )
         )
         users = itertools.cycle(sorted(version.tables["user"]))
