@@ -126,9 +126,9 @@ Exit codes:
 @click.option("--processes", type=click.IntRange(1, 64), default=1, help="Processes that share the load.")
 @click.option(
     "--generator",
-    type=click.Choice(["locust", "h2load", "wrk2"]),
+    type=click.Choice(["locust", "h2load", "wrk2", "perf_analyzer"]),
     default="locust",
-    help="What sends the load. h2load and wrk2 are programs in C, for rates at which locust's own cost would show.",
+    help="What sends the load. The others are programs in C and C++, for rates at which locust's own cost would show.",
 )
 @click.option("--grpc", help="gRPC address. Default: port 8001 of the host of --url.")
 @click.option("--metrics", help="The server's metrics page, or none. Default: port 8002 of the host of --url.")

@@ -60,6 +60,9 @@ def beside(state: Mapping[str, Any]) -> Iterator[str]:
     if line := shadow_line(state.get("shadow")):
         yield line
     yield from feedback_lines(state)
+    for lost in state.get("gpus_given_up", ()):
+        holds = "holds no rows any more" if lost["what"] == "rows" else "is not used any more"
+        yield f"GPU {lost['gpu']} {holds} for version {lost['version']}: {lost['reason']}"
     if (wait_ms := state.get("disk_wait_ms")) is not None and wait_ms > _SLOW_DISK_MS:
         yield f"the disk is slow: lookups that read from it wait {wait_ms:,.0f} ms at present"
     if state.get("staging"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
@@ -68,10 +68,22 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
                 for r in facts.quarantine.values()
             ],
             "staging": model.staging or None,
+            "gpus_given_up": [*_gpus_given_up(mounts)],
             "disk_wait_ms": None if default is None else default.disk_waits.mean_ms,
             "waiting": waiting(model),
             **on_the_disk,
         }
+
+
+def _gpus_given_up(mounts: Sequence[MountedStore]) -> Iterator[JsonValue]:
+    """Yields the GPUs that the served versions use no more, or whose cache of rows they do not, and why."""
+    for mount in mounts:
+        loaded = mount.view.current.loaded.model
+        for index, device in sorted(loaded.parts.devices.models.items()):
+            reason = device.given_up or (device.gpu.tier.trouble if device.gpu is not None else "")
+            if reason:
+                what = "everything" if device.given_up else "rows"
+                yield {"version": loaded.version, "gpu": index, "what": what, "reason": reason}
 
 
 def note_disk_waits(model: LiveModel) -> None:

@@ -53,8 +53,14 @@ function Facts({ line, state }) {
   ];
   const wait = state.model.snapshots.disk_wait_ms ?? 0;
   const slow = wait > SLOW_DISK_MS ? `The disk is slow: lookups that read from it wait ${milliseconds(wait)}. ` : "";
+  const lost = (state.model.snapshots.gpus_given_up ?? [])
+    .map(({ gpu, what, version, reason }) => {
+      const fate = what === "rows" ? "holds no rows any more" : "is not used any more";
+      return `GPU ${gpu} ${fate} for version ${version}: ${reason}. `;
+    })
+    .join("");
   const staging = line.updates.staging ? `${line.updates.staging} is being read, staged and judged. ` : "";
-  const waiting = slow + staging + (line.updates.waiting ?? (line.state === "READY" ? "" : line.reason));
+  const waiting = lost + slow + staging + (line.updates.waiting ?? (line.state === "READY" ? "" : line.reason));
   return html`
     <dl class="facts">
       ${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}

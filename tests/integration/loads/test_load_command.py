@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.peers import PeerMissingError
+from benchmarks.peers.triton_environment import library_path, perf_analyzer
 from emberline.cli import tokens
 from loadtest.command import locust_command
 from tests.integration.loads.asking import ROOT, command, environment, load
@@ -179,6 +182,34 @@ def test_h2load_drives(tiny: ServerProcess, rows: Path, tmp_path: Path, kind: st
     assert run["requests"] > 40
     assert run["generator"]["name"] == "h2load"
     assert "counts latency from the sending" in run["generator"]["notes"][0]
+
+
+@pytest.fixture
+def perf_analyzer_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        program, libraries = perf_analyzer(), library_path()
+    except PeerMissingError as error:
+        pytest.skip(f"perf_analyzer: {error}")
+    (tmp_path / "perf_analyzer").write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {program} "$@"\n')
+    (tmp_path / "perf_analyzer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("kind", ["http_binary", "http_json", "grpc"])
+def test_perf_analyzer_drives(
+    tiny: ServerProcess, rows: Path, tmp_path: Path, kind: str, perf_analyzer_in_path: None
+) -> None:
+    json_path = tmp_path / "load.json"
+    before = answered(tiny)
+    load(
+        *(tiny, "--data", str(rows), "--rate", "40", "--seconds", "2", "--generator", "perf_analyzer"),
+        *("--kinds", kind, "--json", str(json_path)),
+    )
+    run = figures(json_path)[kind]
+    assert run["failures"] == 0
+    assert 70 <= run["requests"] <= answered(tiny) - before
+    assert 0 < run["p50_ms"] < run["p99_ms"]
+    assert run["generator"]["notes"][0].startswith("perf_analyzer sent the load")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emberline.cli.snapshots import beside
 from storage.errors import DeviceOutOfMemory
 from storage.hbm.gpus import gpus_of
 from storage.tiers.tiered import TieredStore
@@ -226,6 +227,10 @@ class TestMetricsOfRows:
         driver.info = info
         assert plugged.tiers[0].trouble
         check_answer(ask(live.repository, rows), rows, live.snapshots)
+        state = live.repository.snapshots(NAME)
+        (lost,) = state["gpus_given_up"]  # type: ignore[misc, union-attr]
+        assert (lost["gpu"], lost["what"], lost["reason"]) == (0, "rows", plugged.tiers[0].trouble)  # type: ignore[call-overload, index]
+        assert f"GPU 0 holds no rows any more for version 1: {plugged.tiers[0].trouble}" in list(beside(state))
         after = self.of_gpu(live)
         kept = {name: value for name, value in before.items() if name.startswith(("hits", "misses", "admitted"))}
         assert after == {**dict.fromkeys(before, 0), **kept, "given_up": 1}

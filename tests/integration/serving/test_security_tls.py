@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import re
 import shutil
 import ssl
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -429,3 +431,69 @@ def test_a_proof_asks_a_server_with_tls_and_tokens(
     client = ["--cert", str(world.job.certificate), "--key", str(world.job.key)]
     code, told = prove(world, version_dir, address(mutual), *client)
     assert code == 0, told
+
+
+@pytest.mark.slow
+def test_a_load_test_sends_over_tls_with_a_token_or_a_certificate(
+    encrypted: Ports, mutual: Ports, world: World, published: Published, tmp_path: Path
+) -> None:
+    rows = [{**row, "history": None, "tags": []} for row in published.random_rows(5, 3)]
+    tensors = [
+        {
+            "name": name,
+            "datatype": dtype,
+            "shape": [len(rows), width],
+            "data": np.array([row[name] for row in rows]).ravel().tolist(),
+        }
+        for name, dtype, width in (("user", "INT64", 1), ("item", "INT64", 1), ("price", "FP32", 2))
+    ]
+    (tmp_path / "requests.jsonl").write_text(json.dumps({"inputs": tensors}) + "\n")
+    (tmp_path / "token").write_text("web")
+    job = ["--cert", str(world.job.certificate), "--key", str(world.job.key)]
+    for ports, who in ((encrypted, ["--token-file", str(tmp_path / "token")]), (mutual, job)):
+        figures = tmp_path / "figures.json"
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "emberline", "loadtest", "--model", "ranker", "--metrics", "none"),
+                *("--url", f"https://127.0.0.1:{ports.http}", "--grpc", f"127.0.0.1:{ports.grpc}"),
+                *("--requests", str(tmp_path / "requests.jsonl"), "--rate", "20", "--seconds", "2", "--items", "5"),
+                *("--kinds", "http_binary,http_json,grpc", "--connections", "4", "--json", str(figures)),
+                *("--ca", str(world.ca.certificate), *who),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        for kind, run in json.loads(figures.read_text()).items():
+            assert (run["failures"], run["unanswered"]) == (0, 0), kind
+            assert run["requests"] >= 35, kind
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "emberline", "loadtest", "--model", "ranker", "--metrics", "none"),
+                *("--url", f"https://127.0.0.1:{ports.http}", "--requests", str(tmp_path / "requests.jsonl"), *who),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "its certificate is not trusted" in done.stderr
+
+
+def test_the_console_is_fed_over_tls(encrypted: Ports, world: World) -> None:
+    connection = http.client.HTTPSConnection("127.0.0.1", encrypted.metrics, timeout=30, context=context(world))
+    try:
+        connection.request("GET", "/console/events?model=ranker", headers=bearer("board"))
+        answer = connection.getresponse()
+        assert answer.status == 200
+        seen: set[str] = set()
+        while not {"models", "model", "load"} <= seen:
+            line = answer.readline().decode()
+            assert line, f"the stream has ended after {seen}"
+            if line.startswith("event: "):
+                seen.add(line[7:].strip())
+    finally:
+        connection.close()
