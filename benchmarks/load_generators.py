@@ -106,6 +106,8 @@ def _contestant(run: Run, driver: Drivers, rate: int) -> Contestant:
         record = driver.run(Phase(seconds, (rate, rate)), seed=None, drain_s=10.0, watch=lambda _: False)
         if record.interrupted:
             raise KeyboardInterrupt
+        if record.broken:
+            raise RuntimeError(record.broken)
         for note in record.generator_notes():
             run.report.remark(f"ours: {note}")
         return _figures(record)

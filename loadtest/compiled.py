@@ -67,7 +67,7 @@ class CompiledDriver:
     def run(self, phase: Phase, *, seed: int | None, drain_s: float, watch: Watch) -> PhaseRecord:
         """Sends a phase and returns what was measured. seed: ignored, the programs send at equal gaps.
 
-        Ctrl-C ends the program, and the record holds nothing. Raises Unavailable when it fails.
+        Ctrl-C ends the program, and the record holds nothing; nor does it when the program fails, and then says why.
         """
         self._numbers += 1
         assert phase.rate is not None
@@ -83,12 +83,13 @@ class CompiledDriver:
         )
         try:
             printed = _wait(process, seconds + _GRACE_S, lambda: watch(record))
+            if process.returncode:
+                raise Unavailable(f"{self._name} ended with {process.returncode}: {printed.strip()[-500:]}")
+            self._program.read(record, printed)
         except KeyboardInterrupt:
             record.interrupted, record.lasted = True, time.monotonic() - record.began
-            return record
-        if process.returncode:
-            raise Unavailable(f"{self._name} ended with {process.returncode}: {printed.strip()[-500:]}")
-        self._program.read(record, printed)
+        except Unavailable as error:
+            record.broken, record.lasted = str(error), time.monotonic() - record.began
         return record
 
 

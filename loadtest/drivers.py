@@ -79,11 +79,19 @@ class LocustDrivers:
     def run(self, phase: Phase, *, seed: int | None, drain_s: float, watch: Watch) -> PhaseRecord:
         """Sends a phase and returns what was measured. seed: of the gaps between requests; None for equal ones.
 
-        drain_s: how long the last answers may take. Ctrl-C ends the phase, and the record says so. Raises Unavailable
-        when a process ends.
+        drain_s: how long the last answers may take. Ctrl-C ends the phase, a process that ends or hangs does, and the
+        record says so.
         """
         self._numbers += 1
         record = PhaseRecord(phase, self._numbers, time.monotonic() + _LEAD_S)
+        try:
+            self._run(record, phase, seed, drain_s, watch)
+        except (Unavailable, DeadlineExceeded) as error:
+            record.broken = str(error)
+            record.lasted = max(0.0, min(phase.seconds, time.monotonic() - record.began))
+        return record
+
+    def _run(self, record: PhaseRecord, phase: Phase, seed: int | None, drain_s: float, watch: Watch) -> None:
         load = {"users": phase.users} if phase.rate is None else {"rate": phase.rate}
         content = {"number": record.number, "begin": record.began, "seconds": phase.seconds, "seed": seed, **load}
         self._send({**content, "drain_s": drain_s})
@@ -95,7 +103,6 @@ class LocustDrivers:
             record.interrupted = True
             self._end(record)
             self._gather(record, done, time.monotonic() + INTERRUPTED_DRAIN_S, lambda _: False, until_s=1.0)
-        return record
 
     def _gather(
         self, record: PhaseRecord, done: set[int], last: float, watch: Watch, *, until_s: float = _SILENCE_S
@@ -121,13 +128,16 @@ class LocustDrivers:
 
     def _end(self, record: PhaseRecord) -> None:
         record.lasted = max(0.0, min(record.lasted, time.monotonic() - record.began))
-        with contextlib.suppress(OSError):
-            self._send({"end": record.number})
+        self._send({"end": record.number})
 
     def _send(self, content: dict[str, Any]) -> None:
         line = json.dumps(content).encode() + b"\n"
         for process in self._running:
-            process.connection.sendall(line)
+            try:
+                process.connection.sendall(line)
+            except OSError:  # it has ended, and what it left to read says why
+                while True:
+                    process.receive()
 
     def _receive(self, timeout_s: float) -> list[tuple[_Process, dict[str, Any]]]:
         found: list[tuple[_Process, dict[str, Any]]] = []

@@ -34,6 +34,8 @@ class PhaseRecord:
     cpu: dict[int, float] = field(default_factory=dict)
     wall: dict[int, float] = field(default_factory=dict)
     interrupted: bool = False
+    #: Why the generator ended before the phase did; "" otherwise.
+    broken: str = ""
 
     def counts(self, skip: int = 0) -> SecondCounts:
         """Returns all counts but those of the stretches that end within the first `skip` seconds."""

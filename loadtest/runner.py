@@ -28,7 +28,7 @@ class Drivers(Protocol):
     """Sends the requests: locust processes, or a program that others wrote."""
 
     def run(self, phase: Phase, *, seed: int | None, drain_s: float, watch: Watch) -> PhaseRecord:
-        """Sends a phase and returns what was measured; Ctrl-C ends it, and the record says so."""
+        """Sends a phase and returns what was measured; Ctrl-C or a fault of its own ends it, and the record says so."""
         ...
 
     def note(self) -> str:
@@ -57,6 +57,10 @@ class Plan:
         return sum(phase.seconds for phase in self.phases) if self.bound_ms is None else 20 * self.step_s + self.hold_s
 
 
+class _Broken(Exception):  # noqa: N818 - not an error of what is tested
+    """The generator has ended."""
+
+
 # Called while a phase runs: its title among all, and what was measured so far.
 Show = Callable[[str, PhaseRecord], None]
 
@@ -69,6 +73,8 @@ class KindRun:
     records: list[PhaseRecord] = field(default_factory=list)
     found: Found | None = None
     interrupted: bool = False
+    #: Why the generator ended; "" where it did not.
+    broken: str = ""
     #: What a reader has to know of the generator.
     note: str = ""
 
@@ -119,11 +125,13 @@ class KindRun:
             )
         if self.interrupted:
             notes.append("The test was interrupted; the figures are those of what had been measured.")
+        if self.broken:
+            notes.append("The load generator failed; the figures are those of what had been measured.")
         return notes
 
 
 def run_plan(kind: str, drivers: Drivers, plan: Plan, show: Show) -> KindRun:
-    """Runs a plan. Ctrl-C ends it, and the result has what was measured."""
+    """Runs a plan. Ctrl-C ends it, as does a fault of the generator, and the result has what was measured."""
     run = KindRun(kind, note=drivers.note())
     try:
         if plan.bound_ms is None:
@@ -134,6 +142,8 @@ def run_plan(kind: str, drivers: Drivers, plan: Plan, show: Show) -> KindRun:
             _search(run, drivers, plan, plan.bound_ms, show)
     except KeyboardInterrupt:
         run.interrupted = True
+    except _Broken as broken:
+        run.broken = str(broken)
     return run
 
 
@@ -150,9 +160,15 @@ def _shown(show: Show, title: str) -> Watch:
 def _phase(run: KindRun, drivers: Drivers, plan: Plan, phase: Phase, drain_s: float, watch: Watch) -> PhaseRecord:
     record = drivers.run(phase, seed=plan.gaps, drain_s=drain_s, watch=watch)
     run.records.append(record)
+    _check(record)
+    return record
+
+
+def _check(record: PhaseRecord) -> None:
+    if record.broken:
+        raise _Broken(record.broken)
     if record.interrupted:
         raise KeyboardInterrupt
-    return record
 
 
 def _search(run: KindRun, drivers: Drivers, plan: Plan, bound_ms: float, show: Show) -> None:
@@ -179,8 +195,7 @@ def _search(run: KindRun, drivers: Drivers, plan: Plan, bound_ms: float, show: S
         record = drivers.run(phase, seed=plan.gaps, drain_s=DRAIN_S, watch=_shown(show, title))
         run.records.append(record)
         found.held_p99_ms, found.held_s = record.counts().latency.quantile(0.99), record.lasted
-        if record.interrupted:
-            raise KeyboardInterrupt
+        _check(record)
 
 
 def _step(record: PhaseRecord, rate: float, bound_ms: float, purpose: str) -> Step:

@@ -172,10 +172,13 @@ def command(url: str, model: str, **given: Any) -> None:
     ]
     for text in held:
         click.echo(f"failed: {text}", err=True)
+    for run in results.values():
+        if run["broken"]:
+            click.echo(f"failed: {run['broken']}", err=True)
     if interrupted:
         sys.exit(130)
     not_found = any(run["search"] and run["search"]["rate"] is None for run in results.values())
-    if held or not_found or any(run["failures"] or run["unanswered"] for run in results.values()):
+    if held or not_found or any(run["failures"] or run["unanswered"] or run["broken"] for run in results.values()):
         sys.exit(1)
 
 
@@ -292,7 +295,7 @@ def _run(
             click.echo(line)
         for note in results[kind]["server"]["notes"]:
             click.echo(f"  note: {note}")
-        if run.interrupted:
+        if run.interrupted or run.broken:
             break
     return results
 

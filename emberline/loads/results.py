@@ -30,6 +30,7 @@ def result_of(
         "hit_rate": server["hit_rate"],
         "mode": "open" if is_open else "closed",
         "interrupted": run.interrupted,
+        "broken": run.broken,
         "sent": sent,
         "distinct_requests": distinct,
         "ended_unix": time.time(),

@@ -25,6 +25,13 @@ logger = logging.getLogger("emberline.serving")
 _LOOK_S = 1.0
 
 
+def waits_for_trial(model: LiveModel) -> bool:
+    """Returns whether what arrives next is tried by live AUC, and nothing is so far. Call it under the model's lock."""
+    canary = model.facts.canary
+    fraction = 0.0 if model.config is None else model.config.options.live_auc_fraction
+    return canary is not None and canary == CanaryState(fraction=fraction) and model.canary_entry() is None
+
+
 class AucTrials:
     """Decides about the canaries of a model while its options say so. One thread uses it, but for `report`."""
 

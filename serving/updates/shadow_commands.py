@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from serving.protocol.signature import ModelSignature
+from serving.updates.auc_trials import waits_for_trial
 from serving.updates.catalog import Catalog, Found, ModelFolder
 from serving.updates.change import Change, carry_out
 from serving.updates.lineage import names
@@ -27,8 +28,10 @@ def start_shadow(model: LiveModel, *, to: str, share: float, top_k: int, for_s: 
     wanted = ShadowState(to=to, share=share, top_k=top_k, until_unix_ms=until_ms)
     with model.lock:
         mount = _served(model)
-        if model.facts.canary is not None:
-            raise Conflict(f"model {model.name!r}: there is a canary; promote or stop it first")
+        if (canary := model.facts.canary) is not None and not waits_for_trial(model):
+            waiting = f"{canary.to or 'what arrives next'} is to be a canary"
+            what = "there is a canary" if model.canary_entry() else waiting
+            raise Conflict(f"model {model.name!r}: {what}; promote or stop it first")
         found = _running(model, wanted) or _staged(model, mount, wanted)
         served = mount.view.current.snapshot
     if found is None:
@@ -38,7 +41,8 @@ def start_shadow(model: LiveModel, *, to: str, share: float, top_k: int, for_s: 
         if model.default is not mount:
             raise Unavailable(f"model {model.name!r}: another version is served since just now; try again")
         model.shadowing.ended = ""
-        model.commit(facts=model.facts.model_copy(update={"shadow": found}))
+        # A trial by live AUC that has not begun waits until the shadow has ended.
+        model.commit(facts=model.facts.model_copy(update={"shadow": found, "canary": None}))
 
 
 def stop_shadow(model: LiveModel) -> Change:

@@ -169,6 +169,32 @@ def test_locusts_own_command_writes_figures_when_it_is_ended(tiny: ServerProcess
     assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
 
 
+def test_a_generator_that_dies_leaves_what_was_measured(tiny: ServerProcess, rows: Path, tmp_path: Path) -> None:
+    json_path = tmp_path / "load.json"
+    before = answered(tiny)
+    process = subprocess.Popen(
+        command(tiny, "--data", str(rows), "--rate", "30@2s,30@10m", "--processes", "2", "--json", str(json_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(tiny),
+    )
+    try:
+        wait_for_answers(tiny, before + 90, process)
+        (_, second) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(second), signal.SIGKILL)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1, printed
+    assert "failed: the load generator ended with -9" in printed
+    assert "The load generator failed; the figures are those of what had been measured." in printed
+    found = figures(json_path)["http_binary"]
+    assert found["broken"].startswith("the load generator ended with -9")
+    assert [each["requests"] > 20 for each in found["phases"]] == [True, True]
+    assert found["phases"][1]["seconds"] < 100
+
+
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 @pytest.mark.parametrize("kind", ["http_binary", "http_json", "grpc"])
 def test_h2load_drives(tiny: ServerProcess, rows: Path, tmp_path: Path, kind: str) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from storage.errors import Conflict
 from tests.integration.serving.http_calls import ask as call
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, ask
@@ -236,6 +237,37 @@ def test_an_operator_may_promote_a_canary_that_is_not_judged_yet(tmp_path: Path)
         live.until(lambda: live.report()["canary"] is not None)
         live.repository.promote(NAME)
         live.reaches(second)
+
+
+def test_a_shadow_may_run_while_nothing_is_tried_by_live_auc(tmp_path: Path) -> None:
+    with Live(tmp_path, **TRIALS) as live:
+        first = live.version()
+        live.start()
+        model = live.repository._updater(NAME).model
+        live.until(lambda: model.facts.canary is not None)
+        second = live.delta(first)
+        live.until(lambda: live.report()["canary"] is not None)
+        with pytest.raises(Conflict, match="there is a canary; promote or stop it first"):
+            live.repository.shadow(NAME, to=first.name, share=1.0, top_k=10)
+        live.repository.promote(NAME)
+        live.reaches(second)
+        live.until(lambda: model.facts.canary is not None)
+        live.repository.shadow(NAME, to=first.name, share=1.0, top_k=10)
+        assert live.report()["shadow"]["name"] == first.name
+        live.repository.stop_shadow(NAME)
+        live.until(lambda: model.facts.canary is not None)  # what arrives next is tried again
+        third = live.delta(second)
+        live.until(lambda: (live.report()["canary"] or {}).get("id") == third.id)
+
+
+def test_who_waits_for_a_canary_is_told_so(tmp_path: Path) -> None:
+    with Live(tmp_path, retain_snapshots=3) as live:
+        first = live.version()
+        live.start()
+        live.reaches(live.delta(first))
+        live.repository.canary(NAME, fraction=0.5)
+        with pytest.raises(Conflict, match="what arrives next is to be a canary; promote or stop it first"):
+            live.repository.shadow(NAME, to=first.name, share=1.0, top_k=10)
 
 
 def test_without_labels_updates_are_not_judged_and_the_report_says_so(tmp_path: Path) -> None:

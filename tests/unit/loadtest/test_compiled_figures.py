@@ -16,7 +16,7 @@ from loadtest.records import PhaseRecord
 from loadtest.rows import Tensor
 from loadtest.runner import KindRun
 from loadtest.target import Target
-from storage.errors import ConfigError, Unavailable
+from storage.errors import ConfigError
 
 PREPARED = encode("http_json", "m", [[[Tensor("x", "INT64", np.array([[1]]))]]])
 
@@ -24,7 +24,7 @@ PREPARED = encode("http_json", "m", [[[Tensor("x", "INT64", np.array([[1]]))]]])
 def measured(name: str, script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> PhaseRecord:
     """Runs a phase of five seconds, in which the script stands for the program."""
     programs, files = folder / "programs", folder / "files"
-    programs.mkdir()
+    programs.mkdir(parents=True)
     files.mkdir()
     (programs / name).write_text(f"#!/bin/sh\n{script}\n")
     (programs / name).chmod(0o755)
@@ -70,8 +70,10 @@ def test_perf_analyzer_exports_the_times_of_each_request(tmp_path: Path, monkeyp
 
 
 def test_perf_analyzer_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unavailable, match="perf_analyzer ended with 99: error: Failed to init manager"):
-        measured("perf_analyzer", "echo error: Failed to init manager; exit 99", tmp_path, monkeypatch)
+    record = measured("perf_analyzer", "echo error: Failed to init manager; exit 99", tmp_path, monkeypatch)
+    assert record.broken == "perf_analyzer ended with 99: error: Failed to init manager"
+    record = measured("perf_analyzer", "echo nothing was measured", tmp_path / "again", monkeypatch)
+    assert record.broken == "perf_analyzer: nothing was measured"
 
 
 @pytest.mark.parametrize("kind", ["http_binary", "http_json", "grpc"])
