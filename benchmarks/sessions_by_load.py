@@ -6,7 +6,7 @@ requests, also on two cores. Each request fills a batch, as a ranker's with its 
 merged and share the wait. An open loop in a process of its own sends a low rate, a high one, and the low one again: to
 sessions that follow the load, to one session, and to that number of sessions which answers most.
 
-    python -m benchmarks.sessions_by_load                               # about eight minutes
+    python -m benchmarks.sessions_by_load                               # about twenty minutes
     python -m benchmarks.sessions_by_load --plot docs/sessions.svg      # the same, and a picture
     python -m benchmarks.sessions_by_load --quick                       # about two
 """
