@@ -54,7 +54,8 @@ class PerfAnalyzer(Program):
         load = self._load
         self._export.unlink(missing_ok=True)
         address = load.target.grpc if load.kind == "grpc" else urlsplit(load.target.url).netloc
-        token = ["-H", f"Authorization: Bearer {load.target.token}"] if load.target.token else []
+        # It sends what stands before and behind the colon as it is; in HTTP/2 neither capitals nor a blank there may be.
+        token = ["-H", f"authorization:Bearer {load.target.token}"] if load.target.token else []
         json_tensors = ["--input-tensor-format=json", "--output-tensor-format=json"]
         return [
             *("perf_analyzer", "-m", load.target.model, "-u", address, "-i", load.kind.split("_")[0], *token),

@@ -28,8 +28,9 @@ _LOOK_S = 1.0
 def waits_for_trial(model: LiveModel) -> bool:
     """Returns whether what arrives next is tried by live AUC, and nothing is so far. Call it under the model's lock."""
     canary = model.facts.canary
-    fraction = 0.0 if model.config is None else model.config.options.live_auc_fraction
-    return canary is not None and canary == CanaryState(fraction=fraction) and model.canary_entry() is None
+    if canary is None or canary.snapshot or canary.to or model.config is None:
+        return False
+    return canary.fraction == model.config.options.live_auc_fraction
 
 
 class AucTrials:
