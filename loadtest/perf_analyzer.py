@@ -54,7 +54,7 @@ class PerfAnalyzer(Program):
         load = self._load
         self._export.unlink(missing_ok=True)
         address = load.target.grpc if load.kind == "grpc" else urlsplit(load.target.url).netloc
-        # It sends what stands before and behind the colon as it is; in HTTP/2 neither capitals nor a blank there may be.
+        # Both sides of the colon are sent as they are; HTTP/2 wants no capitals on the left and no blank on the right.
         token = ["-H", f"authorization:Bearer {load.target.token}"] if load.target.token else []
         json_tensors = ["--input-tensor-format=json", "--output-tensor-format=json"]
         return [
