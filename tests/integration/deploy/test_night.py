@@ -27,6 +27,17 @@ def test_a_bad_delta_is_named_in_every_place_and_another_cause_in_none(tmp_path:
         prometheus.close()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", [fault.name for fault in FAULTS if fault.name != "bad-delta"])
+def test_each_fault_of_the_drill_is_named(name: str, tmp_path: Path) -> None:
+    prometheus = Prometheus(tmp_path, shortened(RULES.read_text()))
+    try:
+        (fault,) = (each for each in FAULTS if each.name == name)
+        assert drill(fault, prometheus).missing == []
+    finally:
+        prometheus.close()
+
+
 def test_every_fault_has_an_alert_and_a_page_that_names_its_cause() -> None:
     assert {fault.alert for fault in FAULTS} <= CAUSES.keys()
     assert all({"alert", "page"} <= fault.named.keys() for fault in FAULTS)
