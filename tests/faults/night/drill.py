@@ -14,6 +14,9 @@ from tests.support.alerts.causes import CAUSES
 from tests.support.alerts.pages import RUNBOOK, commands, console, page, run
 from tests.support.alerts.prometheus import Prometheus
 
+# Seconds after the alert within which the places name the cause: they show means over some seconds, and an alert of the
+# shortened rules fires at once, which takes minutes otherwise.
+_SETTLED_S = 15.0
 #: The places that are read. "console" is what a page of the console is sent, "commands" are those of the runbook.
 PLACES = ("alert", "status", "snapshots", "console", "commands", "page")
 
@@ -123,10 +126,14 @@ def drill(fault: Fault, prometheus: Prometheus) -> Outcome:
         alert = prometheus.wait_alert(fault.alert, caused.labels, 90)
         outcome = Outcome(fault, time.monotonic() - began)
         said = {"alert": " ".join(alert["annotations"].values()), "page": page(fault.alert)}
-        said |= _asked(fault, caused)
-        for place, pattern in fault.named.items():
-            found = re.search(pattern, said[place], re.DOTALL if place == "page" else 0)
-            outcome.said[place] = found[0] if found else ""
+        until = time.monotonic() + _SETTLED_S
+        while True:
+            said |= _asked(fault, caused)
+            for place, pattern in fault.named.items():
+                found = re.search(pattern, said[place], re.DOTALL if place == "page" else 0)
+                outcome.said[place] = found[0] if found else ""
+            if not outcome.missing or time.monotonic() > until:
+                break
         prometheus.scrape([])
     return outcome
 
