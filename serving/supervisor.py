@@ -41,7 +41,7 @@ def supervise(config: ServerConfig) -> None:
     """
     ignore_strange_hang_up()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:
+        if signal.getsignal(number) != signal.SIG_IGN:
             # The kernel would discard them if this is the first process of a container, and imports take seconds.
             signal.signal(number, lambda received, _: os._exit(128 + received))
     with open_ports(config) as ports:

@@ -121,6 +121,10 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments is not None:
         run_command(command, arguments, "emberline")
         return
+    # Temporary files go, and terminals are put back in order, before the process ends. The first process of a container
+    # gets no SIGTERM that it has no handler for.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     code = 0
     try:
         run_command(command, sys.argv[1:], "emberline")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,8 +99,6 @@ def _download(
         choose=None if everything else chosen_versions,
         side_files=label_files,
     )
-    # The first process of a container gets no SIGTERM that it has no handler for.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         names = mirror.find_models()
         if not names:

@@ -97,8 +97,6 @@ def _watch(url: str, interval: float, timeout: float) -> None:
 
     colours = has_colours(sys.stdout)
     console = Console(no_color=not colours, color_system="auto" if colours else None, highlight=False)
-    # The terminal is put back in order before the process ends.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     screen, before, sorts = Screen(url), None, list(SORTS)
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:

@@ -63,3 +63,32 @@ def test_output_that_cannot_be_written_is_an_error() -> None:
     with Path("/dev/full").open("w") as full:
         code, _ = run("-c", _PROGRAM, output=full.fileno())
     assert code == 120
+
+
+_WAITING = """
+import tempfile, time, click
+from emberline.cli import frame
+
+@click.command()
+def command():
+    with tempfile.TemporaryDirectory() as folder:
+        print(folder, flush=True)
+        time.sleep(60)
+
+frame.command = command
+frame.main()
+"""
+
+
+def test_a_command_that_is_ended_by_sigterm_removes_its_files() -> None:
+    process = subprocess.Popen([sys.executable, "-c", _WAITING], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir()
+        process.terminate()
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+        process.communicate()
+    assert not folder.exists()
