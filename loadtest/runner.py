@@ -17,7 +17,7 @@ from loadtest.search import FAILED, KEPT_UP, Found, Step, find_rate
 DRAIN_S = 30.0
 # The same for a measurement of a search, of which most show only that a rate is too high.
 _SEARCH_DRAIN_S = 2.0
-# A measurement of a search has so many requests, if that takes no longer than _LONGEST_STEP_S.
+# A measurement of a search is made longer until it has so many requests, but not for that beyond _LONGEST_STEP_S.
 _STEP_REQUESTS = 1000
 _LONGEST_STEP_S = 60.0
 # Seconds at the begin of each measurement that a search leaves out, while connections open and caches settle.
@@ -175,7 +175,7 @@ def _search(run: KindRun, drivers: Drivers, plan: Plan, bound_ms: float, show: S
     found = run.found = Found(bound_ms)
 
     def measure(rate: float, seconds: float, purpose: str) -> Step:
-        seconds = min(max(seconds, _STEP_REQUESTS / rate), _LONGEST_STEP_S) + _SETTLING_S
+        seconds = max(seconds, min(_STEP_REQUESTS / rate, _LONGEST_STEP_S)) + _SETTLING_S
         title = f"{'confirming' if purpose == 'confirm' else 'trying'} {rate:.4g}/s"
 
         def watch(record: PhaseRecord) -> bool:

@@ -220,6 +220,8 @@ def _checked(given: dict[str, Any]) -> tuple[Any, int, list[str], list[Any]]:
             raise click.UsageError(f"--{name.replace('_', '-')} goes with {where}")
     if given["arrivals"] == "poisson" and given["generator"] != "locust":
         raise click.UsageError(f"--arrivals: {given['generator']} sends at equal gaps; use locust for random ones")
+    if given["drift"] and given["generator"] != "locust":
+        raise click.UsageError(f"--drift: {given['generator']} sends its requests in turn; use locust")
     if given["drift"] and not given["ids"]:
         raise click.UsageError("--drift goes with --ids, such as --ids zipf --drift 0.05")
     name = "rate"

@@ -36,8 +36,8 @@ def command(seconds: float, output: Path, url: str) -> None:
     It shows front ends, queues and sessions: when each request was read, waited, and was part of a batch, and the
     stages of each batch. Requests are answered as usual meanwhile; each costs some microseconds more.
     """
-    content, _ = call_server(url, _PATH, seconds + _ANSWER_S, {"seconds": seconds})
     output.parent.mkdir(parents=True, exist_ok=True)
+    content, _ = call_server(url, _PATH, seconds + _ANSWER_S, {"seconds": seconds})
     output.write_text(json.dumps(content))
     told = content["otherData"]
     whole = "" if told["is_whole"] else ", the first ones: there were more than the file takes"

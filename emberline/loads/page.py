@@ -61,7 +61,7 @@ def _key_figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     loop = "open loop: latency counts from when a request was due" if run["mode"] == "open" else "closed loop"
     found = [
         ("answered a second", f"{run['requests_per_second']:,.0f}", loop),
-        ("p50", _ms(run["p50_ms"]), "of what was answered"),
+        ("p50", _ms(run["p50_ms"]), "with requests that had no answer"),
         ("p99", _ms(run["p99_ms"]), f"p99.9 {_ms(run['p99_9_ms'])}"),
         ("failed", f"{run['failures']:,}", f"of {run['requests']:,} requests; {run['unanswered']:,} without an answer"),
     ]

@@ -62,15 +62,18 @@ class LogFolder:
         #: Why the last write failed; "" when it did not.
         self.trouble = ""
 
-    def write(self, table: Any) -> None:
-        """Writes rows; those that cannot be written are counted as lost, and the next ones are tried again."""
+    def write(self, table: Any, since: float | None = None) -> None:
+        """Writes rows; those that cannot be written are counted as lost, and the next ones are tried again.
+
+        since: when the first of them came, by `time.monotonic`; None for now.
+        """
         if not table.num_rows:
             return
         try:
             if self._writer is not None and self._writer.schema != table.schema:
                 self._finish()
             if self._writer is None:
-                self._begin(table)
+                self._begin(table, since)
             assert self._writer is not None
             self._writer.write_table(table)
             self._rows += table.num_rows
@@ -104,7 +107,7 @@ class LogFolder:
         except (OSError, ValueError) as error:
             self._give_up(error, 0)
 
-    def _begin(self, table: Any) -> None:
+    def _begin(self, table: Any, since: float | None) -> None:
         self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"{time.time_ns() // 1_000_000 % 1000:03d}"
         self._number += 1
@@ -112,7 +115,7 @@ class LogFolder:
         os.close(os.open(self._aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640))
         self._writer = pq.ParquetWriter(self._aside, table.schema, compression="zstd")
         self._rows = 0
-        self._due = time.monotonic() + self._every_s
+        self._due = (time.monotonic() if since is None else since) + self._every_s
 
     def _finish(self) -> None:
         writer, self._writer = self._writer, None

@@ -123,7 +123,7 @@ class ModelFeedback:
 
     def know(self, signature: ModelSignature, published: PublishedVersion) -> None:
         """Reads what requests to a version are compared with while it is served: its golden requests."""
-        if self._watch is not None:
+        if self._watch is not None and signature not in self._references:
             self._references[signature] = drift_of(published)
             self._compare()
 

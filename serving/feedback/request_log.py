@@ -118,4 +118,4 @@ class RequestLog:
             for batch in batches:  # one that cannot be written takes no others along
                 self._write_batches([batch], columns)
         else:
-            self.files.write(table)
+            self.files.write(table, self._since)

@@ -165,6 +165,12 @@ def check_model_config(name: str, proto: Any) -> ModelConfig:
             "parameters.max_sessions",
             f"is for pick least_loaded, and pick is {options.pick}: there, each session has its own requests",
         )
+    if (after := options.feedback_negative_after_s) is not None and after > options.feedback_keep_s:
+        raise config_error(
+            "parameters.feedback_negative_after_s",
+            f"is {after:g}, and scores wait for labels for {options.feedback_keep_s:g} s (feedback_keep_s); expected "
+            "no more",
+        )
     # Without GPUs where the processor will do; `placed` decides again.
     return replace(config, places=(None,) * sum(group.count for group in groups))
 

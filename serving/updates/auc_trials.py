@@ -126,6 +126,8 @@ class AucTrials:
         model = self._model
         options = None if model.config is None else model.config.options
         if options is None or options.live_auc_fraction == 0:
+            if self._trouble:
+                self._report, self._trouble = None, ""
             return None
         trouble = ""
         if model.feedback.window is None:
@@ -133,7 +135,7 @@ class AucTrials:
         elif not isinstance(model.agreement, Alone):
             trouble = "live_auc_fraction is for servers without a fleet, whose replicas switch together"
         if trouble != self._trouble:
-            self._trouble = trouble
+            self._trouble, self._report = trouble, None
             if trouble:
                 logger.error("%s: %s; updates are not judged by their live AUC", model.name, trouble)
                 self._report = {"snapshot": None, "against": None, "verdict": "off", "reason": trouble}

@@ -165,6 +165,16 @@ def load_version(
     return loaded
 
 
+def observe_as_configured(model: LiveModel, config: ModelConfig) -> None:
+    """Looks at requests to the loaded versions as the options say now."""
+    tap = model.feedback.follow(config.options)
+    with model.lock:
+        found = [loaded for mount in model.mounts for loaded in mount.loaded_versions.values()]
+    for loaded in found:
+        model.feedback.know(loaded.model.signature, loaded.published)
+        loaded.model.tap = tap
+
+
 def free_folder(model: LiveModel, version: int) -> Path:
     """Returns a folder for a version's store that is not open."""
     with model.lock:

@@ -22,7 +22,7 @@ from serving.updates.catalog import Catalog, Found, ModelFolder
 from serving.updates.faults import is_machine_fault
 from serving.updates.lineage import Decision, Refuse, Take, Wait, decide, next_delta
 from serving.updates.live_model import LiveModel, Stopped
-from serving.updates.loading import DRAIN_S, unmount
+from serving.updates.loading import DRAIN_S, observe_as_configured, unmount
 from serving.updates.made_anew import facts_for_folder
 from serving.updates.mending import Mending
 from serving.updates.merging import merge_loop
@@ -300,7 +300,10 @@ class ModelUpdater:
             if model.config is not None:
                 logger.info("%s: %s changed", model.name, CONFIG)
                 refusals.forget(model, lambda refusal: refusal.kind == "ConfigError")
+            is_first = model.config is None
             model.config, self._config_mark = config, mark
+            if not is_first:
+                observe_as_configured(model, config)
         configured = model.config.options.dram_bytes
         model.budget.follow(lambda: model.facts.dram_bytes(configured))
         return model.config

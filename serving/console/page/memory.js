@@ -87,9 +87,10 @@ function Curves({ memory }) {
     ${memory.error && html`<p class="reason">${memory.error}</p>`}
     ${
       memory.budget === null &&
+      memory.most_rows &&
       html`<p class="soft">
       Without a DRAM budget the curve is made of all rows; there are more than ${count(memory.most_rows)}, so ask
-      <code>emberline budget</code>.
+      <code>emberline plan NAME --url URL</code>.
     </p>`
     }
     ${

@@ -133,6 +133,37 @@ def test_feedback_needs_a_role_of_its_own(live: Live) -> None:
     assert call(live.server.http_port, "GET", PATH, None, as_labeller).status == 403
 
 
+def test_options_of_feedback_hold_as_soon_as_the_configuration_changes(tmp_path: Path) -> None:
+    with Live(tmp_path) as live:
+        first = live.version()
+        live.start(feature_log=live.folder / "log")
+        live.until(lambda: live.report()["served"] is not None)
+        live.world.configure(**OPTIONS)
+        live.until(lambda: shown(live)["feedback"] is not None)
+        assert {each["name"] for each in shown(live)["drift"]["inputs"]} == {"user", "items"}
+        score(live, "a")
+        assert send(live, {"id": "a", "label": 1})["joined"] == 1
+        live.until(lambda: shown(live)["log"]["written_rows"] == 2)
+        live.world.configure(**{**OPTIONS, "feature_log_share": 0})
+        live.until(lambda: shown(live)["log"] is None)
+        score(live, "b")
+        logged = [pq.read_table(path) for path in (live.folder / "log").rglob("requests/*.parquet")]
+        assert {name for table in logged for name in table["served_id"].to_pylist()} == {"a"}
+        live.world.configure()
+        live.until(lambda: shown(live)["feedback"] is None)
+        assert live.report()["served"]["id"] == first.id
+
+
+def test_negatives_that_no_score_waits_for_are_refused_by_name(tmp_path: Path) -> None:
+    with Live(tmp_path, **OPTIONS) as live:
+        live.version()
+        live.start()
+        live.until(lambda: live.report()["served"] is not None)
+        live.world.configure(**OPTIONS, feedback_negative_after_s=7200)
+        live.until(lambda: "feedback_negative_after_s: is 7200" in str(live.report()["waiting"]))
+        assert live.repository.feedback(NAME).window is not None
+
+
 def test_a_model_without_feedback_says_so(tmp_path: Path) -> None:
     with Live(tmp_path) as live:
         live.version()
@@ -277,6 +308,12 @@ def test_without_labels_updates_are_not_judged_and_the_report_says_so(tmp_path: 
         second = live.delta(first)
         live.reaches(second)
         assert "feedback_share" in judged(live)["reason"]
+        live.world.configure(**TRIALS)
+        live.until(lambda: not judged(live))
+        live.world.configure(retain_snapshots=3, live_auc_fraction=0.5)
+        live.until(lambda: judged(live).get("verdict") == "off")
+        live.world.configure()
+        live.until(lambda: not judged(live))
 
 
 def test_without_the_option_the_next_update_is_served_to_all_again(tmp_path: Path) -> None:

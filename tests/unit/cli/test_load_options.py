@@ -35,6 +35,10 @@ from emberline.cli import main
             ["--data", __file__, "--rate", "5", "--arrivals", "poisson", "--generator", "wrk2"],
             "--arrivals: wrk2 sends at equal gaps",
         ),
+        (
+            ["--data", __file__, "--rate", "5", "--ids", "zipf", "--drift", "0.1", "--generator", "h2load"],
+            "--drift: h2load sends its requests in turn; use locust",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +63,7 @@ def test_a_report_without_a_folder_is_refused_before_the_load(
 def test_a_request_without_an_answer_fails_the_command(
     figure: str, code: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = {"interrupted": False, "failures": 0, "unanswered": 0, "requests": 5, "search": None, figure: 5}
+    run = {"interrupted": False, "broken": "", "failures": 0, "unanswered": 0, "requests": 5, "search": None, figure: 5}
     monkeypatch.setattr("emberline.cli.loadtest._run", lambda *_: {"grpc": run})
     arguments = ["loadtest", "--model", "m", "--url", "http://127.0.0.1:1", "--data", __file__]
     if code is None:

@@ -6,6 +6,11 @@ import itertools
 
 import pytest
 
+from loadtest.counts import SecondCounts
+from loadtest.drivers import Watch
+from loadtest.phases import Phase
+from loadtest.records import PhaseRecord
+from loadtest.runner import Plan, run_plan
 from loadtest.search import MOST_STEPS, Found, Step, find_rate
 
 SERVICE_MS = 1.0
@@ -67,3 +72,31 @@ def test_a_search_without_an_end_stops() -> None:
     assert "even 200,000/s stay under the bound" in found.why
     never = search(10.0, 640.0, disturbed=tuple(range(8, 1000)))
     assert len(never.steps) <= MOST_STEPS
+
+
+class _Instant:
+    """Answers every phase at once, and keeps how long they were to take."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def run(self, phase: Phase, *, seed: int | None, drain_s: float, watch: Watch) -> PhaseRecord:
+        self.seconds.append(phase.seconds)
+        record = PhaseRecord(phase, 1, 0.0, lasted=phase.seconds)
+        rate = 0.0 if phase.rate is None else phase.rate[0]
+        counts = SecondCounts()
+        counts.latency.add(1.0 if rate <= 8.0 else 100.0, round(rate * phase.seconds))
+        counts.answered = round(rate * phase.seconds)
+        record.add(1, counts)
+        return record
+
+    def note(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(("step_s", "longest"), [(5.0, 60.0), (90.0, 360.0)])
+def test_a_measurement_is_never_shorter_than_asked_for(step_s: float, longest: float) -> None:
+    drivers = _Instant()
+    run_plan("grpc", drivers, Plan(bound_ms=10.0, first_rate=4.0, step_s=step_s), lambda *_: None)
+    assert min(drivers.seconds) >= step_s + 1
+    assert max(drivers.seconds) == longest + 1

@@ -131,3 +131,20 @@ def test_files_that_begin_in_one_millisecond_replace_no_other(tmp_path: Path, mo
         log.take(batch(name))
         log.close()
     assert sorted(written(tmp_path)) == [["a"], ["b"], ["c"]]
+
+
+def test_rows_appear_in_time_also_those_whose_buffer_was_full_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(request_log, "_BUFFER_BYTES", 128)
+    log = log_in(tmp_path, every_s=60.0)
+    log.take(batch("first"))
+    now += 55.0
+    log.take(batch("fills the buffer"))
+    log.tick(now)
+    assert not written(tmp_path)
+    now += 5.0
+    log.tick(now)
+    assert written(tmp_path) == [["first", "fills the buffer"]]
