@@ -1,4 +1,4 @@
-"""What the programs that others wrote have in common: where they send, what they are told, and what is read of them."""
+"""What programs that others wrote have in common: where they send, what they get to know, and what is read of them."""
 
 from __future__ import annotations
 
