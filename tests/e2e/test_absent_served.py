@@ -30,6 +30,8 @@ from tests.support.transports import ask_all, requests_of
 from trainer import load_trained, train, update
 from trainer.config import parse_text
 
+pytestmark = pytest.mark.long
+
 ROWS = 600
 TOLERANCE = 5e-6
 

@@ -122,6 +122,7 @@ def test_the_documented_shop_is_trained_published_served_and_asked(tmp_path: Pat
     check_every_way("shop", build, models, tmp_path / "test.parquet", tmp_path, within=1e-4)
 
 
+@pytest.mark.long
 def test_dates_and_timestamps_are_the_same_times_on_every_way(tmp_path: Path) -> None:
     (tmp_path / "dated.yaml").write_text(DATED)
     build, models = tmp_path / "run", tmp_path / "models"

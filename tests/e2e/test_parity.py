@@ -30,6 +30,7 @@ def test_served_scores_are_the_trainers_through_every_transport(
         assert difference <= TOLERANCE, f"{transport}: {difference}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["deepfm", "dlrm", "din"])
 def test_the_third_reference_gives_the_same_scores(models: dict[str, Served], kind: str) -> None:
     served = models[kind]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.random_kills import Kills, run
+
+pytestmark = pytest.mark.long
 
 
 def test_a_killed_server_comes_back_at_one_snapshot_and_goes_on(tmp_path: Path) -> None:

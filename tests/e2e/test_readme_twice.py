@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL)).replace("\\\n", "")

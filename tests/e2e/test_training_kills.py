@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.training_kills import Kills, run
+
+pytestmark = pytest.mark.long
 
 
 def test_a_killed_training_has_what_it_committed_and_goes_on_to_the_bit(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def why_not() -> str:
     return "" if done.returncode == 0 else f"no network of its own: {done.stderr.strip()}"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 def test_the_tutorial_works_word_for_word(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -52,6 +52,7 @@ def test_the_page_has_the_commands() -> None:
     assert sum(line.startswith("locust ") for line in LINES) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("emberline")])
 def test_a_documented_command_runs(films: tuple[ServerProcess, Path], line: str) -> None:
     server, folder = films

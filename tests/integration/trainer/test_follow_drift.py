@@ -56,6 +56,7 @@ def rows_of_deltas(place: Path) -> list[int]:
     return [rows for rows in found if rows > 0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_delta_is_published_soon_after_a_change_of_taste_also_when_it_is_killed(
     place: Path, watched: TrainConfig, stream: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

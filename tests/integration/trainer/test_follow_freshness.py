@@ -64,6 +64,7 @@ def published_events(place: Path) -> list[tuple[str, EventTimes | None]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_manifest_has_the_times_of_the_rows_that_it_covers_also_after_a_kill(
     timed: Path, stream: Written

@@ -96,6 +96,7 @@ def as_messages(folder: Path, rows: Any, labels: Any) -> Iterator[tuple[str, str
     yield f"kafka://{brokers.servers}/rows", f"kafka://{brokers.servers}/labels"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [as_files, as_entries, as_messages], ids=["folder", "redis", "kafka"])
 def test_labels_that_come_later_train_what_a_file_with_them_trains_also_when_it_is_killed(

@@ -26,6 +26,7 @@ def send(brokers: KafkaBrokers, newer: Path) -> None:
         brokers.send("clicks", [bytes(sink.getvalue())], number % 3)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_message_is_lost_or_used_twice_when_it_is_killed(
     place: Path, finished: Path, newer: Path, config: TrainConfig, tmp_path: Path

@@ -45,6 +45,7 @@ def _text(value: object) -> str:
     return "|".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_entry_is_lost_or_used_twice_when_it_is_killed_while_they_come(
     place: Path, newer: Path, config: TrainConfig, whole: tuple[Path, UpdateReport], server: RedisServer

@@ -9,6 +9,8 @@ import pytest
 from benchmarks.peers import PeerMissingError
 from tests.faults.stream import StreamStorm
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.slow
 def test_a_storm_changes_no_weight_and_loses_no_snapshot(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def forgetting(place: Path, step: str, times: int) -> None:
     forget(load_trained(place / "run"), place / "models", wanted_of(place, USER))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "times"), [("prepare", 1), ("save", 1), ("write", 1), ("remove_older", 1), ("save", 2)]

@@ -132,6 +132,7 @@ def test_a_killed_rank_costs_nothing(clicks: Path, tmp_path: Path) -> None:
     assert figures(whole) == figures(killed)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_losses_are_those_of_one_process_after_a_thousand_steps(clicks: Path, tmp_path: Path, ranks: int) -> None:

@@ -18,6 +18,8 @@ from trainer.checkpoint import checkpoints, read_commit
 from trainer.config import TrainConfig
 from trainer.loop import TrainingLoop
 
+pytestmark = pytest.mark.long
+
 
 def _updated(place: Path, data: Path) -> None:
     updated(place, data)

@@ -97,6 +97,7 @@ def _rank_of(parent: int, rank: int) -> int:
     raise AssertionError(f"{parent} has no rank {rank}")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_nproc_ends_at_sigterm_with_a_commit_and_goes_on(clicks: Path, undisturbed: Path) -> None:
     place = undisturbed.parent
@@ -126,6 +127,7 @@ def _last(output: Path) -> tuple[int, TrainingState, dict[str, str]]:
     return commit.number, state, commit.files
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kills",
@@ -154,6 +156,7 @@ def _emberline(place: Path, launcher: str, *arguments: object, kills: str = "") 
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300.0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["--nproc", "torchrun"])
 def test_an_update_of_the_same_rows_whose_ranks_are_killed_at_its_start_is_not_taken_for_done(
@@ -176,6 +179,7 @@ def test_an_update_of_the_same_rows_whose_ranks_are_killed_at_its_start_is_not_t
     assert second.position.rows - second.update.start_rows == first.position.rows - first.update.start_rows > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_training_that_is_refused_is_not_resumed_when_torchrun_starts_it_again(
     clicks: Path, undisturbed: Path, tmp_path: Path

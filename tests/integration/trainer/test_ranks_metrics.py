@@ -36,6 +36,7 @@ def _samples(page: str) -> dict[str, list[tuple[Labels, float]]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_metrics_cover_the_rows_of_all_ranks_and_the_work_of_each(
     place: Path, newer: Path, config: TrainConfig, tmp_path: Path

@@ -16,6 +16,7 @@ def _run(work: Path) -> None:
     run(work, rows=8000)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_example_trains_in_three_processes_what_it_trains_in_one(tmp_path: Path) -> None:
     assert run_ranks(3, _run, tmp_path / "several") == [0, 0, 0]

@@ -84,6 +84,7 @@ def _folder(model_dir: Path, snapshot: str) -> Path:
     return next(delta.path for delta in deltas if delta is not None)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ranks_publish_the_bytes_that_one_process_publishes(clicks: Path, fresh_clicks: Path, tmp_path: Path) -> None:
     output, repository = tmp_path / "run", tmp_path / "models"
@@ -103,6 +104,7 @@ def test_ranks_publish_the_bytes_that_one_process_publishes(clicks: Path, fresh_
     assert kinds.count("delta") > 3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_a_killed_rank_had_half_published_is_published_first(clicks: Path, tmp_path: Path) -> None:
     output, repository = tmp_path / "run", tmp_path / "models"

@@ -94,6 +94,7 @@ def _followed(place: Path, url: str) -> None:
     followed(place, url)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("broker", "kills"),

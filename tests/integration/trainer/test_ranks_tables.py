@@ -53,6 +53,7 @@ def test_rows_are_evicted_and_static_as_in_one_process(drifting: Path, tmp_path:
     assert a.tables["tags"].size() == 9
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_filter_admits_as_in_one_process_for_any_number_of_ranks(drifting: Path, tmp_path: Path) -> None:
     kept = "admit_after: 3, admission: {type: bloom, expected_ids: 9000, false_rate: 0.1},"
@@ -73,6 +74,7 @@ def test_a_filter_admits_as_in_one_process_for_any_number_of_ranks(drifting: Pat
     assert {each["name"]: each["waiting"] for each in tables} == pytest.approx(waiting, rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rows_beyond_the_memory_of_ranks_are_the_same(drifting: Path, tmp_path: Path) -> None:
     config = CONFIG.replace("eviction: {after_steps: 12, period_steps: 4},", "").replace("epochs: 1", "epochs: 2")

@@ -24,6 +24,8 @@ from trainer import load_trained, publish, train, update
 from trainer.config import TrainConfig, with_row_types
 from trainer.publishing import Publisher
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row_type", ROW_TYPES)

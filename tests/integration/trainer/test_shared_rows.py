@@ -46,6 +46,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_a_loop_under_torchrun_ends_in_all_processes_and_sees_each_row_once_an_epoch(tmp_path: Path) -> None:
     # Blocks of very different sizes, which a deal of whole blocks would not make even.
     table = pa.table({"row": range(1001), "x": pa.array([row / 1001 for row in range(1001)], pa.float32())})

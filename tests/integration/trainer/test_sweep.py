@@ -89,6 +89,7 @@ def test_a_sweep_goes_on_after_failures_and_its_best_configuration_trains(
     assert (models / "clicks" / "1").is_dir()
 
 
+@pytest.mark.long
 def test_a_sweep_that_is_killed_ends_as_an_undisturbed_one(model: Path, clicks: Path, tmp_path: Path) -> None:
     tried = ["--trials", "3", "--set", "optimizer.sparse.lr=log:0.01..1.0", "--set", "model.hidden=[16],[8]"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -108,6 +109,7 @@ def test_a_sweep_that_is_killed_ends_as_an_undisturbed_one(model: Path, clicks: 
     assert (killed / "best.yaml").read_bytes() == (whole / "best.yaml").read_bytes()
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_the_trials_and_a_killed_trial_is_noted(model: Path, clicks: Path, tmp_path: Path) -> None:
     output = tmp_path / "sweep"
     tried = ["--trials", "2", "--set", "training.epochs=400,500"]
@@ -134,6 +136,7 @@ def test_ctrl_c_saves_the_trials_and_a_killed_trial_is_noted(model: Path, clicks
     assert "stopped after step" in (output / "trials" / "0001" / "log.txt").read_text()
 
 
+@pytest.mark.long
 def test_trials_that_were_stopped_go_on_with_other_jobs_and_their_own_threads(
     model: Path, clicks: Path, tmp_path: Path
 ) -> None:
@@ -156,6 +159,7 @@ def test_trials_that_were_stopped_go_on_with_other_jobs_and_their_own_threads(
     assert "threads" not in yaml.safe_load((output / "best.yaml").read_text())["training"]
 
 
+@pytest.mark.long
 def test_the_function_sweeps_as_the_command_does(model: Path, clicks: Path, tmp_path: Path) -> None:
     values = {"optimizer.sparse.lr": [0.2, 1e-6]}
     ended: list[int] = []

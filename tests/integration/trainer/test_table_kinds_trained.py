@@ -18,7 +18,7 @@ from trainer.data import Batch
 from trainer.loop import TrainingLoop
 from trainer.models import build_model, build_tables
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TEXT = """
 model_name: clicks

@@ -28,6 +28,8 @@ from tests.support.redis_server import RedisServer, fetch
 from trainer import train, update
 from trainer.config import TrainConfig, parse_content
 
+pytestmark = pytest.mark.long
+
 # Lately, because brokers remove messages by their times.
 T = int(time.time()) - 3600
 MOMENT = datetime.fromtimestamp(T, UTC).isoformat()
