@@ -69,9 +69,9 @@ class PerfAnalyzer(Program):
         try:
             (experiment,) = json.loads(self._export.read_text())["experiments"]
             times = [(each["timestamp"], each["response_timestamps"][-1]) for each in experiment["requests"]]
+            first = min(sent for sent, _ in times)
         except (OSError, ValueError, KeyError, IndexError):
             raise Unavailable(f"perf_analyzer: {printed.strip()[-500:]}") from None
-        first = min(sent for sent, _ in times)
         counts: dict[int, SecondCounts] = {}
         for sent, answered in times:
             counts.setdefault((sent - first) // 10**9, SecondCounts()).latency.add((answered - sent) / 1e6)
