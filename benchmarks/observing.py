@@ -129,6 +129,7 @@ def _console(served: Served) -> Iterator[None]:
     """Reads the events of the console of a server, as a browser does that shows a model."""
     connection = http.client.HTTPConnection("127.0.0.1", served.metrics_port, timeout=30)
     connection.request("GET", f"/console/events?model={served.model}")
+    sending = connection.sock  # the connection gives it to an answer without an end
     answer = connection.getresponse()
     if answer.status != http.client.OK:
         raise RuntimeError(f"the console answered {answer.status}")
@@ -143,9 +144,9 @@ def _console(served: Served) -> Iterator[None]:
     try:
         yield
     finally:
-        if connection.sock is not None:
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        sending.shutdown(socket.SHUT_RDWR)
         thread.join()
+        answer.close()
         connection.close()
 
 
