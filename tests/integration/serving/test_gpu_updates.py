@@ -228,8 +228,8 @@ class TestMetricsOfRows:
         assert plugged.tiers[0].trouble
         check_answer(ask(live.repository, rows), rows, live.snapshots)
         state = live.repository.snapshots(NAME)
-        (lost,) = state["gpus_given_up"]  # type: ignore[misc, union-attr]
-        assert (lost["gpu"], lost["what"], lost["reason"]) == (0, "rows", plugged.tiers[0].trouble)  # type: ignore[call-overload, index]
+        (lost,) = state["gpus_given_up"]
+        assert (lost["gpu"], lost["what"], lost["reason"]) == (0, "rows", plugged.tiers[0].trouble)
         assert f"GPU 0 holds no rows any more for version 1: {plugged.tiers[0].trouble}" in list(beside(state))
         after = self.of_gpu(live)
         kept = {name: value for name, value in before.items() if name.startswith(("hits", "misses", "admitted"))}
