@@ -1,4 +1,4 @@
-"""What programs that others wrote have in common: where they send, what they get to know, and what is read of them."""
+"""Defines what programs that others wrote have in common: where they send, what they get, and what is read of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTENT_TYPES = {
 
 @dataclass(frozen=True)
 class Load:
-    """What a program is to send."""
+    """Says what a program is to send."""
 
     kind: str
     target: Target

@@ -300,10 +300,8 @@ class ModelUpdater:
             if model.config is not None:
                 logger.info("%s: %s changed", model.name, CONFIG)
                 refusals.forget(model, lambda refusal: refusal.kind == "ConfigError")
-            is_first = model.config is None
-            model.config, self._config_mark = config, mark
-            if not is_first:
                 observe_as_configured(model, config)
+            model.config, self._config_mark = config, mark
         configured = model.config.options.dram_bytes
         model.budget.follow(lambda: model.facts.dram_bytes(configured))
         return model.config
