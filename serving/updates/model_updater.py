@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -93,7 +94,8 @@ class ModelUpdater:
         with self.model.lock:
             if self.model.stopping.is_set():
                 return
-            for target, label in ((self._follow, "follow"), (self._merge, "merge")):
+            merge = partial(merge_loop, self.model, self.wake)
+            for target, label in ((self._follow, "follow"), (merge, "merge")):
                 if label not in self._threads and not self._run(target, label):
                     return
 
@@ -211,9 +213,6 @@ class ModelUpdater:
             return False
         return True
 
-    def _merge(self) -> None:
-        merge_loop(self.model, self.wake)
-
     def _guarded(self, work: Callable[[], bool]) -> bool:
         """Does the work; returns whether there may be more. A failure here is no input's fault: see `_attempt`."""
         model = self.model
@@ -290,11 +289,10 @@ class ModelUpdater:
 
     def _read_config(self) -> ModelConfig:
         model = self.model
-        try:
+        mark: tuple[int, ...] = (0,)
+        with suppress(FileNotFoundError):
             status = (model.folder / CONFIG).stat()
-            mark: tuple[int, ...] = (status.st_ino, status.st_size, status.st_mtime_ns)
-        except FileNotFoundError:
-            mark = (0,)
+            mark = (status.st_ino, status.st_size, status.st_mtime_ns)
         if model.config is None or mark != self._config_mark:
             config = read_model_config(model.folder).placed(model.gpus)
             if model.config is not None:
