@@ -171,8 +171,8 @@ def observe_as_configured(model: LiveModel, config: ModelConfig) -> None:
     with model.lock:
         found = [loaded for mount in model.mounts for loaded in mount.loaded_versions.values()]
     for loaded in found:
-        model.feedback.know(loaded.model.signature, loaded.published)
         loaded.model.tap = tap
+        model.feedback.know(loaded.model.signature, loaded.published)
 
 
 def free_folder(model: LiveModel, version: int) -> Path:

@@ -139,7 +139,7 @@ def test_options_of_feedback_hold_as_soon_as_the_configuration_changes(tmp_path:
         live.start(feature_log=live.folder / "log")
         live.until(lambda: live.report()["served"] is not None)
         live.world.configure(**OPTIONS)
-        live.until(lambda: shown(live)["feedback"] is not None)
+        live.until(lambda: shown(live)["drift"] is not None)
         assert {each["name"] for each in shown(live)["drift"]["inputs"]} == {"user", "items"}
         score(live, "a")
         assert send(live, {"id": "a", "label": 1})["joined"] == 1
