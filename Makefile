@@ -1,6 +1,6 @@
 # Every recipe does its own set-up, on a machine that has Python 3.11 (or newer) and g++ only.
 #   make quickstart    data -> train -> publish -> serve -> predict -> load test -> live update, on real clicks   (KEEP=1 leaves the server running)
-#   make test          the tests, without the slow ones: about twenty minutes
+#   make test          the tests, without the slow ones: about half an hour
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -71,7 +71,7 @@ docs: $(READY)  ## the documentation site into build/site; a link or an anchor t
 docs-serve: docs  ## the same, and shows it on port 8080 of this machine
 	$(PY) -m http.server 8080 --bind 127.0.0.1 --directory build/site
 
-test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; about twenty minutes on two cores
+test: $(READY)  ## what is not slow: kernels for one architecture, C++, Python; about half an hour on two cores
 	$(PY) -m tests.kernels.check --gpus $(GPU_ARCH)
 	$(call cpp_tests,plain,)
 	$(PYTEST) -m 'not slow' --hypothesis-profile quick

@@ -188,7 +188,7 @@ def _ended_in_order() -> Iterator[None]:
     before = {
         number: signal.signal(number, signal.default_int_handler)
         for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN  # as under nohup
+        if signal.getsignal(number) != signal.SIG_IGN  # under nohup it stays ignored
     }
     try:
         yield

@@ -28,10 +28,7 @@ def start_shadow(model: LiveModel, *, to: str, share: float, top_k: int, for_s: 
     wanted = ShadowState(to=to, share=share, top_k=top_k, until_unix_ms=until_ms)
     with model.lock:
         mount = _served(model)
-        if (canary := model.facts.canary) is not None and not waits_for_trial(model):
-            waiting = f"{canary.to or 'what arrives next'} is to be a canary"
-            what = "there is a canary" if model.canary_entry() else waiting
-            raise Conflict(f"model {model.name!r}: {what}; promote or stop it first")
+        _refuse_canary(model)
         found = _running(model, wanted) or _staged(model, mount, wanted)
         served = mount.view.current.snapshot
     if found is None:
@@ -40,9 +37,20 @@ def start_shadow(model: LiveModel, *, to: str, share: float, top_k: int, for_s: 
     with model.lock:
         if model.default is not mount:
             raise Unavailable(f"model {model.name!r}: another version is served since just now; try again")
+        _refuse_canary(model)  # one may have begun while the folder was looked at
         model.shadowing.ended = ""
         # A trial by live AUC that has not begun waits until the shadow has ended.
         model.commit(facts=model.facts.model_copy(update={"shadow": found, "canary": None}))
+
+
+def _refuse_canary(model: LiveModel) -> None:
+    """Raises Conflict where there is a canary or is to be one, but for a trial by live AUC that has not begun."""
+    canary = model.facts.canary
+    if canary is None or waits_for_trial(model):
+        return
+    waiting = f"{canary.to or 'what arrives next'} is to be a canary"
+    what = "there is a canary" if model.canary_entry() else waiting
+    raise Conflict(f"model {model.name!r}: {what}; promote or stop it first")
 
 
 def stop_shadow(model: LiveModel) -> Change:

@@ -1,7 +1,8 @@
-"""A server over a bucket, as the files of deploy/ run it."""
+"""A server over a bucket, as the files of deploy/ run it, and a Prometheus."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,8 +19,18 @@ from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, ask
 from tests.simulated_gpu import SimulatedGpus
 from tests.support.alerts.caused import sample, until
+from tests.support.alerts.prometheus import RULES, Prometheus
+from tests.support.alerts.shortened import shortened
 from tests.support.deployment.metrics_page import MetricsPage
 from tests.support.deployment.programs import ROOT
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus with the rules of deploy/, whose times are shorter. Each test scrapes its own servers."""
+    running = Prometheus(tmp_path_factory.mktemp("prometheus"), shortened(RULES.read_text()))
+    with contextlib.closing(running):
+        yield running
 
 
 @pytest.fixture(scope="session")

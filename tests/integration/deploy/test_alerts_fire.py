@@ -5,9 +5,7 @@ The rules are those of deploy/; only their times are shorter (`tests/support/ale
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ from tests.integration.serving.planted import ask
 from tests.support.alerts.caused import Caused, repeated, until
 from tests.support.alerts.causes import CAUSES
 from tests.support.alerts.prometheus import RULES, Prometheus
-from tests.support.alerts.shortened import shortened
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +28,6 @@ OF_THE_MACHINE = {"EmberlineDiskFull", "EmberlineRepositoryDiskFull"}
 
 #: The server of no cause, whose alerts in the last minutes are its own.
 WELL = "server-that-is-well"
-
-
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    running = Prometheus(tmp_path_factory.mktemp("prometheus"), shortened(RULES.read_text()))
-    with contextlib.closing(running):
-        yield running
 
 
 def test_every_alert_has_a_cause() -> None:

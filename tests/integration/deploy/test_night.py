@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.faults.night.drill import FAULTS, drill
 from tests.support.alerts.causes import CAUSES
-from tests.support.alerts.prometheus import RULES, Prometheus
-from tests.support.alerts.shortened import shortened
+from tests.support.alerts.prometheus import Prometheus
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_bad_delta_is_named_in_every_place_and_another_cause_in_none(tmp_path: Path) -> None:
-    prometheus = Prometheus(tmp_path, shortened(RULES.read_text()))
-    try:
-        (fault,) = (each for each in FAULTS if each.name == "bad-delta")
-        outcome = drill(fault, prometheus)
-        assert not outcome.missing
-        other = drill(replace(fault, named=dict.fromkeys(fault.named, "the moon")), prometheus)
-        assert other.missing == list(fault.named)
-    finally:
-        prometheus.close()
+def test_a_bad_delta_is_named_in_every_place_and_another_cause_in_none(prometheus: Prometheus) -> None:
+    (fault,) = (each for each in FAULTS if each.name == "bad-delta")
+    outcome = drill(fault, prometheus)
+    assert not outcome.missing
+    other = drill(replace(fault, named=dict.fromkeys(fault.named, "the moon")), prometheus)
+    assert other.missing == list(fault.named)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS if fault.name != "bad-delta"])
-def test_each_fault_of_the_drill_is_named(name: str, tmp_path: Path) -> None:
-    prometheus = Prometheus(tmp_path, shortened(RULES.read_text()))
-    try:
-        (fault,) = (each for each in FAULTS if each.name == name)
-        assert drill(fault, prometheus).missing == []
-    finally:
-        prometheus.close()
+def test_each_fault_of_the_drill_is_named(name: str, prometheus: Prometheus) -> None:
+    (fault,) = (each for each in FAULTS if each.name == name)
+    assert drill(fault, prometheus).missing == []
 
 
 def test_every_fault_has_an_alert_and_a_page_that_names_its_cause() -> None:

@@ -24,10 +24,9 @@ from trainer import load_trained, publish, train, update
 from trainer.config import TrainConfig, with_row_types
 from trainer.publishing import Publisher
 
-pytestmark = pytest.mark.long
-
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_golden_requests_are_scored_over_the_rows_as_stored(row_type: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -71,6 +70,7 @@ def trained() -> Training:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_a_delta_has_the_rows_of_its_version_rounded_alike(row_type: str, tmp_path: Path) -> None:
     training = trained()
@@ -92,6 +92,7 @@ def test_a_delta_has_the_rows_of_its_version_rounded_alike(row_type: str, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_delta_of_another_row_type_is_refused_and_auto_makes_a_version(tmp_path: Path) -> None:
     training = trained()
     first = published(training, tmp_path, row_types="int8")
@@ -132,6 +133,7 @@ def run_command(command: click.Command, *arguments: object) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_is_published_in_row_types_by_command(
     clicks: Path, fresh_clicks: Path, config_of: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_run_is_published_in_row_types_by_command(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_training_is_the_same_whatever_is_published(
     clicks: Path, config_of: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:

@@ -28,8 +28,6 @@ from tests.support.redis_server import RedisServer, fetch
 from trainer import train, update
 from trainer.config import TrainConfig, parse_content
 
-pytestmark = pytest.mark.long
-
 # Lately, because brokers remove messages by their times.
 T = int(time.time()) - 3600
 MOMENT = datetime.fromtimestamp(T, UTC).isoformat()
@@ -91,6 +89,7 @@ def as_timed_messages(folder: Path, table: Any) -> Iterator[Path | str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stream",
     [as_files, as_entries, as_messages, as_timed_messages],
