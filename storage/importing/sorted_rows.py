@@ -50,7 +50,8 @@ def refuse_different(
     if differ.any():
         row = int(clash[np.argmax(differ)])
         when = "" if steps is None else f" at the step {steps[row]}"
+        # Rows of one id may come in any order, since several threads put them into parts.
+        first, second = sorted((file_of(row), file_of(row + 1)))
         raise InvalidInput(
-            f"table {table!r}: the id {ids[row]} has two different rows{when}, one in {file_of(row)} and one in "
-            f"{file_of(row + 1)}"
+            f"table {table!r}: the id {ids[row]} has two different rows{when}, one in {first} and one in {second}"
         )

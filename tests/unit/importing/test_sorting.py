@@ -67,11 +67,12 @@ def test_any_order_of_ids_comes_out_sorted_with_each_once(
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["in order", "the other way round"])
 @pytest.mark.parametrize("memory", [LITTLE, 1 << 30])
-def test_two_different_rows_of_an_id_are_refused_by_both_files(tmp_path: Path, memory: int) -> None:
+def test_two_different_rows_of_an_id_are_refused_by_both_files(tmp_path: Path, memory: int, order: slice) -> None:
     ids = np.arange(2000, dtype=np.int64)[::-1].copy()
     other = np.array([5, 77], np.int64)
-    blocks = Block(ids, rows_of(ids), "a.parquet"), Block(other, rows_of(other, seed=1), "b.parquet")
+    blocks = [Block(ids, rows_of(ids), "a.parquet"), Block(other, rows_of(other, seed=1), "b.parquet")][order]
     with pytest.raises(InvalidInput, match=r"the id 5 has two different rows, one in a\.parquet and one in b\.parquet"):
         sorted_rows(RowSort(table_of(*blocks), memory, tmp_path))
     assert list(tmp_path.iterdir()) == []
