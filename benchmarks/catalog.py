@@ -53,6 +53,7 @@ BENCHMARKS = {
     "sessions_by_load": "sessions that follow a load that rises and falls, beside one session and beside the most",
     "triton": "a DLRM behind the whole server and behind Triton: processor time of a request, requests/s, latencies",
     "load_generators": "the tail that `emberline loadtest` measures, beside wrk2, h2load and perf_analyzer at one rate",
+    "held_rate": "the rate that `emberline loadtest --find-p99 10` finds, held for five minutes: its p99 then",
     "bulk_load": "unsorted rows to a store on disk: rocksdict, LMDB, a plain sequential write",
     "import_tables": "rows of HPS files in random order to a published version: the disk's sequential write, memory",
     "gpu_sessions": "sessions on a GPU: graphs, sessions beside one, a batch's time, idle gaps, the whole way, deltas",

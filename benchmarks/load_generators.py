@@ -1,12 +1,13 @@
-"""Claim: the tail that `emberline loadtest` measures in an open loop is within 10% of that of other generators.
+"""Claim: the tail that `emberline loadtest` measures in an open loop is within 10% of that of wrk2.
 
 A DLRM is asked at the same rate over HTTP by locust's users in an open loop and by generators in C: wrk2, which counts
-latency from when a request was due, h2load and perf_analyzer, which count it from the sending. All generators are asked
-in turn; the server runs all the time. The rate is a share of what wrk gets from it in a closed loop.
+latency from when a request was due, as we do, h2load and perf_analyzer, which count it from the sending. So the target is
+about wrk2, and the other two are written down: what they leave out is the wait of requests that are sent late. All
+generators are asked in turn; the server runs all the time. The rate is a share of what wrk gets from it in a closed loop.
 
     apt-get install wrk nghttp2-client                 # wrk and h2load, once
     python -m benchmarks.peers.triton_environment      # perf_analyzer, once; wrk2 is built from its source
-    python -m benchmarks.load_generators               # about fifteen minutes
+    python -m benchmarks.load_generators               # about twenty-five minutes
     python -m benchmarks.load_generators --quick
 """
 
@@ -134,7 +135,7 @@ def _report(run: Run, turns: Turns, rate: int, share: float) -> None:
     for name in turns.loads:
         if name == "ours" or not turns.loads[name]:
             continue
-        for quantile, target in (("p99", 1 / WITHIN), ("p50", None)):
+        for quantile, target in (("p99", 1 / WITHIN if name == "wrk2" else None), ("p50", None)):
             turns.report(
                 run,
                 f"{quantile} of an open loop, {what}",

@@ -53,7 +53,7 @@ class GrpcObserver:
             header_id=header_id,
             traceparent=_traceparent(metadata),
             address=caller.address,
-            principal=self._gate.name_of(context),
+            principal=self._gate.name_of(context, is_infer=is_infer),
             error=error,
             status=code.value[0],
             request_bytes=request_bytes,

@@ -34,7 +34,9 @@ def note_ended(observer: Observer, gate: Gate, request: HttpRequest, response: H
         header_id=header_id,
         traceparent=headers.get(b"traceparent", b"").decode("latin-1"),
         address=request.caller.address,
-        principal=gate.name_of(request.authorization or headers.get(b"authorization"), request.caller),
+        principal=gate.name_of(
+            request.authorization or headers.get(b"authorization"), request.caller, is_infer=route is not None
+        ),
         error=response.error,
         status=response.status if is_sent else _CLIENT_LEFT,
         request_bytes=request.size,

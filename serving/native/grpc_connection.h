@@ -110,7 +110,7 @@ struct GrpcServer::Call {
   // Whether it is a plain call of ModelInfer or of ModelStreamInfer; whether the client has ended its side.
   bool is_infer = true, is_stream = false, is_ended = false, has_path = false, has_content_type = false;
   // Whether its head has an id that can be echoed, and a trace.
-  bool has_request_id = false, has_traceparent = false;
+  bool has_request_id = false, has_traceparent = false, has_authorization = false;
   std::int64_t timeout_ns = 0, arrived_ns = 0;
   std::string_view request_id() const { return has_request_id ? head.value(kRequestIdHeader) : std::string_view(); }
   // Messages, with their prefixes, and how many of the first bytes have become requests.

@@ -107,6 +107,7 @@ struct Headers {
   std::optional<std::string_view> routing_key;
   std::string_view request_id, traceparent;
   bool has_traceparent = false;
+  bool has_authorization = false;
   bool accepts_encoding = false;
 
   // Adds a header; returns false for one that an ordinary request does not have.
@@ -130,7 +131,11 @@ struct Headers {
         if (!equals(name, kRequestIdHeader)) break;
         request_id = is_request_id(value) ? value : std::string_view();
         return true;
-      case 13: return !equals(name, "authorization");
+      case 13:
+        // Native code answers only where no caller has to show a token, so it is between the caller and a proxy. Two of
+        // them are refused, by Python.
+        if (!equals(name, "authorization")) break;
+        return !std::exchange(has_authorization, true);
       case 14: return !equals(name, "content-length") || set(content_length, value);
       case 15:
         // Clients that want no encoding often say so.

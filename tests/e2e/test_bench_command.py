@@ -65,6 +65,7 @@ def test_list_has_one_line_for_each_and_a_wrong_name_is_answered() -> None:
         "sessions_by_load",
         "triton",
         "load_generators",
+        "held_rate",
         "bulk_load",
         "import_tables",
         "gpu_sessions",

@@ -18,7 +18,7 @@ from tests.fuzz.http_inputs import Framed, infer_request
 from tests.fuzz.served import Sampler, Served, run_served
 
 _CHECK_EVERY = 5_000
-_FOR_PYTHON = {"authorization": "Bearer none"}
+_FOR_PYTHON = {"te": "trailers"}
 # A short timeout passes or does not, whoever answers.
 _OF_CHANCE = frozenset({503, 504})
 

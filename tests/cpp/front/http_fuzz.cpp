@@ -237,10 +237,11 @@ bool read_slowly(const std::string& bytes, std::int64_t& content_length, std::in
       if (byte != '\t' && (static_cast<unsigned char>(byte) < 0x20 || static_cast<unsigned char>(byte) > 0x7e))
         return false;
     }
-    for (const char* never : {"te", "expect", "upgrade", "trailer", "authorization", "content-encoding",
-                              "transfer-encoding", "proxy-connection"}) {
+    for (const char* never :
+         {"te", "expect", "upgrade", "trailer", "content-encoding", "transfer-encoding", "proxy-connection"}) {
       if (name == never) return false;
     }
+    if (name == "authorization" && names.count(name) != 0) return false;
     if (name == "connection" && lower(value) != "keep-alive") return false;
     if (name == "emberline-routing-key") {
       if (names.count(name) != 0 || value.size() > 1024) return false;

@@ -95,6 +95,12 @@ TEST(the_affinity_of_a_head_is_for_load_balancers_alone) {
   CHECK(state(with("Host: ", "Emberline-Affinitx: user-7\r\nHost: ")) == HeadState::kOther);
 }
 
+TEST(one_authorization_is_somebody_elses) {
+  CHECK(state(with("Host: ", "AUTHORIZATION: Bearer x\r\nHost: ")) == HeadState::kInference);
+  CHECK(state(with("Host: ", "Authorization: \r\nHost: ")) == HeadState::kInference);
+  CHECK(state(with("Host: ", "Emberline-abc: x\r\nHost: ")) == HeadState::kOther);
+}
+
 TEST(a_head_is_incomplete_until_its_end) {
   for (std::size_t size = 0; size < kHead.size(); ++size) CHECK(state(kHead.substr(0, size)) == HeadState::kIncomplete);
   CHECK(state(kHead + std::string(100, 'x')) == HeadState::kInference);
@@ -119,7 +125,7 @@ TEST(heads_with_two_meanings_or_further_demands_are_not_taken) {
                            "Proxy-Connection: keep-alive",
                            "Connection: close",
                            "Connection: keep-alive, x",
-                           "Authorization: Bearer x",
+                           "Authorization: Bearer x\r\nauthorization: Bearer x",
                            "Emberline-Min-Snapshot: 1.0",
                            "Emberline-Routing-Key: k\r\nemberline-routing-key: k",
                            "Inference-Header-Content-Length: 4",

@@ -15,8 +15,8 @@ from tests.integration.serving.conftest import Published
 from tests.integration.serving.http_calls import Reply
 
 PATH = "/v2/models/ranker/infer"
-# With it, a request is never an ordinary one; without tokens, the Python path does not look at it.
-BY_PYTHON = {"Authorization": "Bearer none"}
+# With it, a request is never an ordinary one; the Python path does not look at it.
+BY_PYTHON = {"TE": "trailers"}
 LENGTH = "Inference-Header-Content-Length"
 WIRE_NAMES = {entry.numpy: name for name, entry in WIRE_TYPES.items() if entry.family != "half"}
 

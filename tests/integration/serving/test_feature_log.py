@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     import tritonclient.grpc as triton_grpc
 
 ALL: dict[str, Any] = {"feature_log_share": 1, "feature_log_every_s": 0.05}
-BY_PYTHON = {"Authorization": "Bearer none"}
+BY_PYTHON = {"TE": "trailers"}
 
 
 @pytest.fixture

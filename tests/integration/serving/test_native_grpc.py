@@ -29,8 +29,8 @@ pytestmark = pytest.mark.skipif(not HAS_NATIVE_GRPC, reason="native code was bui
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-# With it, a call is never a plain one; without tokens, the Python path does not look at it.
-BY_PYTHON = (("authorization", "Bearer none"),)
+# With two of them, a call is never a plain one; without an access file, the Python path does not look at them.
+BY_PYTHON = (("authorization", "Bearer none"), ("authorization", "Bearer none"))
 FINAL = "triton_enable_empty_final_response"
 WIRES = {"int64": "INT64", "float32": "FP32", "int32": "INT32", "float64": "FP64", "uint64": "UINT64"}
 # Status, its text, and the message.
@@ -96,6 +96,15 @@ def test_a_plain_call_is_answered_without_the_python_path(
     expected = published.score(plain)
     for name, values in scores(answer, 7).items():
         np.testing.assert_allclose(values, expected[name], atol=1e-5)
+
+
+def test_a_token_that_nobody_asked_for_changes_nothing(
+    native: NativeGrpcServer, channel: grpc.Channel, published: Published
+) -> None:
+    data = bytes_of(tensors(published, 3))
+    answer, before = call(channel, data), native.native.passed_on
+    assert call(channel, data, (("authorization", "Bearer none"),)) == answer
+    assert native.native.passed_on == before
 
 
 def test_a_call_as_the_load_generator_of_triton_makes_it_is_answered_natively(

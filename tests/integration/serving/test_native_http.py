@@ -221,6 +221,16 @@ def test_answers_are_counted(server: Server, client: Client, published: Publishe
     assert statistics.inference_count == rows + 2
 
 
+def test_a_token_that_nobody_asked_for_changes_nothing(
+    native: NativeHttpServer, client: Client, published: Published
+) -> None:
+    form = body_of(tensors(published, 2))
+    reply, before = client.post(*form), native.native.passed_on
+    for shown in ("Bearer none", "Basic eDp5", ""):
+        assert client.post(*form, {"Authorization": shown}) == reply
+    assert native.native.passed_on == before
+
+
 def test_a_batch_that_cannot_be_answered_is_answered_by_python_one_by_one(
     native: NativeHttpServer, client: Client, published: Published
 ) -> None:

@@ -21,7 +21,7 @@ from tests.integration.serving.planted import NAME, Row
 
 THREADS, TURNS, MOST_TURNS, SNAPSHOTS = 6, 60, 2000, 4
 # tritonclient adds its own headers to the dictionary that it is given.
-BY_PYTHON = {"authorization": "Bearer none"}
+BY_PYTHON = {"te": "trailers"}
 ONE_BY_ONE = ""
 MERGED = "dynamic_batching { }"
 WAITING = (
@@ -61,7 +61,7 @@ class Asker:
             ("HTTP, Python", lambda rows, more: self._http(rows, more, headers=dict(BY_PYTHON))),
             ("HTTP, JSON", lambda rows, more: self._http(rows, more, binary=False)),
             ("gRPC, native", lambda rows, more: self._grpc(rows, more)),
-            ("gRPC, Python", lambda rows, more: self._grpc(rows, more, headers=dict(BY_PYTHON))),
+            ("gRPC, Python", lambda rows, more: self._grpc(rows, {**more, "compression_algorithm": "gzip"})),
             ("gRPC, stream", self._stream),
         ]
 
@@ -86,11 +86,9 @@ class Asker:
         inputs = inputs_of(tritonclient.http, rows, binary_data=binary)
         return self.http.infer(NAME, inputs, outputs=outputs, headers=headers, **more)
 
-    def _grpc(self, rows: Sequence[Row], more: dict[str, Any], *, headers: Any = None) -> Any:
+    def _grpc(self, rows: Sequence[Row], more: dict[str, Any]) -> Any:
         deadline = 30.0 if self.rng.random() < 0.5 else None
-        return self.grpc.infer(
-            NAME, inputs_of(tritonclient.grpc, rows), headers=headers, client_timeout=deadline, **more
-        )
+        return self.grpc.infer(NAME, inputs_of(tritonclient.grpc, rows), client_timeout=deadline, **more)
 
     def _stream(self, rows: Sequence[Row], more: dict[str, Any]) -> Any:
         self.grpc.async_stream_infer(NAME, inputs_of(tritonclient.grpc, rows), **more)

@@ -81,7 +81,7 @@ def test_a_refusal_by_deadline_has_it(server: Server, published: Published, by_p
         queue.native.pause()
     try:
         with socket.create_connection(("127.0.0.1", server.http_port), timeout=30) as connection:
-            extra = f"X-Request-Id: {ID}\r\n" + ("Authorization: Bearer none\r\n" if by_python else "")
+            extra = f"X-Request-Id: {ID}\r\n" + ("TE: trailers\r\n" if by_python else "")
             connection.sendall(request_bytes(body, length, headers=extra))
             answer = connection.recv(4096)
     finally:

@@ -1,0 +1,88 @@
+"""Claim: the rate that `emberline loadtest --find-p99 10` finds, held for five minutes, has the p99 that it found.
+
+A DLRM is served, and the command searches, confirms and holds as a user would ask it to. The p99 of the hold is
+compared with that of the search, for each turn.
+
+    python -m benchmarks.held_rate           # three turns, about forty minutes
+    python -m benchmarks.held_rate --quick   # one, of short measurements: about a minute and a half
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.catalog import Run
+from benchmarks.command import script
+from benchmarks.dlrm_requests import MODEL
+from benchmarks.dlrm_world import DlrmWorld
+from benchmarks.gauge import QUIET_CORES, CpuGauge
+from benchmarks.served_load import Served, serve
+from loadtest.bodies import json_body
+
+QUICK_S = 150.0
+BOUND_MS = 10
+BATCH, REQUESTS = 64, 512
+WITHIN = 1.1
+TURNS = 3
+STEP, QUICK_STEP = "10s", "2s"
+HOLD, QUICK_HOLD = "5m", "20s"
+
+
+def measure(run: Run) -> None:
+    """Measures the one claim."""
+    world = DlrmWorld(run.work / "models", run.work / "weights.safetensors")
+    requests = run.work / "requests.jsonl"
+    requests.write_bytes(b"".join(json_body(world.request(BATCH)) + b"\n" for _ in range(REQUESTS)))
+    held: list[float] = []
+    found: list[float] = []
+    with serve(run, run.work / "models", run.work / "store", MODEL) as served:
+        gauge = CpuGauge(children=run.children)
+        gauge.start()
+        try:
+            for turn in range(1 if run.quick else min(TURNS, run.repeats)):
+                if run.is_late(f"turn {turn + 1}"):
+                    break
+                search = _search(run, served, requests)
+                held.append(search["held_p99_ms"])
+                found.append(search["p99_ms"])
+                run.report.remark(
+                    f"turn {turn + 1}: {search['rate']:.0f} requests/s after {len(search['steps'])} measurements; p99 "
+                    f"{found[-1]:.2f} ms, held {held[-1]:.2f} ms, {held[-1] / found[-1] - 1:+.1%}"
+                )
+        finally:
+            others = gauge.stop()
+            run.report.pairs(
+                f"p99 of the rate under {BOUND_MS} ms, held for {QUICK_HOLD if run.quick else HOLD}, batch {BATCH}",
+                held,
+                found,
+                "the search",
+                unit="ms",
+                target=1 / WITHIN,
+                less_is_better=True,
+                disturbed=others > QUIET_CORES,
+            )
+
+
+def _search(run: Run, served: Served, requests: Path) -> dict[str, Any]:
+    figures = run.work / "figures.json"
+    ports = [f"http://127.0.0.1:{served.http_port}", f"127.0.0.1:{served.grpc_port}"]
+    step, hold = (QUICK_STEP, QUICK_HOLD) if run.quick else (STEP, HOLD)
+    command = [
+        *(sys.executable, "-m", "emberline", "loadtest", "--url", ports[0], "--grpc", ports[1], "--metrics", "none"),
+        *("--model", served.model, "--requests", str(requests), "--find-p99", str(BOUND_MS), "--step", step),
+        *("--hold", hold, "--json", str(figures), "--quiet"),
+    ]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise RuntimeError(f"emberline loadtest ended with {done.returncode}: {done.stdout[-2000:]}")
+    search = json.loads(figures.read_bytes())["search"]
+    assert isinstance(search, dict)
+    return search
+
+
+if __name__ == "__main__":
+    script("held_rate")
