@@ -79,7 +79,7 @@ def _search(run: Run, served: Served, requests: Path) -> dict[str, Any]:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise RuntimeError(f"emberline loadtest ended with {done.returncode}: {done.stdout[-2000:]}")
-    search = json.loads(figures.read_bytes())["search"]
+    search = json.loads(figures.read_bytes())["http_binary"]["search"]
     assert isinstance(search, dict)
     return search
 

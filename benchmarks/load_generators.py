@@ -1,9 +1,9 @@
 """Claim: the tail that `emberline loadtest` measures in an open loop is within 10% of that of wrk2.
 
-A DLRM is asked at the same rate over HTTP by locust's users in an open loop and by generators in C: wrk2, which counts
-latency from when a request was due, as we do, h2load and perf_analyzer, which count it from the sending. So the target is
-about wrk2, and the other two are written down: what they leave out is the wait of requests that are sent late. All
-generators are asked in turn; the server runs all the time. The rate is a share of what wrk gets from it in a closed loop.
+A DLRM is asked at the same rate over HTTP by locust's users in an open loop and by generators in C. wrk2 counts latency
+from when a request was due, as we do; h2load and perf_analyzer count it from the sending, which leaves out how long a
+request that is sent late has waited. So the target is about wrk2, and the other two are written down. All generators
+are asked in turn; the server runs all the time. The rate is a share of what wrk gets from it in a closed loop.
 
     apt-get install wrk nghttp2-client                 # wrk and h2load, once
     python -m benchmarks.peers.triton_environment      # perf_analyzer, once; wrk2 is built from its source
