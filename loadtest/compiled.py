@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import time
@@ -24,8 +25,11 @@ PROGRAMS: dict[str, type[Program]] = {"h2load": H2load, "wrk2": Wrk2, "perf_anal
 _GRACE_S = 60.0
 
 
-def check_generator(name: str, kind: str, phases: Sequence[Phase]) -> None:
-    """Raises ConfigError for a program that is not installed or does not send this kind of request or these phases."""
+def check_generator(name: str, kind: str, phases: Sequence[Phase], step_s: float = math.inf) -> None:
+    """Raises ConfigError for a program that is not installed or does not send this kind of request or these phases.
+
+    step_s: seconds of a measurement of a search.
+    """
     program = PROGRAMS[name]
     if shutil.which(name) is None:
         raise ConfigError(f"--generator: there is no program {name}; {program.package}", field="generator")
@@ -40,6 +44,13 @@ def check_generator(name: str, kind: str, phases: Sequence[Phase]) -> None:
                 f"--generator: {name} sends constant rates only, got {phase.title}; give steps, or use locust",
                 field="generator",
             )
+    shortest = min((step_s, *(phase.seconds for phase in phases)))
+    if shortest < program.least_s:
+        raise ConfigError(
+            f"--generator: {name} measures nothing in its first seconds, so a phase or --step has to last at least "
+            f"{program.least_s:g} s, got {shortest:g}; give longer ones, such as --seconds 30, or use another",
+            field="generator",
+        )
 
 
 class CompiledDriver:

@@ -61,6 +61,8 @@ class Program(ABC):
     #: What is to be installed where the program is not there.
     package: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]] = tuple(_CONTENT_TYPES)
+    #: Seconds that a phase has to last at least.
+    least_s: ClassVar[float] = 1.0
     #: What a reader has to know of its figures.
     note: ClassVar[str]
 

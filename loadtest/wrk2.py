@@ -35,7 +35,12 @@ class Wrk2(Program):
 
     package = "build it from https://github.com/giltene/wrk2 and put it into PATH under the name wrk2"
     kinds = ("http_binary", "http_json")
-    note = f"wrk2 sent the load. It tells latencies by {_QUANTILES} quantiles, and none over time."
+    # It calibrates itself for ten seconds, and forgets what it has measured until then.
+    least_s = 15.0
+    note = (
+        f"wrk2 sent the load. It tells latencies by {_QUANTILES} quantiles, none over time, and none of its first ten "
+        "seconds."
+    )
 
     def __init__(self, load: Load) -> None:
         self._load, self._script = load, load.folder / "script.lua"

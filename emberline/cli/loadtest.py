@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import signal
 import sys
 import tempfile
@@ -155,7 +156,7 @@ def command(url: str, model: str, **given: Any) -> None:
         from loadtest.compiled import check_generator
 
         for kind in kinds:
-            check_generator(given["generator"], kind, plan.phases)
+            check_generator(given["generator"], kind, plan.phases, math.inf if plan.phases else plan.step_s)
     with _ended_in_order():
         results = _run(url, model, given, plan, connections, kinds)
     interrupted = any(run["interrupted"] for run in results.values())

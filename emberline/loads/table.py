@@ -9,31 +9,41 @@ from typing import Any
 from loadtest.runner import KindRun
 from loadtest.search import Found
 
-_NAMES = ("requests", "failed", "req/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms")
+# Every line fits 80 columns: a name that is wider has a line of its own.
+_NAME = 16
 
 
 def head() -> str:
-    """Returns the names of the columns."""
-    requests, failed, rate, *times = _NAMES
-    return f"{'users':<24} {requests:>9} {failed:>7} {rate:>9} " + " ".join(f"{name:>8}" for name in times)
+    """Returns the names of the columns. Latencies are in milliseconds."""
+    times = ("p50 ms", "p90", "p99", "p99.9", "max")
+    return f"{'users':<{_NAME}} {'requests':>11} {'failed':>7} {'req/s':>7} " + " ".join(f"{each:>6}" for each in times)
 
 
-def row(name: str, figures: Mapping[str, Any]) -> str:
-    """Returns a line of the table."""
+def rows(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the line of the table, and one before it for a long name."""
+    if len(name) > _NAME:
+        yield name
+        name = ""
     times = (figures[key] for key in ("p50_ms", "p90_ms", "p99_ms", "p99_9_ms", "max_ms"))
-    return (
-        f"{name:<24} {figures['requests']:>9,} {figures['failures']:>7,} {figures['requests_per_second']:>9,.0f} "
-        + " ".join(f"{value:>8.2f}" if math.isfinite(value) else f"{'-':>8}" for value in times)
+    yield (
+        f"{name:<{_NAME}} {figures['requests']:>11,} {figures['failures']:>7,} {figures['requests_per_second']:>7,.0f} "
+        + " ".join(f"{_milliseconds(each):>6}" for each in times)
     )
+
+
+def _milliseconds(value: float) -> str:
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:.{2 if value < 99.995 else 1 if value < 999.95 else 0}f}"
 
 
 def lines(run: KindRun) -> Iterator[str]:
     """Yields the lines of one kind of users: each phase, all of them, and what there is to say."""
     if run.found is None and len(run.records) > 1:
         for record in run.records:
-            yield row(f"  {record.phase.title}", record.figures())
+            yield from rows(f"  {record.phase.title}", record.figures())
     if run.records:
-        yield row(run.kind, run.figures())
+        yield from rows(run.kind, run.figures())
     if run.found is not None:
         yield from found_lines(run.found)
     errors: dict[str, int] = {}

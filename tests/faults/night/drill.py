@@ -60,7 +60,7 @@ FAULTS = (
             "alert": r"wait \d+(\.\d+)?m?s for the disk",
             "status": r"the disk is slow: lookups that read from it wait \d+ ms",
             "snapshots": r"the disk is slow: lookups that read from it wait \d+ ms",
-            "console": r'"disk_wait_ms": ?\d',
+            "console": r'"disk_wait_ms": ?([5-9]\d|\d{3,})\b',
             "commands": r"emberline_ssd_read_seconds_total\{",
             "page": r"Who else uses the disk\?",
         },

@@ -210,6 +210,22 @@ def test_h2load_drives(tiny: ServerProcess, rows: Path, tmp_path: Path, kind: st
     assert "counts latency from the sending" in run["generator"]["notes"][0]
 
 
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("wrk2") is None, reason="wrk2 is not installed")
+@pytest.mark.parametrize("kind", ["http_binary", "http_json"])
+def test_wrk2_drives(tiny: ServerProcess, rows: Path, tmp_path: Path, kind: str) -> None:
+    json_path = tmp_path / "load.json"
+    load(
+        *(tiny, "--data", str(rows), "--rate", "40", "--seconds", "15", "--generator", "wrk2", "--kinds", kind),
+        *("--connections", "8", "--json", str(json_path)),
+    )
+    run = figures(json_path)[kind]
+    assert run["failures"] == 0
+    assert 500 < run["requests"] < 700
+    assert 0 < run["p50_ms"] <= run["p99_ms"] <= run["max_ms"]
+    assert run["generator"]["name"] == "wrk2"
+
+
 @pytest.fixture
 def perf_analyzer_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:

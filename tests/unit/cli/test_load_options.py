@@ -100,3 +100,19 @@ def test_programs_in_c_send_constant_rates_only(
     with pytest.raises(SystemExit):
         main(words)
     assert f"{message} sends constant rates only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--rate", "50"], ["--rate", "50@30s,60@10s"], ["--find-p99", "10"]], ids=["rate", "steps", "search"]
+)
+def test_wrk2_measures_nothing_in_phases_that_are_short(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrk2").write_text("#!/bin/sh\n")
+    (tmp_path / "wrk2").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["loadtest", "--model", "m", "--data", __file__, "--generator", "wrk2", *arguments])
+    assert "wrk2 measures nothing in its first seconds, so a phase or --step has to last at least 15 s" in (
+        capsys.readouterr().err
+    )

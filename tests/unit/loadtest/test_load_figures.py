@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from emberline.loads.table import head, row
+from emberline.loads.table import head, rows
 from loadtest.arrivals import Arrivals
 from loadtest.conditions import parse_condition
 from loadtest.counts import MOST_ERRORS, OTHER_ERRORS, SecondCounts
@@ -129,6 +129,34 @@ def test_figures_without_seconds_leave_none_of_them_out() -> None:
     assert (entry["requests_per_second"], entry["seconds"]) == (50, 6)
 
 
+def test_what_the_generator_itself_costs_is_said() -> None:
+    record = PhaseRecord(Phase(1, (100.0, 100.0)), 1, 0.0, lasted=1.0)
+    counts = answered(100)
+    counts.lag.add(0.0, 90)
+    counts.lag.add(4.0, 10)
+    record.add(0, counts)
+    record.wall[0], record.cpu[0] = 10.0, 9.0
+    busy, late = record.generator_notes()
+    assert "a process of the generator used 90% of a core" in busy
+    assert "the generator sent 1% of the requests more than 4.00 ms late although a connection was free" in late
+    record.cpu[0] = 8.0
+    assert record.generator_notes() == [late]
+
+
+@pytest.mark.parametrize("title", ["http_binary", "  100 to 1,000 requests a second"])
+def test_every_line_of_the_table_fits_80_columns(title: str) -> None:
+    times = dict.fromkeys(("p50_ms", "p90_ms", "p99_ms"), 0.994) | {"p99_9_ms": 99.999, "max_ms": 29_999.7}
+    counts = {"requests": 123_456_789, "failures": 999_999, "requests_per_second": 123_456.0}
+    lines = [head(), *rows(title, {**counts, **times})]
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].split()[-7:] == ["999,999", "123,456", "0.99", "0.99", "0.99", "100.0", "30000"]
+    assert "123,456,789" in lines[-1]
+    assert title in "".join(lines[1:])
+    assert {len(lines[0])} == {len(lines[-1])}
+    (none,) = rows("grpc", {**counts, **dict.fromkeys(times, float("nan"))})
+    assert none.split()[-5:] == ["-"] * 5
+
+
 def test_a_generator_without_an_answer_has_no_share_of_the_latency() -> None:
     record = PhaseRecord(Phase(1, (5.0, 5.0)), 1, 0.0, lasted=1.0)
     counts = SecondCounts(failed=5)
@@ -229,6 +257,6 @@ def test_another_condition_is_refused(text: str) -> None:
 
 
 def test_a_row_of_the_table_has_no_number_where_nothing_was_answered() -> None:
-    text = row("http_json", latency_figures(SecondCounts(failed=5), 1.0))
+    (text,) = rows("http_json", latency_figures(SecondCounts(failed=5), 1.0))
     assert text.split() == ["http_json", "5", "5", "0", "-", "-", "-", "-", "-"]
     assert len(text) == len(head())
