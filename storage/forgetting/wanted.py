@@ -13,7 +13,7 @@ import numpy as np
 
 from storage.errors import InvalidInput
 from storage.features import Column, Feature, FeatureEngine, FeatureSpec, InputSpec, column_from_rows
-from storage.features.dtypes import INTEGERS
+from storage.features.dtypes import INTEGERS, integer_range, parse_integer
 from storage.features.python_rows import column_rows
 from storage.features.strict_model import did_you_mean
 from storage.features.transforms import Fill, Hash, Pad, Select, Slice, Transform, Truncate, Vocabulary
@@ -140,12 +140,15 @@ def _value(entry: InputSpec, text: str, line: int) -> Any:
         raise InvalidInput(
             f"input {entry.name!r} is {entry.dtype}; expected one of text or whole numbers", field="input"
         )
-    try:
-        return int(text)
-    except ValueError:
+    number = parse_integer(text, entry.dtype)
+    if number is None:
+        low, high = integer_range(entry.dtype)
         raise InvalidInput(
-            f"value {line}, {text[:60]!r}, is no {entry.dtype} of the input {entry.name!r}", field="ids"
-        ) from None
+            f"value {line}, {text[:60]!r}, is no {entry.dtype} of the input {entry.name!r}; expected a whole number "
+            f"from {low} to {high}, of digits alone",
+            field="ids",
+        )
+    return number
 
 
 def _holds(row: Any, values: frozenset[Any]) -> bool:
