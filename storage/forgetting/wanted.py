@@ -69,6 +69,25 @@ class Wanted:
                 holding |= np.array(held if len(held) == rows else held * rows, np.bool_)
         return holding
 
+    def values_behind(self, feature: Feature, entry: InputSpec) -> frozenset[Any] | None:
+        """Returns the values of an input of which a feature makes the ids; None where they cannot be known.
+
+        None of them where values of one input were given, and rows of the feature belong to several values: those stay.
+        """
+        ids = self.tables[feature.table]
+        if entry.name in self.values:
+            return self.values[entry.name]
+        if len(feature.inputs) == 1 and entry.dtype in INTEGERS and _keeps_values(feature):
+            return frozenset(number % 2**64 if entry.dtype == "UINT64" else number for number in ids.tolist())
+        if self.values and _why_shared(feature):
+            return frozenset()
+        for values in self.values.values():
+            if _fit(values, entry):
+                made, _ = _ids(entry, feature, sorted(values))
+                if not len(np.setdiff1d(ids, made)):
+                    return values
+        return None
+
 
 def wanted_values(spec: FeatureSpec, name: str, texts: Sequence[str]) -> Wanted:
     """Returns the ids that the features of an input make of raw values, given as text.
@@ -114,6 +133,26 @@ def _why_shared(feature: Feature) -> str:
         if not isinstance(step, Hash | Vocabulary | Fill | Pad | Select | Slice | Truncate):
             return f"makes ids by {step.op}, which several values share"
     return ""
+
+
+def why_no_values(feature: Feature, entry: InputSpec) -> str:
+    """Returns why the values of an input behind ids of a feature are not known, and what to do about it."""
+    if reason := _why_shared(feature):
+        return f"the feature {feature.name!r} {reason}, so no option finds them; delete the file"
+    return f"the feature {feature.name!r} makes other ids of its values; give the values with --input {entry.name}"
+
+
+def _keeps_values(feature: Feature) -> bool:
+    """Returns whether the ids of a feature are values of its input; those of nulls and padding are nobody's values."""
+    return all(isinstance(step, Fill | Pad | Select | Slice | Truncate) for step in feature.transforms)
+
+
+def _fit(values: frozenset[Any], entry: InputSpec) -> bool:
+    """Returns whether an input can hold values of another one."""
+    if entry.dtype not in INTEGERS:
+        return entry.dtype == "BYTES" and all(isinstance(value, bytes) for value in values)
+    low, high = integer_range(entry.dtype)
+    return all(isinstance(value, int) and low <= value <= high for value in values)
 
 
 def _ids(entry: InputSpec, feature: Feature, values: Sequence[Any]) -> tuple[np.ndarray, int]:
