@@ -64,7 +64,7 @@ def integer_range(dtype: str) -> tuple[int, int]:
 
 
 def parse_integer(text: str, dtype: str) -> int | None:
-    """Returns the whole number that a text of ASCII digits says; None for another text, and beyond the dtype's range."""
+    """Returns the whole number that ASCII digits say; None for another text, and beyond the dtype's range."""
     if not _WHOLE.fullmatch(text):
         return None
     low, high = integer_range(dtype)
