@@ -211,7 +211,9 @@ def _parts(kind: str, folder: Path, names: list[str]) -> None:
         elif kind == "numpy":
             np.savez(folder / f"{name}.npz", ids=ids, rows=rows)
         else:
-            tensors = {"ids": ids, "rows": rows} if kind == "safetensors" else {f"emb{number}.weight": rows}
+            tensors: dict[str, np.ndarray] = {"ids": ids, "rows": rows}
+            if kind == "state-dict":
+                tensors = {f"emb{number}.weight": rows}
             write_tensors(folder / f"{name}.safetensors", tensors)
 
 
