@@ -29,7 +29,8 @@ class _Described:
     name: str
     folder: Path
     dim: int | None
-    default: float
+    #: None where the ps.json has no list of them.
+    default: float | None
 
 
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
@@ -47,7 +48,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
                 raise NotFound(f"{path}: no table in it: a folder with the files {_KEYS} and {_ROWS}, or a ps.json")
             folders += found
     named = named_paths(folders, options) if folders else {}
-    described += [_Described(name, each, None, 0.0) for name, places in named.items() for each in places]
+    described += [_Described(name, each, None, None) for name, places in named.items() for each in places]
     names = [table.name for table in described]
     for name in names:
         if names.count(name) > 1 and not options.table:
@@ -74,7 +75,8 @@ def _table(parts: Sequence[_Described], options: ImportOptions) -> FileTable:
         arrays.append(Part(str(part.folder), keys, RawArray.of_file(rows, "float32", width)))
         if (part.folder / _SLOTS).exists():
             left_out.append(f"{_SLOTS}: the slot that an id came from; ids of all slots share the table")
-    absent = default_vector(parts[0].default, what=f"table {name!r}")
+    default = parts[0].default
+    absent = None if default is None else default_vector(default, what=f"table {name!r}")
     return table_of_parts(name, arrays, options, dim=dim, absent=absent, left_out=tuple(dict.fromkeys(left_out)))
 
 
@@ -98,7 +100,8 @@ def _described(path: Path, wanted: str) -> list[_Described]:
     files = _values(path, model, "sparse_files", str)
     names = _values(path, model, "embedding_table_names", str, [f"sparse_embedding{n + 1}" for n in range(len(files))])
     dims = _values(path, model, "embedding_vecsize_per_table", int, [None] * len(files), or_null=True)
-    defaults = _values(path, model, "default_value_for_each_table", float, [0.0] * len(files))
+    described = "default_value_for_each_table" in model
+    defaults = _values(path, model, "default_value_for_each_table", float) if described else [None] * len(files)
     for field, values in (
         ("embedding_table_names", names),
         ("embedding_vecsize_per_table", dims),

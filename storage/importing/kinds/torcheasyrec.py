@@ -270,7 +270,8 @@ def _table(name: str, fqn: str, found: _Found, options: ImportOptions) -> FileTa
         absent = default_vector(_plain(found.default, dim, what)[0], what=what)
     rows = sum(part.ids.rows for part in found.parts) + sum(found.deltas.values())
     left_out = ("scores: times or steps, and no use counts",) if found.scores else ()
-    return FileTable(name, dim, blocks, ids, rows, bool(found.deltas), absent, left_out)
+    says_absent = found.default is not None or options.default(name) is not None
+    return FileTable(name, dim, blocks, ids, rows, bool(found.deltas), absent, says_absent, left_out)
 
 
 def _delta_blocks(delta: Path, fqn: str, dim: int) -> Iterator[Block]:
