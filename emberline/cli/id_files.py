@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from storage.data import DataRows, Wanted, format_by_name
 from storage.data.files import TEXT_FORMATS
 from storage.errors import InvalidInput
+from storage.features.dtypes import parse_integer
 from storage.features.strict_model import did_you_mean
 
 # From here on, floats of 64 bits round whole numbers.
 _EXACT = 2.0**53
-# As long as int64 may be.
-_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 def read_values(path: Path, column: str | None = None) -> list[str]:
@@ -42,8 +40,8 @@ def whole_numbers(path: Path, values: list[str]) -> list[int]:
     """Returns values as ids. Raises InvalidInput for one that is none."""
     found = []
     for line, text in enumerate(values, 1):
-        number = int(text) if _WHOLE.fullmatch(text) else 2**63  # int() alone reads 1_000
-        if not -(2**63) <= number < 2**63:
+        number = parse_integer(text, "INT64")
+        if number is None:
             raise InvalidInput(
                 f"{path}: value {line}, {text[:60]!r}, is no id (int64); raw values are given with --input", field="ids"
             )

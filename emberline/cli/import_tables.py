@@ -47,7 +47,9 @@ class TablePath(LocalPath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Returns the whole text as a path, after a look at what follows the name. Fails as click does."""
-        super().convert(str(value).partition("=")[2] or value, param, ctx)
+        name, equals, rest = str(value).partition("=")
+        is_named = equals and rest and "/" not in name and not Path(str(value)).exists()
+        super().convert(rest if is_named else value, param, ctx)
         return Path(str(value))
 
 

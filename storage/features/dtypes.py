@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, get_args
 
 import numpy as np
@@ -30,6 +31,8 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "FP64": np.dtype(np.float64),
     "BOOL": np.dtype(np.bool_),
 }
+# As long as any dtype holds, with leading zeros. int() alone reads 1_000 and digits of other scripts.
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _WIRE_DTYPES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
@@ -58,3 +61,12 @@ def integer_range(dtype: str) -> tuple[int, int]:
     """Returns the smallest and the largest integer that a dtype holds."""
     bits = 32 if dtype == "INT32" else 64
     return (0, 2**bits - 1) if dtype == "UINT64" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def parse_integer(text: str, dtype: str) -> int | None:
+    """Returns the whole number that ASCII digits say; None for another text, and beyond the dtype's range."""
+    if not _WHOLE.fullmatch(text):
+        return None
+    low, high = integer_range(dtype)
+    number = int(text)
+    return number if low <= number <= high else None

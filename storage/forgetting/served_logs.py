@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.errors import ConfigError, InvalidInput
-from storage.features import Column, FeatureEngine, FeatureSpec
+from storage.features import Column, FeatureEngine, FeatureSpec, InputSpec
 from storage.features.arrow import column_from_arrow
 from storage.features.column_types import is_list
-from storage.forgetting.wanted import Wanted
+from storage.forgetting.wanted import Wanted, why_no_values
 from storage.served_log import HASHED, ID, LABEL, ROW, keyed_hash
 
 _SUFFIX = ".parquet"
@@ -35,7 +35,7 @@ def rows_in_log(path: Path, wanted: Wanted, spec: FeatureSpec, key: bytes = b"")
     """Returns which rows of a file of requests lead to one of the ids, or hold one of the values, (rows,) bool.
 
     key: that of the digests. Raises ConfigError where digests of a wanted input are there and no key is, InvalidInput
-    for a file that is damaged.
+    where they are those of values that cannot be known from the ids, and for a file that is damaged.
     """
     try:
         return _rows_in(path, _read(path), wanted, spec, key)
@@ -56,36 +56,54 @@ def _read(path: Path, columns: list[str] | None = None) -> Any:
 
 
 def _rows_in(path: Path, table: Any, wanted: Wanted, spec: FeatureSpec, key: bytes) -> np.ndarray:
-    by_name = {entry.name: entry for entry in spec.inputs}
     columns: dict[str, Column] = {
         entry.name: column_from_arrow(table.column(entry.source), entry)
         for entry in spec.inputs
         if entry.source in table.column_names
     }
-    # Inputs that are hashed or left out take no part in features.
+    # Inputs that are hashed or left out take no part in features; ids are ids without their weights.
+    unweighted = {"fallback": (), "weights": "", "pooling": "sum", "length": 0}
     features = [
-        feature.model_copy(update={"fallback": ()})
-        for feature in spec.ids_features
-        if {*feature.inputs, *([feature.weights] if feature.weights else [])} <= columns.keys()
+        feature.model_copy(update=unweighted) for feature in spec.ids_features if {*feature.inputs} <= columns.keys()
     ]
     rows = table.num_rows
     holding = np.zeros(rows, np.bool_)
     if features and rows:
-        used = {name for feature in features for name in (*feature.inputs, feature.weights) if name}
+        used = {name for feature in features for name in feature.inputs}
         inputs = tuple(entry for entry in spec.inputs if entry.name in used)
         engine = FeatureEngine(FeatureSpec(inputs=inputs, features=tuple(features)))
         holding |= wanted.rows_holding(engine, {name: columns[name] for name in used}, rows)
-    for name, values in wanted.values.items():
-        digests = f"{by_name[name].source}{HASHED}" if name in by_name else ""
-        if digests not in table.column_names:
+    for entry in spec.inputs:
+        digests = f"{entry.source}{HASHED}"
+        if digests not in table.column_names or table.column(digests).null_count == rows:
             continue
-        if not key:
+        values = _hashed_values(path, wanted, spec, entry)
+        if values and not key:
             raise ConfigError(
-                f"{path}: the input {name!r} is logged as digests; give the key that they were made with",
+                f"{path}: the input {entry.name!r} is logged as digests; give the key that they were made with",
                 field="feature_log_key",
             )
         holding |= _hold(table.column(digests), [keyed_hash(key, value) for value in values])
     return holding
+
+
+def _hashed_values(path: Path, wanted: Wanted, spec: FeatureSpec, entry: InputSpec) -> frozenset[Any]:
+    """Returns the values of an input to look for, which is logged as digests.
+
+    Raises InvalidInput where it leads to ids of which the values are not known: rows of them would stay unseen.
+    """
+    found = wanted.values.get(entry.name, frozenset[Any]())
+    for feature in spec.ids_features:
+        if entry.name in feature.inputs and len(wanted.tables.get(feature.table, ())):
+            values = wanted.values_behind(feature, entry)
+            if values is None:
+                raise InvalidInput(
+                    f"{path}: the input {entry.name!r} is logged as digests, and whether some are those of ids of the "
+                    f"table {feature.table!r} cannot be known: {why_no_values(feature, entry)}",
+                    field=entry.name,
+                )
+            found |= values
+    return found
 
 
 def forget_in_logs(folders: Iterable[Path], wanted: Wanted, spec: FeatureSpec, key: bytes = b"") -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from storage.errors import InvalidInput
 from storage.features import Column, Feature, FeatureEngine, FeatureSpec, InputSpec, column_from_rows
-from storage.features.dtypes import INTEGERS
+from storage.features.dtypes import INTEGERS, integer_range, parse_integer
 from storage.features.python_rows import column_rows
 from storage.features.strict_model import did_you_mean
 from storage.features.transforms import Fill, Hash, Pad, Select, Slice, Transform, Truncate, Vocabulary
@@ -69,6 +69,25 @@ class Wanted:
                 holding |= np.array(held if len(held) == rows else held * rows, np.bool_)
         return holding
 
+    def values_behind(self, feature: Feature, entry: InputSpec) -> frozenset[Any] | None:
+        """Returns the values of an input of which a feature makes the ids; None where they cannot be known.
+
+        None of them where values of one input were given, and rows of the feature belong to several values: those stay.
+        """
+        ids = self.tables[feature.table]
+        if entry.name in self.values:
+            return self.values[entry.name]
+        if len(feature.inputs) == 1 and entry.dtype in INTEGERS and _keeps_values(feature):
+            return frozenset(number % 2**64 if entry.dtype == "UINT64" else number for number in ids.tolist())
+        if self.values and _why_shared(feature):
+            return frozenset()
+        for values in self.values.values():
+            if _fit(values, entry):
+                made, _ = _ids(entry, feature, sorted(values))
+                if not len(np.setdiff1d(ids, made)):
+                    return values
+        return None
+
 
 def wanted_values(spec: FeatureSpec, name: str, texts: Sequence[str]) -> Wanted:
     """Returns the ids that the features of an input make of raw values, given as text.
@@ -116,6 +135,26 @@ def _why_shared(feature: Feature) -> str:
     return ""
 
 
+def why_no_values(feature: Feature, entry: InputSpec) -> str:
+    """Returns why the values of an input behind ids of a feature are not known, and what to do about it."""
+    if reason := _why_shared(feature):
+        return f"the feature {feature.name!r} {reason}, so no option finds them; delete the file"
+    return f"the feature {feature.name!r} makes other ids of its values; give the values with --input {entry.name}"
+
+
+def _keeps_values(feature: Feature) -> bool:
+    """Returns whether the ids of a feature are values of its input; those of nulls and padding are nobody's values."""
+    return all(isinstance(step, Fill | Pad | Select | Slice | Truncate) for step in feature.transforms)
+
+
+def _fit(values: frozenset[Any], entry: InputSpec) -> bool:
+    """Returns whether an input can hold values of another one."""
+    if entry.dtype not in INTEGERS:
+        return entry.dtype == "BYTES" and all(isinstance(value, bytes) for value in values)
+    low, high = integer_range(entry.dtype)
+    return all(isinstance(value, int) and low <= value <= high for value in values)
+
+
 def _ids(entry: InputSpec, feature: Feature, values: Sequence[Any]) -> tuple[np.ndarray, int]:
     """Returns the ids of raw values, and how many are left out, as nulls and unknown values have them too."""
     # The feature by itself takes no other input; selecting a place of a row means nothing where all are equal.
@@ -140,12 +179,15 @@ def _value(entry: InputSpec, text: str, line: int) -> Any:
         raise InvalidInput(
             f"input {entry.name!r} is {entry.dtype}; expected one of text or whole numbers", field="input"
         )
-    try:
-        return int(text)
-    except ValueError:
+    number = parse_integer(text, entry.dtype)
+    if number is None:
+        low, high = integer_range(entry.dtype)
         raise InvalidInput(
-            f"value {line}, {text[:60]!r}, is no {entry.dtype} of the input {entry.name!r}", field="ids"
-        ) from None
+            f"value {line}, {text[:60]!r}, is no {entry.dtype} of the input {entry.name!r}; expected a whole number "
+            f"from {low} to {high}, of digits alone",
+            field="ids",
+        )
+    return number
 
 
 def _holds(row: Any, values: frozenset[Any]) -> bool:

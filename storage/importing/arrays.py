@@ -48,11 +48,12 @@ def table_of_parts(
     source: str = "",
     left_out: tuple[str, ...] = (),
     dim: int | None = None,
-    absent: AbsentRows = ABSENT_ZEROS,
+    absent: AbsentRows | None = None,
 ) -> FileTable:
     """Returns a table made of parts. Raises InvalidInput for parts that do not fit together.
 
-    source: what the files call it, where that is another name. dim, absent: what the files say elsewhere.
+    source: what the files call it, where that is another name. dim, absent: what the files say elsewhere, None where
+    they say nothing.
     """
     wanted = options.dim(name) or dim or parts[0].rows.width
     if wanted < 1:
@@ -93,7 +94,8 @@ def table_of_parts(
         ids,
         rows,
         source=source,
-        absent=options.absent(name, absent),
+        absent=options.absent(name, absent or ABSENT_ZEROS),
+        says_absent=absent is not None or options.default(name) is not None,
         left_out=left_out,
         row_files=None if counted else RowFiles.of([part.rows for part in parts]),
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,8 @@ from storage.errors import EmberlineError, InvalidInput, NotFound, ReadError
 # BF16 has no numpy type: its two bytes are the upper half of a float32.
 BFLOAT16 = "bfloat16"
 _DTYPES = {"float32": "<f4", "float16": "<f2", "float64": "<f8", "int64": "<i8", "int32": "<i4", "uint64": "<u8"}
+# model-00001-of-00002.safetensors, part_0_of_2.npz and so on.
+_PART = re.compile(r"(?P<before>.*?)(?P<number>[0-9]+)(?P<of>[-_.]of[-_.])(?P<count>[0-9]+)(?P<behind>(?![0-9]).*)")
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,8 @@ def file_size(path: Path) -> int:
 def files_of(path: Path, suffixes: Sequence[str], *, what: str) -> list[Path]:
     """Returns a file itself, or the files of a folder with one of the suffixes, by name.
 
-    what: what they are called, for the message. Raises NotFound when there is none.
+    what: what they are called, for the message. Raises NotFound when there is none, InvalidInput where a part of
+    several is missing, by their names.
     """
     if path.is_file():
         return [path]
@@ -113,7 +119,27 @@ def files_of(path: Path, suffixes: Sequence[str], *, what: str) -> list[Path]:
         raise _unread(path, error) from error
     if not found:
         raise NotFound(f"{path}: no {what} ({', '.join(suffixes)}) in it")
+    _check_parts(path, [each.name for each in found])
     return [_plain_file(each) for each in found]
+
+
+def _check_parts(folder: Path, names: Sequence[str]) -> None:
+    """Raises InvalidInput where the names of files say that they are parts of several, and one is missing."""
+    families: dict[tuple[str, ...], dict[int, int]] = defaultdict(dict)
+    for name in names:
+        if match := _PART.fullmatch(name):
+            family = (match["before"], match["of"], match["count"], match["behind"])
+            families[family][int(match["number"])] = len(match["number"])
+    for (before, of, count, behind), numbers in families.items():
+        total, digits = int(count), max(numbers.values())
+        # Parts are counted from 0 or from 1 on. Where neither end is there, nobody knows which.
+        ends = [number for number in (0, total) if number in numbers]
+        first = 0 if 0 in ends else 1
+        within = itertools.islice(range(first, first + total), len(numbers) + 1)
+        lost = [number for number in within if number not in numbers][:1] if ends else [0, total]
+        if lost:
+            missing = " or ".join(f"{before}{number:0{digits}d}{of}{count}{behind}" for number in lost)
+            raise InvalidInput(f"{folder}: the file {missing} is missing; by their names they are {total}")
 
 
 def files_below(path: Path, pattern: str) -> list[Path]:

@@ -51,6 +51,8 @@ class FileTable:
     removes: bool = False
     #: What ids without a row read as.
     absent: AbsentRows = ABSENT_ZEROS
+    #: Whether the files or an option say so; otherwise it is zeros because nothing says anything.
+    says_absent: bool = False
     #: What the files hold that is not imported, for people.
     left_out: tuple[str, ...] = ()
     #: The rows alone, in the order of the blocks, where any of them can be read by itself and blocks have nothing else.

@@ -145,7 +145,7 @@ def _sorted(
     scratch: Path,
     progress: Progress,
 ) -> dict[str, SortedTable]:
-    hidden = {source.name: source.hidden for source in prepared.plan.tables}
+    sources = {source.name: source for source in prepared.plan.tables}
     row_types, read = row_types_of(before.version), {}
     for name, table in chosen.items():
         if name not in row_types:
@@ -157,10 +157,17 @@ def _sorted(
             raise Unsupported(
                 f"rows of the table {name!r} had {spec.dim} values and have {table.dim}; import a version"
             )
-        if not table.absent.is_zero and table.absent != spec.absent:
+        source = sources.get(name)
+        # What a module says stands where files say zeros, as in an import of a version.
+        said = table.says_absent and (not table.absent.is_zero or source is None or source.absent.is_zero)
+        if said and table.absent != spec.absent:
+            known = spec.absent.is_zero or spec.absent.initializer.kind == "constant"
+            keep = 0.0 if spec.absent.is_zero else spec.absent.initializer.scale
+            hint = f", or give --default {table.name}={keep!r} to keep it" if known else ""
             raise ConfigError(
                 f"table {name!r}: ids without a row read as {spec.absent}, and in the files as {table.absent}; a delta "
-                "cannot change that, import a version"
+                f"cannot change that: import a version{hint}",
+                field="default",
             )
         read[name] = SortedTable(
             table,
@@ -169,7 +176,7 @@ def _sorted(
             scratch,
             name=name,
             absent=spec.absent,
-            hidden=hidden.get(name),
+            hidden=None if source is None else source.hidden,
             progress=counted(table, progress),
         )
     return read

@@ -34,6 +34,16 @@ class Kind:
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
+def table_and_path(path: Path) -> tuple[str, Path]:
+    """Returns the name and the path of TABLE=PATH; "" and the path itself of one that is there, or has a / before =."""
+    name, equals, rest = str(path).partition("=")
+    if not equals or "/" in name or path.exists():
+        return "", path
+    if not rest:
+        raise InvalidInput(f"{name}=: a path is missing behind it; write TABLE=PATH", field="table")
+    return _checked(name), Path(rest)
+
+
 def named_paths(paths: Sequence[Path], options: ImportOptions) -> dict[str, list[Path]]:
     """Returns the paths by table: all of --table, or each of its own, called like the file or folder.
 
@@ -43,13 +53,8 @@ def named_paths(paths: Sequence[Path], options: ImportOptions) -> dict[str, list
         return {_checked(options.table): list(paths)}
     found: dict[str, list[Path]] = {}
     for path in paths:
-        name, equals, rest = str(path).partition("=")
-        if equals and "/" not in name and not path.exists():
-            table, path = _checked(name), Path(rest)
-            if not rest:
-                raise InvalidInput(f"{name}=: a path is missing behind it; write TABLE=PATH", field="table")
-        else:
-            table = _name_of(path)
+        table, path = table_and_path(path)
+        table = table or _name_of(path)
         if table in found:
             raise InvalidInput(
                 f"{path}: and {found[table][0]} are both called {table!r}; write TABLE=PATH, or --table for parts of "

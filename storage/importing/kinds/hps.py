@@ -14,7 +14,7 @@ from storage.checkpoint.strict_json import parse_json
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Part, table_of_parts
 from storage.importing.files import RawArray, file_size
-from storage.importing.kinds.base import Kind, named_paths
+from storage.importing.kinds.base import Kind, named_paths, table_and_path
 from storage.importing.options import ImportOptions, pick
 from storage.importing.source import FileTable, default_vector, table_name
 
@@ -29,7 +29,8 @@ class _Described:
     name: str
     folder: Path
     dim: int | None
-    default: float
+    #: None where the ps.json has no list of them.
+    default: float | None
 
 
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
@@ -39,7 +40,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     for path in paths:
         if path.suffix == ".json":
             described += _described(path, options.model)
-        elif (path / _KEYS).exists() or "=" in str(path):
+        elif (path / _KEYS).exists() or table_and_path(path)[0]:
             folders.append(path)
         else:
             found = sorted(each.parent for each in path.glob(f"*/{_KEYS}"))
@@ -47,7 +48,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
                 raise NotFound(f"{path}: no table in it: a folder with the files {_KEYS} and {_ROWS}, or a ps.json")
             folders += found
     named = named_paths(folders, options) if folders else {}
-    described += [_Described(name, each, None, 0.0) for name, places in named.items() for each in places]
+    described += [_Described(name, each, None, None) for name, places in named.items() for each in places]
     names = [table.name for table in described]
     for name in names:
         if names.count(name) > 1 and not options.table:
@@ -74,7 +75,8 @@ def _table(parts: Sequence[_Described], options: ImportOptions) -> FileTable:
         arrays.append(Part(str(part.folder), keys, RawArray.of_file(rows, "float32", width)))
         if (part.folder / _SLOTS).exists():
             left_out.append(f"{_SLOTS}: the slot that an id came from; ids of all slots share the table")
-    absent = default_vector(parts[0].default, what=f"table {name!r}")
+    default = parts[0].default
+    absent = None if default is None else default_vector(default, what=f"table {name!r}")
     return table_of_parts(name, arrays, options, dim=dim, absent=absent, left_out=tuple(dict.fromkeys(left_out)))
 
 
@@ -87,15 +89,19 @@ def _described(path: Path, wanted: str) -> list[_Described]:
     models = content.get("models") if isinstance(content, dict) else None
     if not isinstance(models, list) or not all(isinstance(each, dict) for each in models) or not models:
         raise InvalidInput(f"{path}: is no ps.json: it has no list `models`")
-    by_name = {str(each.get("model")): each for each in models}
+    named = [str(each.get("model")) for each in models]
+    if twice := sorted({each for each in named if named.count(each) > 1}):
+        raise InvalidInput(f"{path}: two of `models` have the `model` {', '.join(twice)}, expected one", field="model")
+    by_name = dict(zip(named, models, strict=True))
     if not wanted and len(by_name) > 1:
         raise InvalidInput(f"{path}: describes the models {', '.join(by_name)}; --model names one", field="model")
     name = pick(wanted, by_name, option="model", what=str(path)) if wanted else next(iter(by_name))
     model = by_name[name]
-    files = _values(path, model, "sparse_files", str, None)
+    files = _values(path, model, "sparse_files", str)
     names = _values(path, model, "embedding_table_names", str, [f"sparse_embedding{n + 1}" for n in range(len(files))])
-    dims = _values(path, model, "embedding_vecsize_per_table", int, [None] * len(files))
-    defaults = _values(path, model, "default_value_for_each_table", float, [0.0] * len(files))
+    dims = _values(path, model, "embedding_vecsize_per_table", int, [None] * len(files), or_null=True)
+    described = "default_value_for_each_table" in model
+    defaults = _values(path, model, "default_value_for_each_table", float) if described else [None] * len(files)
     for field, values in (
         ("embedding_table_names", names),
         ("embedding_vecsize_per_table", dims),
@@ -111,14 +117,25 @@ def _described(path: Path, wanted: str) -> list[_Described]:
     ]
 
 
-def _values(path: Path, model: dict[str, Any], field: str, kind: type, missing: list[Any] | None) -> list[Any]:
+def _values(
+    path: Path,
+    model: dict[str, Any],
+    field: str,
+    kind: type,
+    missing: list[Any] | None = None,
+    *,
+    or_null: bool = False,
+) -> list[Any]:
     values = model.get(field, missing)
     right = isinstance(values, list) and all(
-        value is None or (isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool))
+        or_null
+        if value is None
+        else isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
         for value in values
     )
     if not right:
-        raise InvalidInput(f"{path}: {field} is {values!r}, expected a list of {kind.__name__}", field=field)
+        also = " or null" if or_null else ""
+        raise InvalidInput(f"{path}: {field} is {values!r}, expected a list of {kind.__name__}{also}", field=field)
     assert isinstance(values, list)
     return values
 

@@ -59,7 +59,8 @@ def _table(name: str, files: Sequence[Path], options: ImportOptions) -> FileTabl
                 for batch in batches(parquet, file, _IDS_AT_ONCE, columns[:1]):
                     yield as_ids(integers(batch.column(0), what=str(file)), what=str(file))
 
-    return FileTable(name, dim, blocks, ids, rows, absent=options.absent(name))
+    says_absent = options.default(name) is not None
+    return FileTable(name, dim, blocks, ids, rows, absent=options.absent(name), says_absent=says_absent)
 
 
 def opened(file: Path) -> pq.ParquetFile:

@@ -42,6 +42,11 @@ from storage.importing.source import (
 )
 
 _ARCHIVE = re.compile(r"(?P<kind>sparse_embeddings|sparse_dynamic_embedding)-(?P<rank>[0-9]+)-of-(?P<size>[0-9]+)\.npz")
+# Archives, and the descriptions of both kinds, which are called like the first.
+_OF_RANK = re.compile(
+    r"(?P<kind>sparse_embeddings|sparse_dynamic_embedding)-(?P<rank>[0-9]+)-of-(?P<size>[0-9]+)\.(?P<suffix>npz|json)"
+)
+_KEYED = "sparse_dynamic_embedding"
 _COLUMNS = {"global_step": "global_step", "table": "table_fqn", "id": "key_id", "row": "embedding", "source": "source"}
 _SCALE_BYTES = 4
 _MAX_JSON_BYTES = 16 << 20
@@ -124,35 +129,44 @@ def _rank(archive: Path) -> tuple[Path, str, int]:
 
 
 def _check_ranks(archives: Sequence[Path]) -> None:
-    found: dict[tuple[Path, str], set[tuple[int, int]]] = defaultdict(set)
-    for archive in archives:
-        match = _ARCHIVE.fullmatch(archive.name)
-        assert match is not None
-        found[archive.parent, match["kind"]].add((int(match["rank"]), int(match["size"])))
-    for (folder, kind), ranks in found.items():
-        size = max(size for _, size in ranks)
-        missing = sorted(set(range(size)) - {rank for rank, _ in ranks})
-        if len({size for _, size in ranks}) > 1 or (missing and kind == "sparse_embeddings"):
-            raise InvalidInput(f"{folder}: of {kind}-RR-of-{size:02d}.npz the ranks {missing} are missing")
-    for folder in {archive.parent for archive in archives}:
-        _check_keyed(folder)
+    """Raises InvalidInput for an export of which the files of a rank are missing."""
+    for folder in sorted({archive.parent for archive in archives}):
+        mine = [archive.name for archive in archives if archive.parent == folder]
+        ranks: dict[str, set[int]] = defaultdict(set)
+        sizes: set[int] = set()
+        for name in (*mine, *(each.name for each in folder.glob("*.json"))):
+            if match := _OF_RANK.fullmatch(name):
+                ranks[f"{match['kind']}-RR-of-{match['size']}.{match['suffix']}"].add(int(match["rank"]))
+                sizes.add(int(match["size"]))
+        if len(sizes) > 1:
+            raise InvalidInput(
+                f"{folder}: holds files of {' and of '.join(map(str, sorted(sizes)))} ranks, expected one"
+            )
+        missing = {family: sorted(set(range(max(sizes))) - there) for family, there in ranks.items()}
+        for family, lost in missing.items():
+            if lost and not (family.startswith(_KEYED) and any(each.endswith(".json") for each in missing)):
+                raise InvalidInput(f"{folder}: of {family} the ranks {lost} are missing")
+        _check_keyed(folder, mine)
 
 
-def _check_keyed(folder: Path) -> None:
+def _check_keyed(folder: Path, archives: Sequence[str]) -> None:
     """Raises InvalidInput where a rank describes tables with keys, and its archive of them is not there.
 
-    A rank without such tables writes no archive of them, so their numbers alone do not say whether one is missing.
+    A rank without such tables writes no archive of them, so where all ranks are described, only that says whether one
+    is missing. archives: the names of those in the folder that are read.
     """
     for described in sorted(folder.glob("sparse_embeddings-*-of-*.json")):
-        archive = folder / described.name.replace("sparse_embeddings", "sparse_dynamic_embedding")
-        archive = archive.with_suffix(".npz")
+        archive = (folder / described.name.replace("sparse_embeddings", _KEYED)).with_suffix(".npz")
         if file_size(described) > _MAX_JSON_BYTES:
             raise InvalidInput(f"{described}: {file_size(described):,} bytes are too many for a description")
         content = parse_json(described.read_bytes(), what=str(described), max_bytes=_MAX_JSON_BYTES)
         entries = content.items() if isinstance(content, dict) else ()
         keyed = [name for name, entry in entries if isinstance(entry, dict) and entry.get("is_dynamic")]
-        if keyed and not archive.exists():
-            raise InvalidInput(f"{archive}: it is missing; {described.name} describes tables in it: {', '.join(keyed)}")
+        if keyed and archive.name not in archives:
+            raise InvalidInput(
+                f"{archive}: it is missing, or not among the paths; {described.name} describes tables in it: "
+                f"{', '.join(keyed)}"
+            )
 
 
 def _look_into_archive(archive: Path, found: dict[str, _Found]) -> None:
@@ -256,7 +270,8 @@ def _table(name: str, fqn: str, found: _Found, options: ImportOptions) -> FileTa
         absent = default_vector(_plain(found.default, dim, what)[0], what=what)
     rows = sum(part.ids.rows for part in found.parts) + sum(found.deltas.values())
     left_out = ("scores: times or steps, and no use counts",) if found.scores else ()
-    return FileTable(name, dim, blocks, ids, rows, bool(found.deltas), absent, left_out)
+    says_absent = found.default is not None or options.default(name) is not None
+    return FileTable(name, dim, blocks, ids, rows, bool(found.deltas), absent, says_absent, left_out)
 
 
 def _delta_blocks(delta: Path, fqn: str, dim: int) -> Iterator[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from serving.scoring import Scorer, find_as_of
-from storage.errors import InvalidInput, NotFound, Unsupported
+from storage.errors import ConfigError, InvalidInput, NotFound, Unsupported
 from storage.features import column_from_numpy
 from storage.importing import KINDS, FileTable, ImportOptions
 from trainer.importing import import_delta, import_tables, rows_elsewhere
@@ -21,11 +22,11 @@ ROWS = np.linspace(-1, 1, 400, dtype=np.float32).reshape(100, 4)
 MEMORY = 1 << 24
 
 
-def table(folder: Path, ids: np.ndarray, rows: np.ndarray, name: str = "user") -> list[FileTable]:
+def table(folder: Path, ids: np.ndarray, rows: np.ndarray, name: str = "user", **options: Any) -> list[FileTable]:
     """Writes a table and opens it."""
     order = np.random.default_rng(0).permutation(len(ids))
     np.savez(folder / f"{name}.npz", ids=ids[order], rows=rows[order])
-    return KINDS["numpy"].open([folder / f"{name}.npz"], ImportOptions())
+    return KINDS["numpy"].open([folder / f"{name}.npz"], ImportOptions(**options))
 
 
 def served(folder: Path, ids: list[int], **columns: Any) -> np.ndarray:
@@ -98,6 +99,43 @@ def test_partial_files_change_what_they_hold_and_leave_the_rest(tmp_path: Path) 
 
     item = column_from_jagged("INT64", IDS[:2], np.array([0, 1, 2]))
     np.testing.assert_array_equal(served(tmp_path, [0, int(IDS[9])], item=item), [[2.0] * 4, ROWS[9]])
+
+
+@pytest.mark.parametrize("default", [0.0, 0.25])
+def test_a_default_that_changed_is_refused_and_one_that_is_not_said_stays(tmp_path: Path, default: float) -> None:
+    models, newer = tmp_path / "models", np.append(ROWS[:-1], [[9.0] * 4], axis=0)
+    import_tables(table(tmp_path, IDS, ROWS, defaults={"user": 0.5}), models, name="shop")
+    changed = table(tmp_path, IDS, newer, defaults={"user": default})
+    with pytest.raises(ConfigError, match=r"read as constant\(0.5\), and in the files as .* --default user=0.5"):
+        import_delta(changed, models, name="shop", memory_bytes=MEMORY)
+    kept = table(tmp_path, IDS, newer, defaults={"user": 0.5})
+    assert import_delta(kept, models, name="shop", memory_bytes=MEMORY).folder is not None
+    assert import_delta(table(tmp_path, IDS, ROWS), models, name="shop", memory_bytes=MEMORY).folder is not None
+    np.testing.assert_array_equal(served(tmp_path, [1]), [[0.5] * 4])
+
+
+@pytest.mark.parametrize(("said", "is_refused"), [([0.0], True), (None, False), ([0.5], False)])
+def test_the_default_of_a_ps_json_is_compared_where_it_has_one(
+    tmp_path: Path, said: list[float] | None, is_refused: bool
+) -> None:
+    models, place = tmp_path / "models", tmp_path / "user.model"
+    place.mkdir()
+    IDS.tofile(place / "key")
+
+    def read(rows: np.ndarray, defaults: list[float] | None) -> list[FileTable]:
+        rows.tofile(place / "emb_vector")
+        described = {"model": "m", "sparse_files": ["user.model"], "embedding_table_names": ["user"]}
+        more = {} if defaults is None else {"default_value_for_each_table": defaults}
+        (tmp_path / "ps.json").write_text(json.dumps({"models": [{**described, **more}]}))
+        return KINDS["hps"].open([tmp_path / "ps.json"], ImportOptions())
+
+    import_tables(read(ROWS, [0.5]), models, name="shop")
+    newer = read(np.append(ROWS[:-1], [[9.0] * 4], axis=0).astype(np.float32), said)
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"read as constant\(0.5\), and in the files as zeros"):
+            import_delta(newer, models, name="shop", memory_bytes=MEMORY)
+    else:
+        assert import_delta(newer, models, name="shop", memory_bytes=MEMORY).changes == {"user": (1, 0)}
 
 
 def test_evictions_of_partial_files_remove_ids(tmp_path: Path) -> None:

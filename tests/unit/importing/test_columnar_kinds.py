@@ -201,3 +201,40 @@ def test_rows_of_one_number_and_shapes_below_zero_are_refused(tmp_path: Path) ->
     np.save(tmp_path / "shards" / "rows.npy", ROWS[:0])
     with pytest.raises(InvalidInput, match=r"int64 \[-5\], expected numbers"):
         read("numpy", tmp_path / "shards")
+
+
+def _parts(kind: str, folder: Path, names: list[str]) -> None:
+    for number, name in enumerate(names):
+        ids, rows = IDS + 100 * number, ROWS
+        if kind == "parquet":
+            parquet(folder / f"{name}.parquet", ids, rows)
+        elif kind == "numpy":
+            np.savez(folder / f"{name}.npz", ids=ids, rows=rows)
+        else:
+            tensors: dict[str, np.ndarray] = {"ids": ids, "rows": rows}
+            if kind == "state-dict":
+                tensors = {f"emb{number}.weight": rows}
+            write_tensors(folder / f"{name}.safetensors", tensors)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "numpy", "safetensors", "state-dict"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_missing_part_of_several_is_named(tmp_path: Path, kind: str, first: int) -> None:
+    folder = tmp_path / "item"
+    folder.mkdir()
+    names = [f"item-{number:05d}-of-00003" for number in range(first, first + 3)]
+    _parts(kind, folder, names)
+    columns = {"id": "uid", "row": "embedding"} if kind == "parquet" else {}
+    options = {"only": tuple(f"emb{number}" for number in range(3))} if kind == "state-dict" else columns
+    assert sum(table.rows for table in read(kind, folder, **options)) == 15
+    files = sorted(folder.iterdir())
+    for file in (files[1], files[-1] if first == 0 else files[0]):
+        data = file.read_bytes()
+        file.unlink()
+        with pytest.raises(InvalidInput, match=f"item: the file {file.name} is missing; by their names they are 3"):
+            read(kind, folder, **options)
+        file.write_bytes(data)
+    files[-1 if first else 0].unlink()
+    said = "item-00000-of-00003.* or item-00003-of-00003.* is missing"
+    with pytest.raises(InvalidInput, match=said):
+        read(kind, folder, **options)

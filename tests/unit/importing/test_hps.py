@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.errors import EmberlineError, InvalidInput
+from storage.errors import EmberlineError, InvalidInput, NotFound
 from storage.importing import KINDS, FileTable, ImportOptions
 from tests.support.importing.files import content
 
@@ -93,12 +93,38 @@ def test_of_several_models_one_is_named(tmp_path: Path) -> None:
         ({"default_value_for_each_table": ["x", 0]}, "default_value_for_each_table is .* expected a list of float"),
         ({"sparse_files": ["/a/b.model", "/c.model"]}, "there is no folder /a/b.model"),
         ({"sparse_files": None}, "sparse_files is None"),
+        ({"sparse_files": [None, "a"]}, "sparse_files is .* expected a list of str$"),
+        ({"embedding_table_names": [None, "a"]}, "embedding_table_names is .* expected a list of str$"),
+        ({"default_value_for_each_table": [None, 0]}, "default_value_for_each_table is .* expected a list of float$"),
+        ({"embedding_vecsize_per_table": ["x", 1]}, "embedding_vecsize_per_table is .* list of int or null"),
         ({"embedding_table_names": ["a", "a"]}, "two tables are called 'a'"),
     ],
 )
 def test_a_ps_json_that_does_not_fit_is_refused(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(EmberlineError, match=said):
         read(described(tmp_path, **fields))
+
+
+def test_a_dim_may_be_null_and_two_models_of_one_name_are_refused(tmp_path: Path) -> None:
+    place = described(tmp_path, embedding_vecsize_per_table=[None, 15])
+    assert [each.dim for each in read(place)] == [1, 15]
+    text = json.loads(place.read_text())
+    text["models"].append({**text["models"][0], "embedding_table_names": ["user", "item"]})
+    place.write_text(json.dumps(text))
+    for options in ({}, {"model": "wdl"}):
+        with pytest.raises(InvalidInput, match="two of `models` have the `model` wdl, expected one"):
+            read(place, **options)
+
+
+def test_a_folder_with_an_equals_sign_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described(tmp_path / "dt=2026-11-01")
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path / "dt=2026-11-01" / "wdl" / "1", Path("dt=2026-11-01/wdl/1")):
+        assert [each.name for each in read(folder)] == ["wdl0_sparse_2000", "wdl1_sparse_2000"]
+    with pytest.raises(NotFound, match="dt=2026-11-02/wdl: no table in it"):
+        read(tmp_path / "dt=2026-11-02" / "wdl")
+    deep = f"deep={tmp_path}/dt=2026-11-01/wdl/1/wdl1_sparse_2000.model"
+    assert [each.name for each in read(Path(deep))] == ["deep"]
 
 
 @pytest.mark.parametrize("name", ["key", "emb_vector"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ def exported(folder: Path, int8: bool = False) -> Path:
     np.savez(folder / "sparse_dynamic_embedding-00-of-02.npz", **arrays, **{f"{ITEM}.scores": IDS})  # type: ignore[arg-type]
     for rank in range(2):
         np.savez(folder / f"sparse_embeddings-{rank:02d}-of-02.npz", **{CITY: rows(np.arange(5) + 5 * rank)})  # type: ignore[arg-type]
+        keyed = {} if rank else {ITEM: {"name": "item", "is_dynamic": True}}
+        described = {CITY: {"name": "city", "is_dynamic": False}, **keyed}
+        (folder / f"sparse_embeddings-{rank:02d}-of-02.json").write_text(json.dumps(described))
     return folder
 
 
@@ -129,6 +133,25 @@ def test_what_cannot_be_understood_is_refused(tmp_path: Path) -> None:
         bad = delta(tmp_path / f"bad{number}.parquet", 1, ITEM, [3], values, source)
         with pytest.raises(EmberlineError, match=said):
             tables(tmp_path / "sparse" / "sparse_dynamic_embedding-00-of-02.npz", bad)
+
+
+def test_a_rank_that_is_lost_is_noticed_by_every_kind_of_file(tmp_path: Path) -> None:
+    sparse = exported(tmp_path / "sparse")
+    for rank in range(2):
+        (sparse / f"sparse_embeddings-{rank:02d}-of-02.npz").unlink()
+    assert [table.name for table in tables(sparse)] == ["item"]
+    (sparse / "sparse_embeddings-01-of-02.json").unlink()
+    with pytest.raises(InvalidInput, match=r"sparse_embeddings-RR-of-02\.json the ranks \[1\] are missing"):
+        tables(sparse)
+    (sparse / "sparse_embeddings-00-of-02.json").unlink()
+    with pytest.raises(InvalidInput, match=r"sparse_dynamic_embedding-RR-of-02\.npz the ranks \[1\] are missing"):
+        tables(sparse)
+    archive = sparse / "sparse_dynamic_embedding-00-of-02.npz"
+    (sparse / "sparse_dynamic_embedding-01-of-02.npz").write_bytes(archive.read_bytes())
+    assert [table.name for table in tables(sparse)] == ["item"]
+    (sparse / "sparse_dynamic_embedding-00-of-03.npz").write_bytes(archive.read_bytes())
+    with pytest.raises(InvalidInput, match="holds files of 2 and of 3 ranks, expected one"):
+        tables(sparse)
 
 
 def test_rows_of_more_ranks_than_names_have_digits_for_are_numbered_by_rank(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from storage.errors import InvalidInput
 from storage.features import FeatureEngine, FeatureSpec, column_from_rows
 from storage.forgetting import wanted_values
 
@@ -36,3 +37,23 @@ def test_bytes_that_are_no_text_are_values_like_others() -> None:
     column = column_from_rows(spec.input("user"), [value])
     assert wanted.values["user"] == {value}
     assert wanted.tables["users"].tolist() == FeatureEngine(spec).run({"user": column}, 1).ids["user"].values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"),
+    [
+        ("INT64", "1_000"),
+        ("INT64", "\u0661\u0662"),
+        ("INT64", " 7"),
+        ("INT64", str(2**63)),
+        ("INT32", str(2**31)),
+        ("UINT64", "-1"),
+        ("INT64", "1" * 40),
+    ],
+)
+def test_a_text_that_is_no_number_of_the_dtype_forgets_nobody(dtype: str, text: str) -> None:
+    feature = {"name": "user", "inputs": ["user"], "output": "ids", "table": "users"}
+    spec = FeatureSpec.parse({"inputs": [{"name": "user", "dtype": dtype}], "features": [feature]})
+    with pytest.raises(InvalidInput, match=f"value 2, .* is no {dtype} of the input 'user'; expected a whole number"):
+        wanted_values(spec, "user", ["5", text])
+    assert wanted_values(spec, "user", ["007"]).values["user"] == {7}

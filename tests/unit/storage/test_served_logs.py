@@ -154,3 +154,66 @@ def test_a_log_that_is_damaged_is_named_and_does_not_count_as_clean(tmp_path: Pa
     ):
         with pytest.raises(InvalidInput, match=r"a\.parquet: is a log of requests that cannot be read"):
             look()
+
+
+def test_ids_of_a_table_are_found_as_digests_where_they_are_the_values(tmp_path: Path) -> None:
+    items = [[keyed_hash(KEY, item) for item in row] for row in ([1, 7], [2], [], [7])]
+    path = write(tmp_path, {"account": USERS, "items.hash": items})
+    wanted = Wanted.of_ids({"item": [7]})
+    with pytest.raises(ConfigError, match="the input 'items' is logged as digests; give the key"):
+        find_places([tmp_path], wanted, SPEC, Needles())
+    assert forget_in_logs([tmp_path], wanted, SPEC, KEY) == 2
+    assert ids(path) == ["r1", "r2"]
+    assert forget_in_logs([tmp_path], wanted, SPEC, KEY) == 0
+
+
+def test_digests_of_values_that_ids_do_not_tell_are_refused_and_found_by_the_values(tmp_path: Path) -> None:
+    digests = [keyed_hash(KEY, user.encode()) for user in USERS]
+    path = write(tmp_path, {"account.hash": digests, "items": [[1], [2], [], [3]]})
+    values = wanted_values(SPEC, "user", ["ada"])
+    wanted = Wanted.of_ids(values.tables)
+    for look in (
+        lambda: find_places([tmp_path], wanted, SPEC, Needles(), log_key=KEY),
+        lambda: forget_in_logs([tmp_path], wanted, SPEC, KEY),
+    ):
+        with pytest.raises(InvalidInput, match=r"a\.parquet: the input 'user' is logged as .* with --input user"):
+            look()
+    assert forget_in_logs([tmp_path], Wanted.of_ids({"item": [9]}), SPEC) == 0
+    assert forget_in_logs([tmp_path], values, SPEC, KEY) == 2
+    assert ids(path) == ["r1", "r3"]
+
+
+def test_digests_of_another_input_of_the_table_are_found_by_the_values(tmp_path: Path) -> None:
+    shared = {"output": "ids", "table": "user", "transforms": [{"op": "hash"}]}
+    spec = FeatureSpec.model_validate(
+        {
+            "inputs": [{"name": "user", "dtype": "BYTES"}, {"name": "friend", "dtype": "BYTES"}],
+            "features": [
+                {"name": "user", "inputs": ["user"], **shared},
+                {"name": "friend", "inputs": ["friend"], **shared},
+                {"name": "both", "inputs": ["user", "friend"], **shared, "transforms": [{"op": "cross"}]},
+            ],
+        }
+    )
+    friends = [keyed_hash(KEY, friend) for friend in (b"bob", b"ada", b"cleo", b"bob")]
+    path = write(tmp_path, {"user.hash": [keyed_hash(KEY, user.encode()) for user in USERS], "friend.hash": friends})
+    assert forget_in_logs([tmp_path], wanted_values(spec, "user", ["cleo"]), spec, KEY) == 2
+    assert ids(path) == ["r0", "r1"]
+    with pytest.raises(InvalidInput, match="cannot be known"):
+        forget_in_logs([tmp_path], Wanted.of_ids({"user": [1]}), spec, KEY)
+
+
+def test_ids_are_found_where_their_weights_are_not_logged(tmp_path: Path) -> None:
+    weighted = {"pooling": "weighted", "weights": "shares", "output": "ids", "table": "item"}
+    spec = FeatureSpec.model_validate(
+        {
+            "inputs": [
+                {"name": "items", "dtype": "INT64", "kind": "list"},
+                {"name": "shares", "dtype": "FP32", "kind": "list"},
+            ],
+            "features": [{"name": "items", "inputs": ["items"], **weighted}],
+        }
+    )
+    path = write(tmp_path, {"items": [[1, 7], [2], [], [3]]})
+    assert forget_in_logs([tmp_path], Wanted.of_ids({"item": [7]}), spec) == 1
+    assert ids(path) == ["r1", "r2", "r3"]
