@@ -8,6 +8,7 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -213,7 +214,7 @@ def test_a_column_of_a_sample_without_numbers_is_refused_by_name(tmp_path: Path,
 
 def test_numbers_of_another_order_of_bytes_are_converted(tmp_path: Path) -> None:
     given = {name: values.numpy() for name, values in sample().items()}
-    other = {name: values.astype(values.dtype.newbyteorder(">")) for name, values in given.items()}
+    other: dict[str, Any] = {name: values.astype(values.dtype.newbyteorder(">")) for name, values in given.items()}
     np.savez(tmp_path / "s.npz", **{**other, "dense": other["dense"].astype(">f8")})
     found = tensors_of(read_batch(tmp_path / "s.npz"))
     assert {name: values.dtype for name, values in found.items()} == {
@@ -224,7 +225,7 @@ def test_numbers_of_another_order_of_bytes_are_converted(tmp_path: Path) -> None
 
 def test_text_in_the_sample_of_torchscript_is_refused_by_name(tmp_path: Path) -> None:
     save_scripted(Ranker().eval(), tmp_path / "m.pt")
-    given = {name: values.numpy() for name, values in sample().items()}
+    given: dict[str, Any] = {name: values.numpy() for name, values in sample().items()}
     np.savez(tmp_path / "s.npz", **given, city=np.array(["Ulm"] * 16))
     arguments = [str(tmp_path / "m.pt"), "--sample", str(tmp_path / "s.npz"), "--check"]
     done = CliRunner().invoke(torchscript, arguments)
