@@ -80,12 +80,11 @@ def torchscript(file: Path, sample: Path, **options: Any) -> None:
     in their numbers, as in INPUT__0. Scores are compared with those of the file.
     """
     check_destination(options["repository"], options["name"], options["check"])
+    from trainer.converting.publication import tensors_of
     from trainer.converting.script_module import convert_torchscript
 
     def convert(given: Any) -> Converted:
-        import torch
-
-        return convert_torchscript(file, {name: torch.from_numpy(values) for name, values in given.items()})
+        return convert_torchscript(file, tensors_of(given))
 
     _import(file, convert, sample, **options)
 

@@ -146,6 +146,8 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
         raise WrongUsageError("--map says what the tables are called in --module; give both or none")
     if given["partial"] and not given["delta"]:
         raise WrongUsageError("--partial says what the files of a --delta hold; give both")
+    if given["delta"] and (given["repository"] is None or not given["name"]):  # with --check
+        raise WrongUsageError("--delta compares with what is published; give --repository and --name with --check, too")
     if given["delta"] and (given["version"] or given["poolings"] or given["row_types"]):
         raise WrongUsageError("--delta keeps the version's --pooling and --row-type, and has no --version of its own")
     from storage.importing import KINDS, ImportOptions
@@ -170,38 +172,44 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
         module, sample, mapping = None, None, _by_table(given["mapping"], "--map", str)
         if given["network"]:
             module, sample, mapping = network_of(given["network"], given["rows_of"], tables)
-        elif given["module"] and not given["check"]:
+        elif given["module"]:
             module, sample = _module(given["module"])
-        shared = {
-            "name": given["name"],
+        shared: dict[str, Any] = {
             "module": module,
             "sample_batch": sample,
             "mapping": mapping,
             "memory_bytes": given["memory"],
-            "metadata": {"imported": {"kind": kind, "paths": [str(path) for path in paths]}},
             "progress": progress,
         }
+        target: dict[str, Any] = {
+            "name": given["name"],
+            "metadata": {"imported": {"kind": kind, "paths": [str(path) for path in paths]}},
+        }
+        of_version: dict[str, Any] = {"pooling": _by_table(given["poolings"], "--pooling", str), "row_types": row_types}
         unused: Sequence[str] = ()
         folder: Path | None = None
-        if given["check"]:
-            from trainer.importing import look_at_tables
-
-            found = look_at_tables(tables, row_types=row_types, memory_bytes=given["memory"], progress=progress)
-        elif given["delta"]:
+        if given["delta"]:
             from trainer.importing import import_delta
 
-            delta = import_delta(tables, given["repository"], partial=given["partial"], **shared)
+            repository, partial = given["repository"], given["partial"]
+            delta = import_delta(tables, repository, partial=partial, check=given["check"], **target, **shared)
             found, unused, folder = list(delta.tables), delta.unused, delta.folder
+        elif given["check"]:
+            from trainer.importing import look_at_tables
+
+            found = look_at_tables(tables, **of_version, **shared)
+            used = {table.name for table in found}
+            unused = [table.name for table in tables if mapping.get(table.name, table.name) not in used]
         else:
             from trainer.importing import import_tables
 
             report = import_tables(
                 tables,
                 given["repository"],
-                pooling=_by_table(given["poolings"], "--pooling", str),
-                row_types=row_types,
                 version=given["version"],
                 max_batch_size=given["max_batch_size"],
+                **of_version,
+                **target,
                 **shared,
             )
             found, unused, folder = list(report.tables), report.unused, report.folder
@@ -209,7 +217,7 @@ def _run(kind: str, paths: Sequence[Path], given: dict[str, Any]) -> None:
         _say(table)
     for name in unused:
         click.echo(f"table {name}: left out, the module does not use it")
-    if given["delta"] and not given["check"]:
+    if given["delta"]:
         for name, (changed, removed) in delta.changes.items():
             click.echo(f"table {name}: {changed:,} rows are new or changed, {removed:,} ids are removed")
     if folder is not None:

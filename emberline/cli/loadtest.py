@@ -7,7 +7,7 @@ import math
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import click
 
 from emberline.cli.command import Command, DataArgument, LocalPath
 from emberline.cli.console import json_file
+from emberline.cli.names import complete_models
 from emberline.cli.server_call import URL
 from emberline.cli.target import check_folder
 from storage.errors import ConfigError
@@ -71,11 +72,12 @@ when a request was due, so the time in which it could not be sent is part of it.
 \b
 Exit codes:
   0  everything was answered, and no condition of --fail-if holds
-  1  a request failed or had no answer, a condition holds, no rate was found, or the test could not run
+  1  a request failed or had no answer, a condition holds, no rate was found, its p99 was over the bound while it was
+     held, or the test could not run
   2  wrong usage
   130  interrupted; what was measured is reported""",
 )
-@click.option("--model", required=True, help="Name of the model to ask.")
+@click.option("--model", required=True, shell_complete=complete_models, help="Name of the model to ask.")
 @click.option(
     "--data",
     type=DataArgument(),
@@ -171,6 +173,7 @@ def command(url: str, model: str, **given: Any) -> None:
     held = [
         f"{kind}: {condition.text}" for kind, run in results.items() for condition in conditions if condition.holds(run)
     ]
+    held += [f"{kind}: {text}" for kind, run in results.items() if (text := _missed_bound(run["search"]))]
     for text in held:
         click.echo(f"failed: {text}", err=True)
     for run in results.values():
@@ -181,6 +184,17 @@ def command(url: str, model: str, **given: Any) -> None:
     not_found = any(run["search"] and run["search"]["rate"] is None for run in results.values())
     if held or not_found or any(run["failures"] or run["unanswered"] or run["broken"] for run in results.values()):
         sys.exit(1)
+
+
+def _missed_bound(search: Mapping[str, Any] | None) -> str:
+    """Returns in words that the p99 of a hold was over the bound of its search, "" where it was not."""
+    # Without any answer the p99 is no number, and the requests without one fail the test.
+    if search is None or not search["held_s"] or not search["held_p99_ms"] > search["bound_ms"]:
+        return ""
+    return (
+        f"held at {search['rate']:,.0f}/s, the p99 was {search['held_p99_ms']:.2f} ms, over the bound of "
+        f"{search['bound_ms']:g} ms"
+    )
 
 
 @contextmanager

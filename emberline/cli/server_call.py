@@ -37,6 +37,14 @@ _LONGEST_S = 86_400.0
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
+class RefusedError(InvalidInput):
+    """A server refused a call: `code` is the HTTP status of its answer."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"the server answered {code}: {reason}")
+        self.code = code
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Credentials that a command sends to a server, and the authority it trusts.
@@ -110,7 +118,7 @@ def call_server(
 ) -> tuple[Any, Mapping[str, str]]:
     """Returns the answer's JSON (None when it is empty) and its headers.
 
-    content: sent as JSON by POST; without it a GET. Raises InvalidInput with the server's own words when it refuses,
+    content: sent as JSON by POST; without it a GET. Raises RefusedError with the server's own words when it refuses,
     Unavailable when there is no answer, ConfigError for a file of the caller's that is not what it has to be.
     """
     return _call(url, path, timeout, content, headers, lambda text: json.loads(text) if text else None)
@@ -148,7 +156,7 @@ def _call(
             refusal = json.loads(refusal)["error"]
         except (ValueError, KeyError, TypeError):
             refusal = refusal[:500]
-        raise InvalidInput(f"the server answered {error.code}: {refusal}") from None
+        raise RefusedError(error.code, refusal) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise Unavailable(f"no answer from {address}: {_why_no_answer(url, identity, error)}") from None
 

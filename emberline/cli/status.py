@@ -10,10 +10,13 @@ import click
 from emberline.ages import age
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
-from emberline.cli.server_call import URL, call_server, model_path, read_page, timeout_option
+from emberline.cli.server_call import URL, RefusedError, call_server, model_path, read_page, timeout_option
 from emberline.cli.snapshots import beside
 from emberline.fitted_table import FittedTable, whole, wrapping
 from storage.errors import InvalidInput
+
+# What a server answers of the snapshots of an identity model: it has none, loaded or not.
+_HAS_NONE = 501
 
 
 @click.command(
@@ -65,8 +68,10 @@ def read_status(url: str, timeout: float) -> dict[str, Any]:
     for name, model in models.items():
         try:
             model["snapshots"], _ = call_server(url, model_path(name, "snapshots"), timeout)
-        except InvalidInput as error:  # it is unloaded, or is being loaded
-            model["snapshots"], model["trouble"] = None, str(error)
+        except RefusedError as error:
+            model["snapshots"] = None
+            if error.code != _HAS_NONE:  # it is unloaded, or is being loaded
+                model["trouble"] = str(error)
     state = {"url": url, "server": server["name"], "version": server["version"], "ready": ready, "models": models}
     return {**state, "stuck": _stuck_clients(url, timeout)}
 
@@ -94,7 +99,7 @@ def show(state: Mapping[str, Any]) -> None:
         answered = model["answered"]
         table.add_row(
             name,
-            served["name"] if served else "nothing",
+            served["name"] if served else _versions(model) or "nothing",
             f"{age(served['since_unix_ms'])} ago" if served else "",
             f"{age(_published(found))} ago" if served and _published(found) else "",
             found["mode"] if found else "",
@@ -123,13 +128,22 @@ def notes(model: Mapping[str, Any]) -> Iterator[str]:
             yield f"{f'version {number} is ' if number else ''}{version['state']}{f': {reason}' if reason else ''}"
     found = model["snapshots"]
     if found is None:
-        yield model["trouble"]
+        if "trouble" in model:
+            yield model["trouble"]
         return
     yield from beside(found)
     if found.get("store_unreadable"):
         yield f"the folder of its stores cannot be read: {found['store_unreadable']}"
     for refused in found["quarantined"]:
         yield f"refused {age(refused['unix_ms'])} ago: {refused['path']}: {refused['reason']}"
+
+
+def _versions(model: Mapping[str, Any]) -> str:
+    """Returns what is served of a model without snapshots, "" for nothing and for a model that has them."""
+    if model["snapshots"] is not None or "trouble" in model:
+        return ""
+    ready = [entry["version"] for entry in model["versions"] if entry["state"] == "READY"]
+    return f"version {', '.join(ready)}" if ready else ""
 
 
 def _published(found: Mapping[str, Any]) -> int:

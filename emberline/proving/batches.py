@@ -151,7 +151,8 @@ def _chosen(column: Column, rows: np.ndarray) -> np.ndarray:
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
-    """Returns float64 as float32, and texts of numpy as objects."""
+    """Returns float64 as float32, texts of numpy as objects, and all numbers in this machine's order of bytes."""
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if values.dtype.kind in "US":
         return values.astype(object)
     return values.astype(np.float32) if values.dtype == np.float64 else values

@@ -16,7 +16,7 @@ import torch
 from emberline.proving.batches import Batch, merged_outputs, rows_of
 from emberline.proving.candidates import candidates, roundings, shifted
 from emberline.proving.changes import Change, Hypothesis
-from emberline.proving.comparison import Comparison, compare, unpaired
+from emberline.proving.comparison import Comparison, compare, paired, unpaired
 from emberline.proving.experiments import Attribution, attribute, places, row, shrunk
 from emberline.proving.fitting import fitted_default, rows_without
 from emberline.proving.local_model import LocalModel, taken
@@ -280,10 +280,9 @@ class Prover:
         return replace(found, apart=np.where(self._aside, 0.0, found.apart))
 
     def _signed(self, change: Change) -> np.ndarray:
-        """Returns the differences of the first output's first value, (B,)."""
+        """Returns the differences of the first value of the first output that both sides have, (B,)."""
         new = self._model.score(self._features, self._change.and_(change))
-        name = next(name for name in new if name in self._answers or len(self._answers) == 1)
-        old = self._answers.get(name, next(iter(self._answers.values())))
+        name, old = next(iter(paired(self._answers, new).items()))
         ours, theirs = (np.asarray(values, np.float64).reshape(len(old), -1)[:, 0] for values in (new[name], old))
         return np.asarray(ours - theirs)
 

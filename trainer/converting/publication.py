@@ -19,6 +19,21 @@ from trainer.publishing import publish
 from trainer.publishing.dense_half import named_outputs
 
 
+def tensors_of(given: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """Returns the columns of a sample as tensors. Raises InvalidInput naming one that holds no numbers."""
+    return {name: _tensor(name, values) for name, values in given.items()}
+
+
+def _tensor(name: str, values: np.ndarray) -> Tensor:
+    try:
+        return torch.from_numpy(np.ascontiguousarray(values))
+    except TypeError:
+        what = "text or objects" if values.dtype == object else str(values.dtype)
+        raise InvalidInput(
+            f"sample: the column {name!r} holds {what}, expected numbers or booleans", field=name
+        ) from None
+
+
 def sample_for(converted: Converted, given: Mapping[str, np.ndarray] | None) -> dict[str, Tensor]:
     """Returns the sample as the module takes it: the given one, or one that is made.
 
@@ -27,7 +42,7 @@ def sample_for(converted: Converted, given: Mapping[str, np.ndarray] | None) -> 
     if given is None:
         return made_sample(converted)
     if not converted.inputs:
-        return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in given.items()}
+        return tensors_of(given)
     declared = {entry.name: entry for entry in converted.inputs}
     for name in given:
         if name not in declared:
@@ -36,7 +51,7 @@ def sample_for(converted: Converted, given: Mapping[str, np.ndarray] | None) -> 
     for name, entry in declared.items():
         if name not in given:
             raise InvalidInput(f"sample: the input {name!r} is not there", field=name)
-        values = torch.from_numpy(np.ascontiguousarray(given[name]))
+        values = _tensor(name, given[name])
         wanted = [
             values.shape[0],
             *(own if size is None else size for size, own in zip(entry.shape, values.shape[1:], strict=False)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from storage.checkpoint.as_of import AsOf
 from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
 from storage.checkpoint.install import publishing
 from storage.checkpoint.row_streams import NO_IDS, compare
-from storage.errors import CheckpointError, ConfigError, InvalidInput, LineageError, NotFound, Unsupported
+from storage.errors import CheckpointError, ConfigError, InvalidInput, LineageError, NotFound, StoreError, Unsupported
 from storage.importing import FileTable
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
@@ -68,13 +69,15 @@ def import_delta(
     memory_bytes: int,
     metadata: Mapping[str, Any] | None = None,
     progress: Progress = silent,
+    check: bool = False,
 ) -> DeltaReport:
     """Publishes what differs from the newest snapshot of repository/name as a delta.
 
     partial: the files hold changed rows alone: ids that are not in them keep their rows, and so do tables. Otherwise
     what is not in them is removed. module, sample_batch: as the version was imported with, none for tables alone; the
-    weights of the module are those of the delta. The rest is as for `import_tables`. Raises NotFound for a model that
-    is not published, Unsupported where a delta cannot do it, with the reason.
+    weights of the module are those of the delta. check: compare, and publish nothing; rows are then sorted in the
+    folder of temporary files. The rest is as for `import_tables`. Raises NotFound for a model that is not published,
+    Unsupported where a delta cannot do it, with the reason.
     """
     check_model_name(name)
     target = Target.of(repository, name)
@@ -87,7 +90,7 @@ def import_delta(
             chosen, unused = matched(tables, prepared.sources, dict(mapping or {}), all_needed=not partial)
             stack.enter_context(torch.no_grad())
             stack.enter_context(evaluation_mode(prepared.module))
-            scratch = stack.enter_context(publishing(target.model_dir))
+            scratch = stack.enter_context(_temporary() if check else publishing(target.model_dir))
             read = _sorted(chosen, prepared.prepared, before, memory_bytes, scratch, progress)
             changed = [_changes(entry.name, read.get(entry.name), before, partial) for entry in before.version.tables]
             report = DeltaReport(
@@ -104,7 +107,8 @@ def import_delta(
                     f"{target.shown(before.version.path)}: {reason}, and a delta cannot change that; import a version"
                     + ("" if module is not None else ", or give the --module that it was imported with")
                 )
-            if not any(sum(counts) for counts in report.changes.values()) and _same_weights(writer, before):
+            is_same = not any(sum(counts) for counts in report.changes.values()) and _same_weights(writer, before)
+            if check or is_same:
                 return report
             try:
                 folder = _written(writer, target, before, changed, metadata or {})
@@ -112,6 +116,16 @@ def import_delta(
                 continue  # another publisher was first: compare with what it published
             return replace(report, folder=folder)
     raise CheckpointError(f"{target.model_dir}: other publishers were first {_ATTEMPTS} times; try again")
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """Yields a folder that is gone afterwards. Raises StoreError where the disk fails."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="emberline-import-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise StoreError(f"{error.filename or tempfile.gettempdir()}: {error.strerror or error}") from error
 
 
 def _whole(tables: Sequence[FileTable], before: AsOf, partial: bool) -> list[FileTable]:

@@ -18,15 +18,17 @@ import numpy as np
 from torch import nn
 
 from storage.checkpoint import Golden, TableData, write_version
+from storage.checkpoint.graph import DenseGraph
 from storage.checkpoint.install import make_place, publishing
-from storage.checkpoint.program import pack_program
+from storage.checkpoint.program import PackedProgram, pack_program
 from storage.checkpoint.streams import WrittenRows
 from storage.errors import ConfigError, InvalidInput, StoreError
 from storage.features import Column
 from storage.importing import FileTable
 from storage.initializers import AbsentRows
+from storage.rows import RowCodec
 from storage.specs import check_model_name
-from trainer.importing.modules import matched, prepare
+from trainer.importing.modules import Around, matched, poolings, prepare
 from trainer.importing.progress import Progress, counted, silent
 from trainer.importing.sorted_table import ImportedTable, SortedTable
 from trainer.importing.stand_ins import stand_in_table
@@ -54,20 +56,92 @@ class ImportReport:
     unused: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A module and the tables of the files for it, checked as far as that can be done without the rows."""
+
+    around: Around
+    #: By table of the module.
+    chosen: Mapping[str, FileTable]
+    stored_as: Mapping[str, str]
+    codecs: Mapping[str, RowCodec]
+    unused: Sequence[str]
+    packed: PackedProgram
+    graph: DenseGraph
+
+    @classmethod
+    def of(
+        cls,
+        stack: ExitStack,
+        module: nn.Module | None,
+        sample_batch: object,
+        tables: Sequence[FileTable],
+        mapping: Mapping[str, str] | None,
+        pooling: str | Mapping[str, str],
+        row_types: str | Mapping[str, str] | None,
+    ) -> _Ready:
+        """Records and exports the module, in eval() and no_grad() while the stack is open. Raises as an import does."""
+        around = prepare(stack, module, sample_batch, tables, pooling)
+        prepared, sources = around.prepared, around.sources
+        chosen, unused = matched(tables, sources, dict(mapping or {}))
+        stored_as = _row_types(row_types, list(sources))
+        for name, source in sources.items():
+            _absent(source, chosen[name])
+        stand_in = {name: stand_in_table(source, stored_as[name]) for name, source in sources.items()}
+        codecs = {name: table.codec for name, table in stand_in.items()}
+        checker = ParityChecker(prepared, stand_in, codecs, _TOLERANCE)
+        tensors = checker.sample_tensors()
+        checker.check_sample(tensors)
+        program = export_half(prepared.half, tensors)
+        packed = pack_program(program, prepared.plan.graph_inputs(), prepared.outputs)
+        graph = loaded_graph(packed)
+        checker.check_graph(graph, tensors)
+        return cls(around, chosen, stored_as, codecs, unused, packed, graph)
+
+    def sorted_tables(self, memory_bytes: int, scratch: Path, progress: Progress) -> dict[str, SortedTable]:
+        """Returns what reads the rows of each table of the module."""
+        return {
+            name: SortedTable(
+                self.chosen[name],
+                self.stored_as[name],
+                memory_bytes,
+                scratch,
+                name=name,
+                absent=_absent(source, self.chosen[name]),
+                hidden=source.hidden,
+                progress=counted(self.chosen[name], progress),
+            )
+            for name, source in self.around.sources.items()
+        }
+
+
 def look_at_tables(
     tables: Sequence[FileTable],
     *,
+    module: nn.Module | None = None,
+    sample_batch: object = None,
+    mapping: Mapping[str, str] | None = None,
+    pooling: str | Mapping[str, str] = "row",
     row_types: str | Mapping[str, str] | None = None,
     memory_bytes: int = MEMORY_BYTES,
     progress: Progress = silent,
 ) -> list[ImportedTable]:
     """Reads and sorts all rows, as an import does, and writes nothing but temporary files, which are gone afterwards.
 
-    Raises StoreError where those cannot be written.
+    A module is checked with the tables before a row is read, and only the tables that it uses are read. The arguments
+    are those of `import_tables`, and so is what is raised; StoreError where temporary files cannot be written.
     """
-    stored_as = _row_types(row_types, [table.name for table in tables])
-    with tempfile.TemporaryDirectory(prefix="emberline-import-") as scratch:
+    with ExitStack() as stack:
+        ready = None
+        if module is not None:
+            ready = _Ready.of(stack, module, sample_batch, tables, mapping, pooling, row_types)
+        else:
+            poolings(pooling, [table.name for table in tables])
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="emberline-import-"))
         try:
+            if ready is not None:
+                return [table.read() for table in ready.sorted_tables(memory_bytes, Path(scratch), progress).values()]
+            stored_as = _row_types(row_types, [table.name for table in tables])
             return [
                 SortedTable(
                     table, stored_as[table.name], memory_bytes, Path(scratch), progress=counted(table, progress)
@@ -110,35 +184,11 @@ def import_tables(
     target = Target.of(repository, name)
     target.bring(Lineage())
     with ExitStack() as stack:
-        around = prepare(stack, module, sample_batch, tables, pooling)
-        prepared, sources, pooled = around.prepared, around.sources, around.pooling
-        chosen, unused = matched(tables, sources, dict(mapping or {}))
-        stored_as = _row_types(row_types, list(sources))
-        stand_in = {name: stand_in_table(source, stored_as[name]) for name, source in sources.items()}
-        codecs = {name: table.codec for name, table in stand_in.items()}
-        checker = ParityChecker(prepared, stand_in, codecs, _TOLERANCE)
-        tensors = checker.sample_tensors()
-        checker.check_sample(tensors)
-        program = export_half(prepared.half, tensors)
-        packed = pack_program(program, prepared.plan.graph_inputs(), prepared.outputs)
-        graph = loaded_graph(packed)
-        checker.check_graph(graph, tensors)
-
+        ready = _Ready.of(stack, module, sample_batch, tables, mapping, pooling, row_types)
+        prepared, pooled = ready.around.prepared, ready.around.pooling
         make_place(target.model_dir)
         scratch = stack.enter_context(publishing(target.model_dir))
-        read = {
-            name: SortedTable(
-                chosen[name],
-                stored_as[name],
-                memory_bytes,
-                scratch,
-                name=name,
-                absent=_absent(source, chosen[name]),
-                hidden=source.hidden,
-                progress=counted(chosen[name], progress),
-            )
-            for name, source in sources.items()
-        }
+        read = ready.sorted_tables(memory_bytes, scratch, progress)
 
         def golden(written: WrittenRows) -> Golden:
             progress("golden requests", 0, 1)
@@ -149,7 +199,7 @@ def import_tables(
             known = rows.tables({name: [*rows.asked(prepared, columns, name), read[name].ids()] for name in read})
             drawn, count = golden_columns(columns, prepared.plan.spec, list(known.values()), GOLDEN_REQUESTS_AT_LEAST)
             scored = rows.tables({name: rows.asked(prepared, drawn, name) for name in read})
-            result = ParityChecker(prepared, scored, codecs, _TOLERANCE, graph).golden(drawn, count)
+            result = ParityChecker(prepared, scored, ready.codecs, _TOLERANCE, ready.graph).golden(drawn, count)
             progress("golden requests", 1, 1)
             return result
 
@@ -159,7 +209,7 @@ def import_tables(
             version=target.claim_version(snapshot, version),
             spec=prepared.plan.spec,
             tables=[table.stream() for table in read.values()],
-            graph=packed,
+            graph=ready.packed,
             graph_inputs=prepared.plan.graph_inputs(),
             graph_outputs=prepared.outputs,
             golden=golden,
@@ -169,7 +219,7 @@ def import_tables(
             erased_unix_ms=target.erased_unix_ms(),
         )
         target.publish(folder)
-    return ImportReport(folder, tuple(table.found() for table in read.values()), tuple(unused))
+    return ImportReport(folder, tuple(table.found() for table in read.values()), tuple(ready.unused))
 
 
 class _Rows:

@@ -165,6 +165,8 @@ class ChangesPublisher:
         self.display.say(f"published {self.target.shown(delta.path)}: {_counts(delta)}")
         lineage = with_delta(lineage, pending, delta)
         if due != "compaction":
+            if due == "cumulative":  # it replaces deltas before it, as one of the tracked publisher does
+                self.target.retain(lineage, self.policy)
             return Outcome(delta.path, "delta")
         return self._version(before, lineage, f"{lineage.deltas} deltas make a version due", equals=delta.snapshot)
 

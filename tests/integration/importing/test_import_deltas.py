@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 
+from emberline.cli.import_tables import command_of
 from serving.scoring import Scorer, find_as_of
 from storage.errors import ConfigError, InvalidInput, NotFound, Unsupported
 from storage.features import column_from_numpy
@@ -56,6 +58,24 @@ def test_what_differs_in_whole_files_is_a_delta(tmp_path: Path, row_type: str) -
         table(tmp_path, ids, np.append(newer[:-2], [[5.0] * 4], axis=0)), models, name="shop", memory_bytes=MEMORY
     )
     assert (again.folder, again.changes) == (None, {"user": (0, 0)})
+
+
+def test_a_check_of_a_delta_compares_and_publishes_nothing(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    import_tables(table(tmp_path, IDS, ROWS), models, name="shop")
+    newer = ROWS.copy()
+    newer[3] = 9.0
+    table(tmp_path, IDS[:-2], newer[:-2])
+    arguments = [str(tmp_path / "user.npz"), "--delta", "--repository", str(models), "--name", "shop", "--quiet"]
+    before = sorted(models.rglob("*"))
+    done = CliRunner().invoke(command_of("numpy"), [*arguments, "--check"])
+    assert done.exit_code == 0, repr(done.exception)
+    assert "table user: 1 rows are new or changed, 2 ids are removed" in done.output
+    assert "published" not in done.output
+    assert sorted(models.rglob("*")) == before
+    table(tmp_path, IDS[:-2], newer[:-2, :2].copy())
+    done = CliRunner().invoke(command_of("numpy"), [*arguments, "--check"])
+    assert isinstance(done.exception, Unsupported), repr(done.exception)
 
 
 def test_files_without_rows_do_not_empty_a_table(tmp_path: Path) -> None:

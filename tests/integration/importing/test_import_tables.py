@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner, Result
 from torch import nn
 
+from emberline.cli.import_tables import command_of
 from serving.scoring import Scorer, find_as_of
 from storage import open_version
 from storage.errors import ConfigError, InvalidInput
 from storage.features import column_from_jagged, column_from_numpy
 from storage.importing import KINDS, FileTable, ImportOptions
-from trainer.importing import import_tables, rows_elsewhere
+from trainer.importing import import_tables, look_at_tables, rows_elsewhere
 
 IDS = np.array([2**61, 5, -8, 40, 41], np.int64)
 ROWS = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
@@ -113,6 +115,49 @@ def test_names_that_do_not_fit_are_refused(
     with pytest.raises(ConfigError, match=said):
         import_tables(tables, tmp_path / "models", name="shop", module=module, sample_batch=sample, mapping=mapping)
     assert not list((tmp_path / "models").glob("*/*"))
+    with pytest.raises(ConfigError, match=said):
+        look_at_tables(tables, module=module, sample_batch=sample, mapping=mapping)
+
+
+MODULE = """
+import torch
+from torch import nn
+
+class Ranker(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.user, self.head = nn.Embedding(1 << 40, DIM), nn.Linear(DIM, 1)
+
+    def forward(self, user):
+        return self.head(self.user(user))
+
+def made():
+    return Ranker(), {"user": torch.tensor([5, 40, 6])}
+"""
+
+
+def test_a_check_looks_at_the_module_before_it_reads_rows(tmp_path: Path, tables: list[FileTable]) -> None:
+    for dim in (4, 3):
+        (tmp_path / f"dim{dim}.py").write_text(MODULE.replace("DIM", str(dim)))
+    user, item = (str(tmp_path / f"{table.name}.npz") for table in tables)
+
+    def check(*arguments: str) -> Result:
+        return CliRunner().invoke(command_of("numpy"), [*arguments, "--count", "n", "--check", "--quiet"])
+
+    done = check(user, item, "--module", f"{tmp_path / 'dim4.py'}:made")
+    assert done.exit_code == 0, repr(done.exception)
+    assert "table user: 5 rows of 4 values" in done.output
+    assert "table item: left out, the module does not use it" in done.output
+    assert "table item: 3 rows" not in done.output
+    done = check(user, "--module", f"{tmp_path / 'dim3.py'}:made")
+    assert isinstance(done.exception, ConfigError), repr(done.exception)
+    assert "the module's table 'user' has rows of 3 values, 'user' of the files has 4" in str(done.exception)
+    done = check(item, "--module", f"{tmp_path / 'dim4.py'}:made")
+    assert "the module's table 'user' is in no file; the files have item" in str(done.exception)
+    done = check(user, "--module", f"{tmp_path / 'none.py'}:made")
+    assert isinstance(done.exception, InvalidInput), repr(done.exception)
+    done = check(user, "--pooling", "usr=mean")
+    assert "there is no table 'usr'; did you mean 'user'" in str(done.exception)
 
 
 def test_nothing_is_published_when_a_row_cannot_be(tmp_path: Path) -> None:

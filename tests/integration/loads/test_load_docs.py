@@ -74,8 +74,9 @@ def test_a_documented_command_runs(films: tuple[ServerProcess, Path], line: str)
         env=environment(server),
         check=False,
     )
-    # On cores that others use, a search may end without a rate, and says so.
-    is_undecided = "--find-p99" in line and done.returncode == 1 and "no rate was found whose p99" in done.stdout
+    # On cores that others use, a search may end without a rate, or with one that cannot be held, and says so.
+    is_said = "no rate was found whose p99" in done.stdout or ", over the bound of " in done.stderr
+    is_undecided = "--find-p99" in line and done.returncode == 1 and is_said
     assert done.returncode == 0 or is_undecided, f"{done.stdout}\n{done.stderr}"
     assert re.search(r"^http_binary +[0-9,]+ +0 ", done.stdout, re.M)
 

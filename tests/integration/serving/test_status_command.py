@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from emberline.cli import plan, status
 from storage.errors import EmberlineError
+from tests.integration.serving.identity_models import write_identity
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
 
@@ -84,6 +85,22 @@ def test_a_model_that_serves_nothing_is_named_with_the_reason(live: Live) -> Non
     (row,) = (line for line in text.splitlines() if line.startswith(f"{NAME} "))
     assert row.split()[:2] == [NAME, "nothing"]
     assert f"{NAME}: UNAVAILABLE: unloaded\n" in text
+
+
+def test_an_identity_model_is_served_without_snapshots(live: Live) -> None:
+    write_identity(live.world.repository, "echo", {"x": ("FP32", [3])}, max_batch=4)
+    live.repository.load("echo")
+    text = said()
+    (row,) = (line for line in text.splitlines() if line.startswith("echo"))
+    assert row.split()[:3] == ["echo", "version", "1"]
+    model = told()["models"]["echo"]
+    assert model["versions"] == [{"version": "1", "state": "READY"}]
+    assert model["snapshots"] is None
+    assert "trouble" not in model
+    live.repository.unload("echo")
+    lines = [line for line in said().splitlines() if line.startswith("echo")]
+    assert lines[0].split()[:2] == ["echo", "nothing"]
+    assert lines[1:] == ["echo: UNAVAILABLE: unloaded"]
 
 
 def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,6 +174,20 @@ def test_a_cumulative_delta_brings_back_what_a_delta_had_changed(tmp_path: Path)
     assert list_deltas(version) == [1, 2, 3]
 
 
+def test_deltas_that_a_cumulative_one_replaces_go_as_the_policy_says(tmp_path: Path) -> None:
+    model = Ranker()
+    policy = DeltaPolicy(cumulative_every=3, version_every_deltas=0, version_at_share=0.0, keep_deltas=2)
+    version = publish(model, tmp_path, policy=policy)
+    kept = []
+    for number in range(1, 8):
+        model.change([number])
+        publish(model, tmp_path, policy=policy)
+        kept.append(list_deltas(version))
+        check_published(model, tmp_path / "m")
+    # As with the deltas of what training tracked: 3 and 6 are cumulative, and nothing is removed at other times.
+    assert kept == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [3, 4, 5, 6], [3, 4, 5, 6, 7]]
+
+
 def test_a_version_follows_when_the_policy_says_so_and_older_ones_go(tmp_path: Path) -> None:
     model = Ranker()
     policy = DeltaPolicy(version_every_deltas=2, keep_versions=1, cumulative_every=0)

@@ -34,6 +34,7 @@ def test_the_codes_stand_in_one_table() -> None:
         ["publish", "x.py:make", "--repository", "m", "--delta", "--cumulative"],
         ["import", "numpy", "x.npz", "--check", "--partial"],
         ["import", "numpy", "x.npz", "--check", "--rows", "a=b"],
+        ["import", "numpy", "x.npz", "--check", "--delta"],
         ["mirror", "a", "b"],
         ["status", "--jsn"],
         ["top", "--json"],

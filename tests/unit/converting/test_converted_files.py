@@ -8,14 +8,18 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
+from click.testing import CliRunner
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
+from emberline.cli.import_dense import torchscript
+from emberline.proving.batches import read_batch
 from storage import open_version
 from storage.errors import EmberlineError, InvalidInput, ParityError, UnsafeArtifact, Unsupported
 from trainer.converting import Converted, script_module
@@ -23,7 +27,7 @@ from trainer.converting.made_sample import made_sample
 from trainer.converting.onnx_file import read_onnx
 from trainer.converting.onnx_module import convert_onnx
 from trainer.converting.pt2_module import convert_pt2
-from trainer.converting.publication import largest_difference, publish_converted, sample_for
+from trainer.converting.publication import largest_difference, publish_converted, sample_for, tensors_of
 from trainer.converting.script_module import convert_torchscript
 
 NAMES = ["user", "pair", "history", "dense"]
@@ -189,6 +193,44 @@ def test_a_sample_of_other_inputs_is_refused_by_name(tmp_path: Path) -> None:
         sample_for(converted, {**given, "usr": given["user"]})
     with pytest.raises(InvalidInput, match=r"'history' has the shape \[16, 2\], expected \['batch', 5\]"):
         sample_for(converted, {**given, "history": given["pair"]})
+
+
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        (np.array(["a", "b"], object), "text or objects"),
+        (np.array(["2026-01-01", "2026-01-02"], "datetime64[D]"), r"datetime64\[D\]"),
+    ],
+)
+def test_a_column_of_a_sample_without_numbers_is_refused_by_name(tmp_path: Path, column: np.ndarray, what: str) -> None:
+    converted = save_onnx(Ranker().eval(), tmp_path / "m.onnx")
+    given = {name: values.numpy() for name, values in sample(2).items()}
+    with pytest.raises(InvalidInput, match=f"the column 'user' holds {what}, expected numbers or booleans") as refused:
+        sample_for(converted, {**given, "user": column})
+    assert refused.value.field == "user"
+    with pytest.raises(InvalidInput, match=f"the column 'city' holds {what}, expected numbers or booleans"):
+        tensors_of({**given, "city": column})
+
+
+def test_numbers_of_another_order_of_bytes_are_converted(tmp_path: Path) -> None:
+    given = {name: values.numpy() for name, values in sample().items()}
+    other: dict[str, Any] = {name: values.astype(values.dtype.newbyteorder(">")) for name, values in given.items()}
+    np.savez(tmp_path / "s.npz", **{**other, "dense": other["dense"].astype(">f8")})
+    found = tensors_of(read_batch(tmp_path / "s.npz"))
+    assert {name: values.dtype for name, values in found.items()} == {
+        name: values.dtype for name, values in sample().items()
+    }
+    assert all(torch.equal(found[name], values) for name, values in sample().items())
+
+
+def test_text_in_the_sample_of_torchscript_is_refused_by_name(tmp_path: Path) -> None:
+    save_scripted(Ranker().eval(), tmp_path / "m.pt")
+    given: dict[str, Any] = {name: values.numpy() for name, values in sample().items()}
+    np.savez(tmp_path / "s.npz", **given, city=np.array(["Ulm"] * 16))
+    arguments = [str(tmp_path / "m.pt"), "--sample", str(tmp_path / "s.npz"), "--check"]
+    done = CliRunner().invoke(torchscript, arguments)
+    assert isinstance(done.exception, InvalidInput), repr(done.exception)
+    assert "the column 'city' holds text or objects" in str(done.exception)
 
 
 def test_all_unknown_operators_are_named(tmp_path: Path) -> None:

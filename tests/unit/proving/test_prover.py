@@ -188,6 +188,19 @@ def test_another_default_vector_is_named(model: LocalModel, vector: Tensor, text
     assert re.search(text, found), found
 
 
+def test_a_default_vector_is_found_beside_an_output_of_text(model: LocalModel) -> None:
+    old = Lenient()
+    old.default = torch.linspace(-0.3, 0.4, DIM)
+
+    def score(batch: Batch) -> Mapping[str, np.ndarray]:
+        scores = answers(old.eval())(batch)["ctr"]
+        return {"label": np.array([b"x"] * len(scores), object), "OUTPUT__0": scores}
+
+    found = Prover(model, score, [requests(unknown=True)], TOLERANCE).prove()
+    assert "the vector [-0.3, -0.16, -0.02, 0.12, 0.26, 0.4]" in only_text(found)
+    assert found.unpaired == (("label",), ())
+
+
 def test_rows_that_are_missing_here_are_named(model: LocalModel) -> None:
     class Larger(Lenient):
         def rows(self, table: nn.Embedding, ids: Tensor) -> Tensor:
