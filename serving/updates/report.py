@@ -62,6 +62,7 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
             "feature_log": observed["log"],
             "live_auc": model.trial_report(),
             "feedback": observed["feedback"],
+            "drift": observed["drift"],
             "snapshots": shown,
             "quarantined": [
                 {"path": r.path, "snapshot": r.snapshot, "reason": r.reason, "unix_ms": r.unix_ms}

@@ -5,13 +5,24 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.console_pages import address, axe_findings, browser, opened
+from tests.e2e.console_pages import (
+    address,
+    axe_findings,
+    browser,
+    confirm,
+    expect,
+    first,
+    is_live,
+    live,
+    opened,
+    serves,
+    snapshot_row,
+)
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.guarded import write_access
 from tests.integration.serving.http_calls import ask as call
@@ -21,50 +32,12 @@ from tests.integration.serving.planted import NAME, Planted
 from tests.support.server_process import free_ports
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser
 
-__all__ = ["browser"]
+__all__ = ["browser", "first", "live"]
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&amp;"
 EDGE = 2**63 - 1
-
-
-def expect(what: Any) -> Any:
-    # Where playwright is not there, every test is skipped before this.
-    from playwright.sync_api import expect as of_playwright
-
-    of_playwright.set_options(timeout=20_000)
-    return of_playwright(what, None)
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Live]:
-    with Live(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def first(live: Live) -> Planted:
-    version = live.version()
-    live.start()
-    return version
-
-
-def is_live(page: Page) -> None:
-    expect(page.locator("header").get_by_role("status")).to_have_text("Live")
-
-
-def snapshot_row(page: Page, name: str) -> Locator:
-    table = page.get_by_role("region", name=re.compile("^Versions and deltas that can be served"))
-    return table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name, exact=True))
-
-
-def serves(live: Live, snapshot: Planted) -> None:
-    live.until(lambda: live.report()["served"]["id"] == snapshot.id)
-
-
-def confirm(page: Page, verb: str) -> None:
-    page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
 
 
 def test_the_list_leads_to_a_model(browser: Browser, live: Live, first: Planted) -> None:

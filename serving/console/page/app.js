@@ -3,7 +3,7 @@ import { html, render } from "./html.js";
 import { History, ratesOf } from "./figures.js";
 import { Model } from "./model.js";
 import { Models } from "./models.js";
-import { call, follow, hasToken, setToken } from "./net.js";
+import { call, follow, hasToken, setToken, whyNoToken } from "./net.js";
 import { Ask } from "./parts.js";
 
 const root = document.getElementById("console");
@@ -115,7 +115,7 @@ function signIn() {
         "The token of an access file, or the server's own one, which is in ~/.cache/emberline/tokens on its machine. " +
         "It is kept until this tab is closed.",
       verb: "Sign in",
-      fields: [{ name: "token", label: "Token", type: "password" }],
+      fields: [{ name: "token", label: "Token", type: "password", why: whyNoToken }],
       run: ({ token }) => {
         setToken(token);
         change({ link: "connecting", problem: "" });

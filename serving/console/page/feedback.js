@@ -1,16 +1,20 @@
-// How good scores were by the labels that came, what live AUC decides, and the log of requests.
+// How good scores were by the labels that came, what live AUC decides, the log of requests, and drift.
 import { bytes, count, percent } from "./figures.js";
 import { html } from "./html.js";
-import { Table } from "./parts.js";
+import { State, Table } from "./parts.js";
+
+// A change that is worth a look, by docs/feedback.md.
+const MUCH_DRIFT = 0.25;
 
 export function Feedback({ model }) {
-  const { feedback, feature_log: log, live_auc: trial } = model.snapshots;
-  if (!feedback && !log && !trial) return null;
+  const { feedback, feature_log: log, live_auc: trial, drift } = model.snapshots;
+  if (!feedback && !log && !trial && !drift) return null;
   return html`
     <section aria-labelledby="feedback">
       <h2 id="feedback">Feedback</h2>
       ${trial && html`<p class="reason">${trialText(trial)}</p>`}
       ${feedback && html`<${Quality} feedback=${feedback} />`}
+      ${drift && html`<${Drift} drift=${drift} />`}
       ${log && html`<${Log} log=${log} />`}
     </section>
   `;
@@ -50,6 +54,40 @@ function aucOf(row) {
 
 function figure(value) {
   return value === null ? "–" : value.toFixed(4);
+}
+
+function Drift({ drift }) {
+  const kinds = { input: drift.inputs, score: drift.scores };
+  const rows = Object.entries(kinds).flatMap(([kind, columns]) =>
+    columns.map((column) => ({
+      ...column,
+      key: `${kind} ${column.name}`,
+      kind,
+      more: column.psi === null ? null : column.psi - column.by_chance,
+    })),
+  );
+  rows.sort((one, other) => (other.more ?? -Infinity) - (one.more ?? -Infinity) || 0);
+  return html`
+    <${Table}
+      caption="Drift from training, the largest first"
+      columns=${[
+        { name: "Name", cell: (row) => row.name },
+        { name: "Kind", cell: (row) => row.kind },
+        { name: "PSI less chance", number: true, cell: (row) => figure(row.more) },
+        { name: "Judgement", cell: driftState },
+        { name: "Rows", number: true, cell: (row) => count(row.rows) },
+        { name: "Nulls", number: true, cell: (row) => percent(row.nulls) },
+        { name: "in training", number: true, cell: (row) => percent(row.nulls_before) },
+      ]}
+      rows=${rows}
+      empty="The version has no golden requests to compare with."
+    />
+  `;
+}
+
+function driftState(row) {
+  if (row.more === null) return html`<span class="soft">too few rows</span>`;
+  return row.more > MUCH_DRIFT ? html`<${State} text="worth a look" />` : "usual";
 }
 
 function Log({ log }) {

@@ -3,8 +3,9 @@
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|[{}[\],:]/g;
 const LARGE = /^-?\d{16,}$/;
 
-// Parses JSON; integers of 16 digits and more become strings.
+// Parses JSON; integers of 16 digits and more become strings. Throws a SyntaxError for text that is none.
 export function parse(text) {
+  if (/\S/.test(text.replace(TOKEN, ""))) throw new SyntaxError("The answer is not JSON.");
   const tokens = text.match(TOKEN) ?? [];
   return JSON.parse(tokens.map((token) => (LARGE.test(token) ? `"${token}"` : token)).join(""));
 }

@@ -28,7 +28,6 @@ function Tiers({ version, store }) {
   const all = asked(store);
   const rows = TIERS.filter((tier) => store.rows[tier] || store.hits[tier]).map((tier) => ({ key: tier }));
   const tables = Object.entries(store.tables).map(([name, stats]) => ({ key: name, ...stats, asked: asked(stats) }));
-  const hits = (row, tier) => percent(share(row.hits[tier], row.asked));
   return html`
     <${Table}
       caption=${`Tiers of version ${version}`}
@@ -51,21 +50,37 @@ function Tiers({ version, store }) {
     </p>
     <${Table}
       caption=${`Tables of version ${version}`}
-      columns=${[
-        { name: "Table", cell: (row) => row.key },
-        { name: "Ids", number: true, cell: (row) => count(row.asked) },
-        { name: "DRAM", number: true, cell: (row) => hits(row, "dram") },
-        { name: "Overlay", number: true, cell: (row) => hits(row, "overlay") },
-        { name: "SSD", number: true, cell: (row) => hits(row, "ssd") },
-        { name: "Absent", number: true, cell: (row) => percent(share(row.absent, row.asked)) },
-        { name: "Rows", number: true, cell: (row) => count(row.rows.ssd) },
-        { name: "in DRAM", number: true, cell: (row) => count(row.rows.dram) },
-        { name: "Bytes in DRAM", number: true, cell: (row) => bytes(row.bytes.dram) },
-      ]}
+      columns=${ofTables(tables)}
       rows=${tables}
       empty="There are no tables."
     />
   `;
+}
+
+// The columns of tables. Those of tiers that hold nothing are left out.
+function ofTables(tables) {
+  const ids = (name, of) => ({ name, number: true, cell: (row) => percent(share(of(row), row.asked)) });
+  const held = (name, tier) => [
+    { name: `in ${name}`, number: true, cell: (row) => count(row.rows[tier]) },
+    { name: `Bytes in ${name}`, number: true, cell: (row) => bytes(row.bytes[tier]) },
+  ];
+  const hasHbm = tables.some((row) => row.rows.hbm || row.hits.hbm);
+  const hasOverlay = tables.some((row) => row.rows.overlay);
+  const hasUnresolved = tables.some((row) => row.unresolved);
+  return [
+    { name: "Table", cell: (row) => row.key },
+    { name: "Ids", number: true, cell: (row) => count(row.asked) },
+    ...(hasHbm ? [ids("HBM", (row) => row.hits.hbm)] : []),
+    ids("DRAM", (row) => row.hits.dram),
+    ids("Overlay", (row) => row.hits.overlay),
+    ids("SSD", (row) => row.hits.ssd),
+    ids("Absent", (row) => row.absent),
+    ...(hasUnresolved ? [ids("Unresolved", (row) => row.unresolved)] : []),
+    { name: "Rows", number: true, cell: (row) => count(row.rows.ssd) },
+    ...(hasHbm ? held("HBM", "hbm") : []),
+    ...held("DRAM", "dram"),
+    ...(hasOverlay ? held("overlay", "overlay") : []),
+  ];
 }
 
 function Meter({ label, value }) {

@@ -12,10 +12,22 @@ let token = read();
 
 function read() {
   try {
-    return sessionStorage.getItem(KEY) ?? "";
+    const kept = sessionStorage.getItem(KEY) ?? "";
+    if (!whyNoToken(kept)) return kept;
+    sessionStorage.removeItem(KEY);
+    return "";
   } catch {
     return ""; // storage is blocked: the token is kept for as long as the page is open
   }
+}
+
+// Why a text is no token, "" where it may be one. A header cannot hold others, and a call with one would never start.
+export function whyNoToken(text) {
+  const wrong = text.trim().match(/[^!-~]/u)?.[0];
+  if (wrong === undefined) return "";
+  const isUnseen = /\p{C}/u.test(wrong);
+  const what = /\s/.test(wrong) ? "a blank" : isUnseen ? "a character that is not seen" : `the character ${wrong}`;
+  return `A token consists of letters, digits and signs of ASCII. This one holds ${what}.`;
 }
 
 export function hasToken() {
@@ -49,12 +61,15 @@ export async function call(method, path, body) {
   return { text, headers: response.headers };
 }
 
+// Why a call was refused: by the server, or by a proxy before it, whose answers are pages.
 function reason(text, response) {
   try {
-    return parse(text).error;
+    const { error } = parse(text);
+    if (typeof error === "string" && error) return error;
   } catch {
-    return `The server answered ${response.status} ${response.statusText}.`;
+    // It is not JSON.
   }
+  return `The server answered ${`${response.status} ${response.statusText}`.trim()}.`;
 }
 
 // Follows the events about the server and a model until `stop` is called, also over losses of the connection.

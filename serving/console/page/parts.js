@@ -40,6 +40,7 @@ const KINDS = {
   fails: "bad",
   shifted: "bad",
   slower: "bad",
+  "worth a look": "bad",
   "not ready": "bad",
 };
 
@@ -64,7 +65,7 @@ export function Button({ text, label, why, act, kind = "" }) {
 }
 
 // Asks before an operation is carried out. ask: {title, text, verb, run(values), fields}; a field is {name, label,
-// value, type, min, max, step}.
+// value, type, min, max, step, why(value)}, where `why` says what is wrong with a value, "" for nothing.
 export class Ask extends Component {
   dialog = createRef();
 
@@ -75,11 +76,22 @@ export class Ask extends Component {
   submit(event) {
     event.preventDefault();
     const values = Object.fromEntries(new FormData(event.target).entries());
+    const wrong = {};
+    for (const { name, why } of this.props.ask.fields ?? []) {
+      const found = why?.(values[name]);
+      if (found) wrong[name] = found;
+    }
+    this.setState({ wrong });
+    const [first] = Object.keys(wrong);
+    if (first) {
+      event.target.elements[first].focus();
+      return;
+    }
     this.dialog.current.close(); // gives the focus back to the button
     this.props.ask.run(values);
   }
 
-  render({ ask, close }) {
+  render({ ask, close }, { wrong = {} }) {
     const cancel = () => this.dialog.current.close();
     return html`
       <dialog ref=${this.dialog} aria-labelledby="ask-title" onClose=${close}>
@@ -100,8 +112,14 @@ export class Ask extends Component {
                   autocomplete="off"
                   spellcheck="false"
                   required=${field.required ?? true}
+                  aria-invalid=${wrong[field.name] ? "true" : null}
+                  aria-describedby=${wrong[field.name] ? `ask-wrong-${field.name}` : null}
                 />
               </label>
+              ${
+                wrong[field.name] &&
+                html`<p id=${`ask-wrong-${field.name}`} class="bad reason" role="alert">${wrong[field.name]}</p>`
+              }
             `,
           )}
           <p class="actions">
