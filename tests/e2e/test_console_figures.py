@@ -120,6 +120,8 @@ def test_a_canary_is_stopped(browser: Browser, live: Live, first: Planted) -> No
     with opened(browser, live.server.metrics_port, NAME) as page:
         page.get_by_role("button", name=f"Canary with {second.name}").click()
         page.get_by_label("Share of the requests, in percent").fill("25")
+        time.sleep(2.5)  # what is typed outlasts the events of these seconds
+        expect(page.get_by_label("Share of the requests, in percent")).to_have_value("25")
         confirm(page, "Canary with")
         expect(snapshot_row(page, second.name)).to_contain_text("canary")
         page.get_by_role("button", name="Stop the canary").click()

@@ -66,6 +66,7 @@ export function Button({ text, label, why, act, kind = "" }) {
 
 // Asks before an operation is carried out. ask: {title, text, verb, run(values), fields}; a field is {name, label,
 // value, type, min, max, step, why(value)}, where `why` says what is wrong with a value, "" for nothing.
+// `value` is what a field begins with: the page is drawn again each second, and what is typed stays.
 export class Ask extends Component {
   dialog = createRef();
 
@@ -105,7 +106,7 @@ export class Ask extends Component {
                 <input
                   name=${field.name}
                   type=${field.type ?? "text"}
-                  value=${field.value ?? ""}
+                  defaultValue=${field.value ?? ""}
                   min=${field.min}
                   max=${field.max}
                   step=${field.step}
