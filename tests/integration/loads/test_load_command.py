@@ -34,6 +34,16 @@ def answered(server: ServerProcess) -> float:
     return server.metrics().get('nv_inference_request_success{model="tiny",version="1"}', 0.0)
 
 
+def answered_at_rest(server: ServerProcess) -> float:
+    """Waits until what an earlier test left under way is answered too; returns the count."""
+    until, count = time.monotonic() + 30, -1.0
+    while (now := answered(server)) != count:
+        assert time.monotonic() < until
+        count = now
+        time.sleep(0.5)
+    return count
+
+
 def wait_for_answers(server: ServerProcess, count: float, process: subprocess.Popen[str]) -> None:
     until = time.monotonic() + 120
     while answered(server) < count:
@@ -154,7 +164,7 @@ def test_locusts_own_command_writes_figures_when_it_is_ended(tiny: ServerProcess
     line = locust_command(
         "http_binary", url=tiny.url, grpc=tiny.grpc, model="tiny", data=rows, figures=path, seconds=600, users=2
     )
-    before = answered(tiny)
+    before = answered_at_rest(tiny)
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(tiny))
     try:
         wait_for_answers(tiny, before + 40, process)
