@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,13 @@ from storage.checkpoint.as_of import AsOf
 from storage.checkpoint.fingerprint import fingerprint_hex, weights_fingerprint
 from storage.checkpoint.install import publishing
 from storage.checkpoint.row_streams import NO_IDS, compare
-from storage.errors import CheckpointError, ConfigError, InvalidInput, LineageError, NotFound, StoreError, Unsupported
+from storage.errors import CheckpointError, ConfigError, InvalidInput, LineageError, NotFound, Unsupported
 from storage.importing import FileTable
 from storage.specs import check_model_name
 from trainer.evaluate import evaluation_mode
 from trainer.importing.modules import matched, prepare
 from trainer.importing.progress import Progress, counted, silent
+from trainer.importing.scratch import temporary_folder
 from trainer.importing.snapshot_rows import SnapshotRows, SnapshotSource
 from trainer.importing.sorted_table import ImportedTable, SortedTable
 from trainer.progress import Display
@@ -90,7 +90,7 @@ def import_delta(
             chosen, unused = matched(tables, prepared.sources, dict(mapping or {}), all_needed=not partial)
             stack.enter_context(torch.no_grad())
             stack.enter_context(evaluation_mode(prepared.module))
-            scratch = stack.enter_context(_temporary() if check else publishing(target.model_dir))
+            scratch = stack.enter_context(temporary_folder() if check else publishing(target.model_dir))
             read = _sorted(chosen, prepared.prepared, before, memory_bytes, scratch, progress)
             changed = [_changes(entry.name, read.get(entry.name), before, partial) for entry in before.version.tables]
             report = DeltaReport(
@@ -116,16 +116,6 @@ def import_delta(
                 continue  # another publisher was first: compare with what it published
             return replace(report, folder=folder)
     raise CheckpointError(f"{target.model_dir}: other publishers were first {_ATTEMPTS} times; try again")
-
-
-@contextmanager
-def _temporary() -> Iterator[Path]:
-    """Yields a folder that is gone afterwards. Raises StoreError where the disk fails."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="emberline-import-") as folder:
-            yield Path(folder)
-    except OSError as error:
-        raise StoreError(f"{error.filename or tempfile.gettempdir()}: {error.strerror or error}") from error
 
 
 def _whole(tables: Sequence[FileTable], before: AsOf, partial: bool) -> list[FileTable]:

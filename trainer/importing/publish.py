@@ -7,7 +7,6 @@ golden requests are scored with the rows that were written.
 from __future__ import annotations
 
 import secrets
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from storage.checkpoint.graph import DenseGraph
 from storage.checkpoint.install import make_place, publishing
 from storage.checkpoint.program import PackedProgram, pack_program
 from storage.checkpoint.streams import WrittenRows
-from storage.errors import ConfigError, InvalidInput, StoreError
+from storage.errors import ConfigError, InvalidInput
 from storage.features import Column
 from storage.importing import FileTable
 from storage.initializers import AbsentRows
@@ -30,6 +29,7 @@ from storage.rows import RowCodec
 from storage.specs import check_model_name
 from trainer.importing.modules import Around, matched, poolings, prepare
 from trainer.importing.progress import Progress, counted, silent
+from trainer.importing.scratch import temporary_folder
 from trainer.importing.sorted_table import ImportedTable, SortedTable
 from trainer.importing.stand_ins import stand_in_table
 from trainer.importing.tables_alone import sample_of
@@ -137,22 +137,14 @@ def look_at_tables(
             ready = _Ready.of(stack, module, sample_batch, tables, mapping, pooling, row_types)
         else:
             poolings(pooling, [table.name for table in tables])
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="emberline-import-"))
-        try:
-            if ready is not None:
-                return [table.read() for table in ready.sorted_tables(memory_bytes, Path(scratch), progress).values()]
-            stored_as = _row_types(row_types, [table.name for table in tables])
-            return [
-                SortedTable(
-                    table, stored_as[table.name], memory_bytes, Path(scratch), progress=counted(table, progress)
-                ).read()
-                for table in tables
-            ]
-        except OSError as error:
-            raise StoreError(
-                f"{error.filename or scratch}: {error.strerror or error}; rows beyond --memory go through files in "
-                f"{tempfile.gettempdir()}, and TMPDIR names another folder"
-            ) from error
+        scratch = stack.enter_context(temporary_folder())
+        if ready is not None:
+            return [table.read() for table in ready.sorted_tables(memory_bytes, scratch, progress).values()]
+        stored_as = _row_types(row_types, [table.name for table in tables])
+        return [
+            SortedTable(table, stored_as[table.name], memory_bytes, scratch, progress=counted(table, progress)).read()
+            for table in tables
+        ]
 
 
 def import_tables(
