@@ -47,9 +47,10 @@ class TablePath(LocalPath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Returns the whole text as a path, after a look at what follows the name. Fails as click does."""
-        name, equals, rest = str(value).partition("=")
-        is_named = equals and rest and "/" not in name and not Path(str(value)).exists()
-        super().convert(rest if is_named else value, param, ctx)
+        from storage.importing.kinds.base import split_named
+
+        named = split_named(Path(str(value)))
+        super().convert((named and named[1]) or value, param, ctx)
         return Path(str(value))
 
 

@@ -34,11 +34,18 @@ class Kind:
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
-def table_and_path(path: Path) -> tuple[str, Path]:
-    """Returns the name and the path of TABLE=PATH; "" and the path itself of one that is there, or has a / before =."""
+def split_named(path: Path) -> tuple[str, str] | None:
+    """Returns what is before and behind the = of TABLE=PATH; None of a path that is there, or has a / before it."""
     name, equals, rest = str(path).partition("=")
-    if not equals or "/" in name or path.exists():
+    return None if not equals or "/" in name or path.exists() else (name, rest)
+
+
+def table_and_path(path: Path) -> tuple[str, Path]:
+    """Returns the name and the path of TABLE=PATH, "" and the path itself of another one."""
+    named = split_named(path)
+    if named is None:
         return "", path
+    name, rest = named
     if not rest:
         raise InvalidInput(f"{name}=: a path is missing behind it; write TABLE=PATH", field="table")
     return _checked(name), Path(rest)

@@ -41,7 +41,6 @@ from storage.importing.source import (
     table_name,
 )
 
-_ARCHIVE = re.compile(r"(?P<kind>sparse_embeddings|sparse_dynamic_embedding)-(?P<rank>[0-9]+)-of-(?P<size>[0-9]+)\.npz")
 # Archives, and the descriptions of both kinds, which are called like the first.
 _OF_RANK = re.compile(
     r"(?P<kind>sparse_embeddings|sparse_dynamic_embedding)-(?P<rank>[0-9]+)-of-(?P<size>[0-9]+)\.(?P<suffix>npz|json)"
@@ -100,7 +99,7 @@ class _Found:
 def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]:
     """Returns the tables of exports and deltas, at any depth of folders; deltas are laid over the export."""
     found: dict[str, _Found] = defaultdict(_Found)
-    archives = [each for path in paths for each in files_below(path, "*.npz") if _ARCHIVE.fullmatch(each.name)]
+    archives = [each for path in paths for each in files_below(path, "*.npz") if _OF_RANK.fullmatch(each.name)]
     # One that two paths lead to would have its numbered rows twice.
     archives = sorted({os.path.realpath(each): each for each in archives}.values(), key=_rank)
     deltas = [each for path in paths for each in files_below(path, "*.parquet")]
@@ -123,7 +122,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
 
 def _rank(archive: Path) -> tuple[Path, str, int]:
     """Returns what archives are sorted by: of more than 100 ranks, names are not in the order of numbers."""
-    match = _ARCHIVE.fullmatch(archive.name)
+    match = _OF_RANK.fullmatch(archive.name)
     assert match is not None
     return archive.parent, match["kind"], int(match["rank"])
 
