@@ -13,6 +13,7 @@ from serving.security.audit import short_text
 from serving.security.forwarded import forwarded_metadata, refuse_forwarded
 from serving.security.gate import Admission, Gate
 from serving.security.needs import INFER, REGIONS
+from serving.security.principals import ANONYMOUS_NAME
 
 #: The metadata key by which the native server says whose call it passes on, after its secret.
 CLIENT_KEY = "emberline-client"
@@ -89,13 +90,13 @@ class GrpcGate:
 
     def name_of(self, context: Any, *, is_infer: bool) -> str:
         """Returns the name of a caller's principal; "" for a caller with a wrong token, or with several."""
-        authorization = None
-        if not (is_infer and self._gate.is_open):
-            try:
-                authorization = authorization_of(context.invocation_metadata())
-            except Unauthenticated:
-                return ""
-        return self._gate.name_of(authorization, self.caller(context), is_infer=is_infer)
+        if is_infer and self._gate.is_open:
+            return ANONYMOUS_NAME  # a token that comes along is not looked at, by native code neither
+        try:
+            authorization = authorization_of(context.invocation_metadata())
+        except Unauthenticated:
+            return ""
+        return self._gate.name_of(authorization, self.caller(context))
 
     def told(self, error: BaseException, context: Any) -> BaseException:
         """Returns the error with only what the caller is allowed to know."""

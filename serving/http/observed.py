@@ -7,6 +7,7 @@ from serving.http.messages import LIVE, READY, HttpRequest, HttpResponse
 from serving.http.route import inference_route
 from serving.protocol.request_ids import REQUEST_ID_HEADER, request_id_of_header
 from serving.security.gate import Gate
+from serving.security.principals import ANONYMOUS_NAME
 
 # Of a client that has left before its answer, as other servers log it.
 _CLIENT_LEFT = 499
@@ -26,6 +27,10 @@ def note_ended(observer: Observer, gate: Gate, request: HttpRequest, response: H
         facts.call = "predict" if route.is_v1 else "infer"
         facts.model = facts.model or route.name
         facts.version = facts.version or route.version
+    if route is not None and gate.is_open:
+        principal = ANONYMOUS_NAME  # a token that comes along is not looked at, by native code neither
+    else:
+        principal = gate.name_of(request.authorization or headers.get(b"authorization"), request.caller)
     header_id = request_id_of_header(headers.get(REQUEST_ID_HEADER))
     facts.id = facts.id or header_id
     facts.note(
@@ -34,9 +39,7 @@ def note_ended(observer: Observer, gate: Gate, request: HttpRequest, response: H
         header_id=header_id,
         traceparent=headers.get(b"traceparent", b"").decode("latin-1"),
         address=request.caller.address,
-        principal=gate.name_of(
-            request.authorization or headers.get(b"authorization"), request.caller, is_infer=route is not None
-        ),
+        principal=principal,
         error=response.error,
         status=response.status if is_sent else _CLIENT_LEFT,
         request_bytes=request.size,

@@ -12,7 +12,7 @@ from serving.security.access import SEND_TOKEN, Access
 from serving.security.audit import AuditLog
 from serving.security.hosts import KnownHosts
 from serving.security.needs import MODEL, SERVER, Need
-from serving.security.principals import ANONYMOUS_NAME, ROLES, Caller, Principal
+from serving.security.principals import ROLES, Caller, Principal
 from serving.security.rates import Rates, client_of
 from storage.errors import EmberlineError
 
@@ -115,13 +115,8 @@ class Gate:
             "an IP address or localhost, send a token, or start the server with --allowed-host NAME"
         )
 
-    def name_of(self, authorization: bytes | None, caller: Caller, *, is_infer: bool) -> str:
-        """Returns the name of the caller's principal, for the access log; "" for a caller with a wrong token.
-
-        Where everybody may infer, a token that comes along says nothing, and native code does not read it.
-        """
-        if is_infer and self.is_open:
-            return ANONYMOUS_NAME
+    def name_of(self, authorization: bytes | None, caller: Caller) -> str:
+        """Returns the name of the caller's principal, for the access log; "" for a caller with a wrong token."""
         try:
             return self._find(authorization, caller).name
         except EmberlineError:
