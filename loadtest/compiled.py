@@ -25,10 +25,10 @@ PROGRAMS: dict[str, type[Program]] = {"h2load": H2load, "wrk2": Wrk2, "perf_anal
 _GRACE_S = 60.0
 
 
-def check_generator(name: str, kind: str, phases: Sequence[Phase], step_s: float = math.inf) -> None:
+def check_generator(name: str, kind: str, phases: Sequence[Phase], searched_s: Sequence[float] = ()) -> None:
     """Raises ConfigError for a program that is not installed or does not send this kind of request or these phases.
 
-    step_s: seconds of a measurement of a search.
+    searched_s: seconds of a measurement of a search, and of its hold.
     """
     program = PROGRAMS[name]
     if shutil.which(name) is None:
@@ -44,7 +44,7 @@ def check_generator(name: str, kind: str, phases: Sequence[Phase], step_s: float
                 f"--generator: {name} sends constant rates only, got {phase.title}; give steps, or use locust",
                 field="generator",
             )
-    shortest = min((step_s, *(phase.seconds for phase in phases)))
+    shortest = min((*searched_s, *(phase.seconds for phase in phases)), default=math.inf)
     if shortest < program.least_s:
         raise ConfigError(
             f"--generator: {name} measures nothing in its first seconds, so a phase or --step has to last at least "

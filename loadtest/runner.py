@@ -56,6 +56,11 @@ class Plan:
         """Seconds that the test takes; of a search, about."""
         return sum(phase.seconds for phase in self.phases) if self.bound_ms is None else 20 * self.step_s + self.hold_s
 
+    @property
+    def searched_s(self) -> tuple[float, ...]:
+        """Seconds of a measurement of a search, and of its hold where there is one; nothing for a profile."""
+        return () if self.bound_ms is None else (self.step_s, *((self.hold_s,) if self.hold_s else ()))
+
 
 class _Broken(Exception):  # noqa: N818 - not an error of what is tested
     """The generator has ended."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import signal
 import sys
 import tempfile
@@ -158,7 +157,7 @@ def command(url: str, model: str, **given: Any) -> None:
         from loadtest.compiled import check_generator
 
         for kind in kinds:
-            check_generator(given["generator"], kind, plan.phases, math.inf if plan.phases else plan.step_s)
+            check_generator(given["generator"], kind, plan.phases, plan.searched_s)
     with _ended_in_order():
         results = _run(url, model, given, plan, connections, kinds)
     interrupted = any(run["interrupted"] for run in results.values())

@@ -134,7 +134,14 @@ def test_programs_in_c_send_constant_rates_only(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--rate", "50"], ["--rate", "50@30s,60@10s"], ["--find-p99", "10"]], ids=["rate", "steps", "search"]
+    "arguments",
+    [
+        ["--rate", "50"],
+        ["--rate", "50@30s,60@10s"],
+        ["--find-p99", "10"],
+        ["--find-p99", "10", "--step", "20s", "--hold", "10s"],
+    ],
+    ids=["rate", "steps", "search", "hold"],
 )
 def test_wrk2_measures_nothing_in_phases_that_are_short(
     arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
