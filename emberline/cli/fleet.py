@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -15,6 +17,9 @@ from emberline.cli.server_call import URL, call_server, model_path, timeout_opti
 from emberline.fitted_table import FittedTable, whole, wrapping
 from storage.errors import NotFound
 from storage.objects import is_url
+
+# Exit code where a server answers with what it last knew, because the object store does not answer it.
+LAST_KNOWN = 3
 
 
 @click.command(
@@ -34,7 +39,8 @@ def command(model: str, url: str, as_json: bool, timeout: float) -> None:
     """Show what the servers of a fleet serve of MODEL: its name, or its URL in the object store.
 
     A server that is ready serves what all serve. Below stand the snapshots that were refused, by whom and why. The
-    servers are started with `emberline serve --fleet`.
+    servers are started with `emberline serve --fleet`. A server that gets no answer from the object store shows what it
+    last knew, and says so; the exit code is 3 then.
     """
     if is_url(model):
         state = _from_store(model)
@@ -44,10 +50,13 @@ def command(model: str, url: str, as_json: bool, timeout: float) -> None:
         print_json(state)
     else:
         show(state)
+    if _trouble(state):
+        sys.exit(LAST_KNOWN)
 
 
 def _from_store(url: str) -> Mapping[str, Any]:
     from serving.fleet.peers import Peers
+    from serving.fleet.reading import Reading
     from serving.fleet.view import fleet_view
     from storage.objects import ObjectStore
     from storage.objects.fleet import FleetObjects
@@ -59,9 +68,11 @@ def _from_store(url: str) -> Mapping[str, Any]:
     if not head.versions:
         raise NotFound(f"{url}: no model is published there; expected a URL such as s3://bucket/models/movielens")
     replicas = objects.replicas()
+    now_unix_ms = time.time_ns() // 1_000_000
+    reading = Reading(objects.model.url, objects.lease(), replicas, now_unix_ms, now_unix_ms)
     peers = Peers()
     try:
-        return fleet_view(name, head, objects.lease(), replicas, peers.wait(replicas))
+        return fleet_view(name, head, reading, peers.wait(replicas))
     finally:
         peers.close()
 
@@ -69,6 +80,8 @@ def _from_store(url: str) -> Mapping[str, Any]:
 def show(state: Mapping[str, Any]) -> None:
     """Prints everything."""
     console = table_console()
+    for line in _last_known(state):
+        console.print(line)
     console.print(_line(state))
     table = FittedTable(
         wrapping("replica"),
@@ -83,9 +96,9 @@ def show(state: Mapping[str, Any]) -> None:
         table.add_row(
             each["id"],
             f"{text}: {each['trouble']}" if each["trouble"] else text,
-            _name(each["serves"]),
+            "not known" if _trouble(state) and each["serves"] is None else _name(each["serves"]),
             _name(each["staged"]),
-            f"{age(each['reported_unix_ms'])} ago",
+            f"{age(each['reported_unix_ms'])} ago" if each["reported_unix_ms"] else "none",
             each["url"],
         )
     if state["replicas"]:
@@ -95,11 +108,29 @@ def show(state: Mapping[str, Any]) -> None:
             console.print(f"refused {each['name'] or each['id']}: {reason}")
 
 
+def _trouble(state: Mapping[str, Any]) -> str:
+    """Returns why the server that was asked knows no more than it did; "" where it knows what is so now."""
+    return str(state.get("store", {}).get("error", ""))
+
+
+def _last_known(state: Mapping[str, Any]) -> Iterator[str]:
+    """Yields why the rest is what was known earlier, and where to ask instead; nothing where it is so now."""
+    if not _trouble(state):
+        return
+    store, asked = state["store"], state["asked"]
+    yield f"{asked} has had no answer from the object store for {age(store['answered_unix_ms'])}: {store['error']}"
+    read = store["replicas_unix_ms"]
+    others = f"as they were read {age(read)} ago" if read else "not known here"
+    yield f"Below stands what it knew then; the other replicas are {others}."
+    yield f"Ask another replica, or run `emberline fleet {store['url']}`."
+
+
 def _line(state: Mapping[str, Any]) -> str:
     served = state["served"]
     if served is None:
         return f"{state['model']}: no fleet serves it so far; start servers with --fleet"
-    text = f"{state['model']}: {state['mode']}, all serve {_name(served)} ({served['id']})"
+    all_serve = "all served" if _trouble(state) else "all serve"
+    text = f"{state['model']}: {state['mode']}, {all_serve} {_name(served)} ({served['id']})"
     text += f" since {age(state['since_unix_ms'])}, by {state['by']}"
     if state["newest"] and state["newest"]["id"] != served["id"]:
         text += f"; newest is {_name(state['newest'])}"

@@ -6,13 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+
+from pydantic import JsonValue
 
 from serving.config import ServerConfig
 from serving.errors import Forbidden
 from serving.fleet.identity import Identity, identity_of
 from serving.fleet.member import FleetMember
 from serving.fleet.peers import Peers
+from serving.fleet.reading import Reader
+from serving.fleet.view import fleet_view, with_own
 from serving.updates.live_model import LiveModel
+from storage.errors import Unavailable
 from storage.objects.fleet import FleetObjects
 from storage.objects.follower import Watch
 from storage.objects.head import Head
@@ -38,6 +44,7 @@ class Fleet:
         self._identity: Identity | None = None
         self._lock = threading.Lock()
         self._members: dict[str, FleetMember] = {}
+        self._readers: dict[str, Reader] = {}
         self._heads: dict[str, Head] = {}
         self._threads: list[threading.Thread] = []
         self._mirror: RepositoryMirror | None = None
@@ -58,10 +65,11 @@ class Fleet:
         mirror = self._mirror
         assert mirror is not None
         name = model.name
+        objects = FleetObjects(PublishedModel(self._objects, name))
         member = FleetMember(
             model,
             self._who,
-            FleetObjects(PublishedModel(self._objects, name)),
+            objects,
             self._peers,
             look=lambda: mirror.check(name),
             hurry=lambda: mirror.wake(name),
@@ -71,6 +79,7 @@ class Fleet:
         model.agreement = member
         with self._lock:
             self._members[name] = member
+            self._readers[name] = Reader(objects, mirror)
             head = self._heads.get(name)
         if head is not None:
             member.see(head)
@@ -87,6 +96,21 @@ class Fleet:
         """Returns the member of a model; None where there is none."""
         with self._lock:
             return self._members.get(name)
+
+    def view(self, name: str) -> dict[str, JsonValue]:
+        """Returns what all replicas serve of a model that is a member, and what each says of itself.
+
+        While the object store does not answer, that is what is known here. Raises Unavailable where nothing is.
+        """
+        with self._lock:
+            member, reader = self._members[name], self._readers[name]
+        reading = reader.read()
+        head, own = member.head, member.itself()
+        if head is None:
+            raise Unavailable(f"model {name!r}: {member.why_not()}: {reading.error}".removesuffix(": "))
+        if reading.error:
+            reading = replace(reading, replicas=with_own(reading.replicas, own))
+        return fleet_view(name, head, reading, self._peers.wait(reading.replicas), own.id)
 
     def why_not(self, name: str) -> str:
         """Returns why this server should get no requests for a model; "" when it may."""

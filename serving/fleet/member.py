@@ -9,8 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from pydantic import JsonValue
-
 from serving.fleet.clocks import moment_of
 from serving.fleet.holding import LEAD_LAST_MS, LEAD_MS, Holding
 from serving.fleet.identity import Identity, warn_of_namesake
@@ -18,7 +16,6 @@ from serving.fleet.orders import installed, obey, ordered
 from serving.fleet.peers import Peers
 from serving.fleet.refusing import Refusing
 from serving.fleet.standing import newer_than_served, snapshot_names, standing, trial_of
-from serving.fleet.view import fleet_view
 from serving.pipeline.snapshot import Snapshot
 from serving.updates.agreement import After, Agreed, Outdated
 from serving.updates.change import Change
@@ -84,6 +81,11 @@ class FleetMember:
         self._said = ""
         self._waits_for = ""
         self._ordering, self._stepping, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
+
+    @property
+    def head(self) -> Head | None:
+        """Returns what is published and what all replicas serve, as of the last look; None before the first."""
+        return self._head
 
     @property
     def served(self) -> Served:
@@ -293,15 +295,6 @@ class FleetMember:
             return
         self._peers.wake(self.model.name, others)
 
-    def view(self) -> dict[str, JsonValue]:
-        """Returns what all replicas serve, and what each says of itself; docs/fleet.md describes it."""
-        self._look()
-        replicas = self._objects.replicas()
-        head = self._head
-        if head is None:
-            raise Unavailable(f"model {self.model.name!r}: {self.why_not()}")
-        return fleet_view(self.model.name, head, self._objects.lease(), replicas, self._peers.wait(replicas))
-
     def run(self) -> None:
         """Follows what all serve until the model is stopped, then leaves the fleet."""
         is_reported = False
@@ -483,13 +476,16 @@ class FleetMember:
     def _report(self) -> None:
         """Writes what this replica says of itself, one thread after the other, so that the last one is true."""
         with self._reporting:
-            said = Replica(
-                id=self._who().id,
-                url=self._who().url,
-                wake=self.wake_word,
-                served=self._own(),
-                staged=self._staged,
-                trouble=self._trouble(),
-                unix_ms=time.time_ns() // 1_000_000,
-            )
-            self._objects.report(said)
+            self._objects.report(self.itself())
+
+    def itself(self) -> Replica:
+        """Returns what this replica says of itself now."""
+        return Replica(
+            id=self._who().id,
+            url=self._who().url,
+            wake=self.wake_word,
+            served=self._own(),
+            staged=self._staged,
+            trouble=self._trouble(),
+            unix_ms=time.time_ns() // 1_000_000,
+        )

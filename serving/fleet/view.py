@@ -8,16 +8,24 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from serving.fleet.peers import Health
+from serving.fleet.reading import Reading
 from serving.fleet.standing import snapshot_names
-from storage.objects.fleet import Lease, Replica
+from storage.objects.fleet import Replica
 from storage.objects.head import Head
 
 
+def with_own(replicas: Sequence[Replica], own: Replica) -> list[Replica]:
+    """Returns replicas with what one of them says of itself now; it keeps the time of its last report, 0 for none."""
+    reported = next((each.unix_ms for each in replicas if each.id == own.id), 0)
+    others = [each for each in replicas if each.id != own.id]
+    return sorted([*others, own.model_copy(update={"unix_ms": reported})], key=lambda each: each.id)
+
+
 def fleet_view(
-    model: str, head: Head, lease: Lease, replicas: Sequence[Replica], health: Mapping[str, Health]
+    model: str, head: Head, reading: Reading, health: Mapping[str, Health], asked: str = ""
 ) -> dict[str, JsonValue]:
-    """Returns the state of a fleet; docs/fleet.md describes it."""
-    served = head.served
+    """Returns the state of a fleet; docs/fleet.md describes it. asked: the replica that answers; "" for none."""
+    served, lease = head.served, reading.lease
     names = snapshot_names(head)
     now = time.time_ns() // 1_000_000
     newest = head.versions[-1] if head.versions else None
@@ -26,10 +34,23 @@ def fleet_view(
     def named(snapshot: str) -> JsonValue:
         return {"id": snapshot, "name": names.get(snapshot, "")} if snapshot else None
 
+    def serves(replica: Replica) -> JsonValue:
+        if health.get(replica.id) != "ready" or (reading.error and replica.id == asked):
+            return named(replica.served)
+        # One that is ready serves what all serve, which nobody knows who does not hear from the object store.
+        return None if reading.error else named(served.snapshot)
+
     mode = "pinned" if served.pinned else "paused" if served.paused else "held" if served.held else "following"
     canary = served.canary
     return {
         "model": model,
+        "asked": asked,
+        "store": {
+            "url": reading.url,
+            "error": reading.error,
+            "answered_unix_ms": reading.answered_unix_ms,
+            "replicas_unix_ms": reading.replicas_unix_ms,
+        },
         "mode": mode,
         "served": named(served.snapshot),
         "since_unix_ms": served.commit_at_unix_ms,
@@ -50,12 +71,11 @@ def fleet_view(
                 "id": each.id,
                 "url": each.url,
                 "health": health.get(each.id, "unknown"),
-                # One that is ready serves what all serve.
-                "serves": named(served.snapshot if health.get(each.id) == "ready" else each.served),
+                "serves": serves(each),
                 "staged": named(each.staged if each.staged != served.snapshot else ""),
                 "trouble": each.trouble,
                 "reported_unix_ms": each.unix_ms,
             }
-            for each in replicas
+            for each in reading.replicas
         ],
     }

@@ -15,7 +15,7 @@ from serving.updates.explaining import Decode
 from serving.updates.live_model import LiveModel
 from serving.updates.model_updater import ModelUpdater
 from serving.updates.shadowing import ShadowReport
-from storage.errors import Conflict, ObjectStoreError, StoreError, Unavailable, Unsupported
+from storage.errors import Conflict, StoreError, Unavailable, Unsupported
 
 
 class OperatorCalls:
@@ -151,15 +151,14 @@ class OperatorCalls:
         return self.sessions(name)
 
     def fleet_view(self, name: str) -> dict[str, JsonValue]:
-        """Returns what all replicas serve, and what each has staged or refused; docs/fleet.md describes it."""
+        """Returns what all replicas serve, and what each has staged or refused; docs/fleet.md describes it.
+
+        Raises Unavailable where the object store has not answered since this server was started.
+        """
         self._updater(name)
-        member = None if self.fleet is None else self.fleet.member(name)
-        if member is None:
+        if self.fleet is None:
             raise Unsupported("this server has no fleet; start it with --fleet")
-        try:
-            return member.view()
-        except ObjectStoreError as error:
-            raise Unavailable(f"model {name!r}: {error}") from error
+        return self.fleet.view(name)
 
     def update_counters(self, name: str) -> UpdateCounters:
         """Returns the counts of what the updates of a model did so far."""

@@ -8,7 +8,8 @@ holders from committing different snapshots.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pydantic import Field, ValidationError
@@ -60,6 +61,7 @@ class FleetObjects:
         self._objects = model.objects
         # What was read, by name, with the tag of its content.
         self._read: dict[str, tuple[str, Replica | None]] = {}
+        self._known: tuple[Sequence[Replica], int] = ((), 0)
         self._reading = threading.Lock()
         self._pool = ThreadPoolExecutor(_READS, thread_name_prefix="emberline-replicas")
 
@@ -89,7 +91,14 @@ class FleetObjects:
             read = list(self._pool.map(self._replica, fresh)) if fresh else []
             self._read = {name: each for name, each in self._read.items() if name in names and name not in fresh}
             self._read |= {name: (names[name], each) for name, each in zip(fresh, read, strict=True)}
-            return sorted((each for _, each in self._read.values() if each is not None), key=lambda each: each.id)
+            found = sorted((each for _, each in self._read.values() if each is not None), key=lambda each: each.id)
+            self._known = (found, time.time_ns() // 1_000_000)
+            return found
+
+    @property
+    def known(self) -> tuple[Sequence[Replica], int]:
+        """What `replicas` returned last, and when, in milliseconds since 1970; nothing and 0 before."""
+        return self._known
 
     def replica(self, id: str) -> Replica | None:
         """Returns what a replica says of itself; None where it says nothing."""

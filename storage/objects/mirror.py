@@ -159,6 +159,11 @@ class RepositoryMirror:
         follower = self._follower(name)
         return MirrorStatus() if follower is None else follower.mirror.status
 
+    def not_seen(self, name: str) -> str:
+        """Returns why the last look at what is published of a model failed; "" when it succeeded."""
+        follower = self._follower(name)
+        return "" if follower is None else follower.mirror.not_seen
+
     def not_brought(self, name: str) -> str:
         """Returns why what is published of a model has not come, such as a full disk; "" for no reason."""
         follower = self._follower(name)

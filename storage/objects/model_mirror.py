@@ -95,6 +95,11 @@ class ModelMirror:
         self._counting = threading.Lock()
 
     @property
+    def not_seen(self) -> str:
+        """The reason why the last `look` failed; "" when it succeeded."""
+        return self._errors["look"]
+
+    @property
     def not_brought(self) -> str:
         """The reason why the last `bring` failed; "" when it succeeded."""
         return self._errors["bring"]
