@@ -29,6 +29,7 @@ from tests.integration.serving.http_calls import ask as call
 from tests.integration.serving.identity_models import write_identity
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
+from tests.support.faulty_proxy import proxy_of_store
 from tests.support.server_process import free_ports
 
 if TYPE_CHECKING:
@@ -232,7 +233,9 @@ def test_the_replicas_of_a_fleet_are_shown(browser: Browser, store_url: str, tmp
     with contextlib.ExitStack() as stack:
         stack.callback(replicas.stop)
         first = replicas.put(replicas.world.publish())
-        replicas.start("one", "two")
+        proxy = stack.enter_context(proxy_of_store())
+        replicas.start("one")
+        replicas.start_behind(proxy, "two")
         second = replicas.put(replicas.world.change(first))
         replicas.until(lambda: {replicas.served(name) for name in ("one", "two")} == {second.id})
         with opened(browser, replicas.servers["one"].metrics_port, NAME) as page:
@@ -243,6 +246,16 @@ def test_the_replicas_of_a_fleet_are_shown(browser: Browser, store_url: str, tmp
             confirm(page, "Roll back")
             replicas.until(lambda: {replicas.served(name) for name in ("one", "two")} == {first.id})
             expect(rows.filter(has_text="two")).to_contain_text(first.name)
+        with opened(browser, replicas.servers["two"].metrics_port, NAME) as page:
+            rows = page.get_by_role("region", name="Replicas").get_by_role("row")
+            expect(rows.filter(has_text="one")).to_contain_text(first.name)
+            with proxy.failing("403", lambda method, path: True):
+                told = page.get_by_text("two has had no answer from the object store since")
+                expect(told).to_contain_text("AccessDenied")
+                expect(rows.filter(has_text="one")).to_contain_text("not known")
+                expect(rows.filter(has_text="two")).to_contain_text(first.name)
+                assert axe_findings(page) == []
+            expect(told).to_be_hidden()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import http.server
+import os
 import socket
 import socketserver
 import struct
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Literal
+
+import pytest
 
 #: lost: a request is executed, and the connection breaks before its answer. cut: it breaks in the middle of the body.
 #: 503: the store is overloaded. 403: it does not allow that. hang: nothing is answered until the fault ends.
@@ -59,6 +63,15 @@ class FaultyProxy:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+@contextmanager
+def proxy_of_store() -> Iterator[FaultyProxy]:
+    """Runs a proxy before the object store at AWS_ENDPOINT_URL; skips the test where that is not set."""
+    if "AWS_ENDPOINT_URL" not in os.environ:
+        pytest.skip("the proxy needs a store at AWS_ENDPOINT_URL")
+    with closing(FaultyProxy(urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"]).port or 80)) as proxy:
+        yield proxy
 
 
 class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):

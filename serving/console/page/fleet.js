@@ -5,20 +5,26 @@ import { State, Table } from "./parts.js";
 
 export function Fleet({ fleet }) {
   if (fleet.error) return html`<section><h2>Fleet</h2><p class="reason">${fleet.error}</p></section>`;
+  const { store } = fleet;
   const name = (snapshot) => (snapshot ? snapshot.name || snapshot.id.slice(0, 8) : "–");
   return html`
     <section aria-labelledby="fleet">
       <h2 id="fleet">Fleet</h2>
+      ${store.error &&
+      html`<p class="reason">
+        ${fleet.asked} has had no answer from the object store since ${time(store.answered_unix_ms)}: ${store.error}.
+        Below stands what it knew then. Open the console of another replica to see what is so now.
+      </p>`}
       <p>
-        All replicas serve ${name(fleet.served)} since ${time(fleet.since_unix_ms)}. The newest snapshot is
-        ${" "}${name(fleet.newest)}.
+        All replicas ${store.error ? "served" : "serve"} ${name(fleet.served)} since ${time(fleet.since_unix_ms)}. The
+        newest snapshot is ${name(fleet.newest)}.
       </p>
       <${Table}
         caption="Replicas"
         columns=${[
           { name: "Replica", cell: (row) => row.id },
           { name: "Health", cell: (row) => html`<${State} text=${row.health} />` },
-          { name: "Serves", cell: (row) => name(row.serves) },
+          { name: "Serves", cell: (row) => (store.error && !row.serves ? "not known" : name(row.serves)) },
           { name: "Staged", cell: (row) => name(row.staged) },
           { name: "Trouble", cell: (row) => html`<span class="reason">${row.trouble}</span>` },
         ]}

@@ -89,7 +89,7 @@ FAULTS = (
         },
     ),
     Fault(
-        "member-behind",
+        "member-late",
         "EmberlineFleetMemberLate",
         {
             "alert": r"three has not staged a snapshot",
@@ -97,6 +97,18 @@ FAULTS = (
             "snapshots": r"three has not staged it",
             "console": r"three has not staged it",
             "page": r"A process that hangs",
+        },
+    ),
+    Fault(
+        "member-cut-off",
+        "EmberlineFleetMemberBehind",
+        {
+            "alert": r"two does not serve what the other replicas serve",
+            "status": r"the object store cannot be followed: \S+/head\.json: .*503",
+            "snapshots": r"the object store cannot be followed: \S+/head\.json: .*503",
+            "console": r'"asked": ?"two", ?"store": ?\{[^}]*"error": ?"[^"]*503',
+            "commands": r"two has had no answer from the object store for [^:]+: \S+/head\.json: .*503",
+            "page": r"it does not reach the object store",
         },
     ),
 )
@@ -143,7 +155,7 @@ def _asked(fault: Fault, caused: Caused) -> dict[str, str]:
     lines = dict.fromkeys(("emberline status", "emberline snapshots movielens", *commands(_of(fault))))
     servers = list(zip((caused.url, *caused.others), caused.targets.values(), strict=False))
     said = {"status": "", "snapshots": "", "commands": ""}
-    said["console"] = "\n".join(console(port, caused.model) for _, port in servers)
+    said["console"] = "\n".join(console(port, caused.model, caused.events) for _, port in servers)
     for line in lines:
         place = {"status": "status", "snapshots": "snapshots"}.get(line.split()[1], "commands")
         for url, port in servers:

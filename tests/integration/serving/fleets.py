@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from serving import Server, ServerConfig
 from storage.objects import ObjectStore
 from storage.objects.fleet import FleetObjects
 from storage.objects.published import PublishedModel
 from tests.integration.serving.planted import NAME, Planted, World, ask, check_answer
+from tests.support.faulty_proxy import FaultyProxy
 
 
 class Replicas:
@@ -50,6 +53,12 @@ class Replicas:
             )
             self.servers[name] = Server(config)
             self.servers[name].start()
+
+    def start_behind(self, proxy: FaultyProxy, *names: str) -> None:
+        """Starts replicas that reach the object store through a proxy."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", proxy.url)
+            self.start(*names)
 
     def serve(self, *names: str, deltas: int = 0) -> list[Planted]:
         """Publishes a version, starts replicas of it, and publishes deltas, each of which all of them reach."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
-import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from serving.fleet.reading import ANSWER_S
 from storage.errors import Unavailable
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.planted import NAME
-from tests.support.faulty_proxy import Fault, FaultyProxy
+from tests.support.faulty_proxy import Fault, FaultyProxy, proxy_of_store
 
 
 @pytest.fixture
@@ -31,16 +28,8 @@ def replicas(store_url: str, tmp_path: Path) -> Iterator[Replicas]:
 
 @pytest.fixture
 def proxy(replicas: Replicas) -> Iterator[FaultyProxy]:
-    port = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"]).port
-    assert port is not None
-    with contextlib.closing(FaultyProxy(port)) as running:
+    with proxy_of_store() as running:
         yield running
-
-
-def start_behind(replicas: Replicas, proxy: FaultyProxy, name: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", proxy.url)
-        replicas.start(name)
 
 
 def ask(replicas: Replicas, name: str, *options: str) -> Result:
@@ -59,7 +48,7 @@ def test_a_replica_that_is_cut_off_says_what_it_last_knew(
     replicas: Replicas, proxy: FaultyProxy, fault: Fault, why: str
 ) -> None:
     first, second = replicas.serve("one", deltas=1)
-    start_behind(replicas, proxy, "two")
+    replicas.start_behind(proxy, "two")
     replicas.reach(second)
     whole = view(replicas, "two")
     assert (whole["asked"], whole["store"]["url"]) == ("two", replicas.model.url)
@@ -100,7 +89,7 @@ def test_a_replica_that_is_cut_off_says_what_it_last_knew(
 
 def test_a_replica_that_has_read_of_no_other_shows_itself(replicas: Replicas, proxy: FaultyProxy) -> None:
     (first,) = replicas.serve("one")
-    start_behind(replicas, proxy, "two")
+    replicas.start_behind(proxy, "two")
     replicas.reach(first)
     with proxy.failing("403", lambda method, path: True):
         asked = ask(replicas, "two")
@@ -114,11 +103,11 @@ def test_a_replica_that_was_started_while_it_is_cut_off_knows_nothing_and_says_w
     replicas: Replicas, proxy: FaultyProxy
 ) -> None:
     (first,) = replicas.serve("one")
-    start_behind(replicas, proxy, "two")
+    replicas.start_behind(proxy, "two")
     replicas.reach(first)
     replicas.stop("two")
     with proxy.failing("403", lambda method, path: True):
-        start_behind(replicas, proxy, "two")
+        replicas.start_behind(proxy, "two")
         with pytest.raises(Unavailable, match=r"what the other replicas serve is not known yet.*AccessDenied"):
             view(replicas, "two")
 

@@ -31,6 +31,8 @@ class Caused:
     model: str = NAME
     #: HTTP addresses of other replicas.
     others: Sequence[str] = ()
+    #: Events that the console sends to a page of the model.
+    events: Sequence[str] = ("server", "model")
 
 
 Cause = Callable[[Path], AbstractContextManager[Caused]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +12,11 @@ from storage.objects import ObjectStore
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.planted import NAME
 from tests.support.alerts.caused import Caused, until
-from tests.support.faulty_proxy import FaultyProxy
+from tests.support.faulty_proxy import FaultyProxy, proxy_of_store
 from tests.support.object_store import keys_of, s3_server
 from tests.support.server_process import ServerProcess
+
+_EVENTS = ("server", "model", "fleet")
 
 
 @contextlib.contextmanager
@@ -56,7 +57,8 @@ def member_late(folder: Path) -> Iterator[Caused]:
             try:
                 targets = {name: server.metrics_port for name, server in replicas.servers.items()}
                 url, *others = (f"http://127.0.0.1:{server.http_port}" for server in replicas.servers.values())
-                yield Caused(url, targets, begin, {"model": NAME, "replica": "three"}, others=others)
+                labels = {"model": NAME, "replica": "three"}
+                yield Caused(url, targets, begin, labels, others=others, events=_EVENTS)
             finally:
                 os.kill(pid, signal.SIGCONT)
 
@@ -78,9 +80,7 @@ def _cut_off(folder: Path) -> Iterator[tuple[Replicas, ServerProcess, FaultyProx
         replicas.reach(first)
         second = replicas.put(replicas.world.change(first))
         replicas.reach(second)
-        port = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"]).port
-        assert port is not None
-        proxy = stack.enter_context(contextlib.closing(FaultyProxy(port)))
+        proxy = stack.enter_context(proxy_of_store())
         process = stack.enter_context(_process(replicas, "two", {"AWS_ENDPOINT_URL": proxy.url}))
         faults = stack.enter_context(contextlib.ExitStack())
         yield replicas, process, proxy, faults
@@ -96,8 +96,10 @@ def member_behind(folder: Path) -> Iterator[Caused]:
             faults.enter_context(proxy.failing("503", lambda method, path: True))
             one.repository.rollback(NAME)
 
-        targets = {"one": one.metrics_port, "two": process.metrics_port}
-        yield Caused(process.url, targets, begin, {"instance": "two", "model": NAME})
+        targets = {"two": process.metrics_port, "one": one.metrics_port}
+        others = [f"http://127.0.0.1:{one.http_port}"]
+        labels = {"instance": "two", "model": NAME}
+        yield Caused(process.url, targets, begin, labels, others=others, events=_EVENTS)
 
 
 @contextlib.contextmanager

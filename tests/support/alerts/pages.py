@@ -7,12 +7,16 @@ import re
 import shlex
 import subprocess
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from emberline.cli.frame import command as emberline
 from tests.support.deployment.programs import ROOT
+
+# docs/cli.md describes it.
+_NOT_WHOLE = 3
 
 RUNBOOK = ROOT / "docs" / "runbook"
 
@@ -31,8 +35,9 @@ def commands(path: Path) -> list[str]:
 def run(command: str, *, url: str, metrics_port: int, model: str) -> str:
     """Runs one line of a page as somebody at a terminal would, and returns what it prints, errors included.
 
-    url: of the server; model: stands for `movielens`. Raises AssertionError when the command fails. A line that only
-    calls `emberline` runs in this process, for one that starts takes seconds on a busy machine. One thread at a time.
+    url: of the server; model: stands for `movielens`. Raises AssertionError when the command fails; exit code 3 is no
+    failure, but an answer that is not whole. A line that only calls `emberline` runs in this process, for one that
+    starts takes seconds on a busy machine. One thread at a time.
     """
     line = command.replace("localhost:8002", f"127.0.0.1:{metrics_port}").replace("movielens", model)
     variables = {"EMBERLINE_URL": url, "COLUMNS": "200", "NO_COLOR": "1"}
@@ -41,7 +46,7 @@ def run(command: str, *, url: str, metrics_port: int, model: str) -> str:
         # Other servers run on a machine that runs tests.
         arguments += ["--http-port", url.rpartition(":")[2]] if arguments == ["health"] else []
         called = CliRunner().invoke(emberline, arguments, env=variables)
-        assert called.exit_code == 0, f"{command}: {called.output[-1500:]}{called.exception or ''}"
+        assert called.exit_code in (0, _NOT_WHOLE), f"{command}: {called.output[-1500:]}{called.exception or ''}"
         return called.output
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
@@ -56,14 +61,16 @@ def run(command: str, *, url: str, metrics_port: int, model: str) -> str:
     return done.stdout + done.stderr
 
 
-def console(metrics_port: int, model: str) -> str:
-    """Returns the events of the console that have the state of the server and of a model, as a page shows them."""
+def console(metrics_port: int, model: str, events: Sequence[str]) -> str:
+    """Returns the events of the console that are named, as a page that shows a model gets them first."""
     url = f"http://127.0.0.1:{metrics_port}/console/events?model={model}"
-    with urllib.request.urlopen(url, timeout=20) as events:
+    awaited = {f"event: {each}\n".encode() for each in events}
+    with urllib.request.urlopen(url, timeout=20) as stream:
         said = ""
-        for line in events:
-            if line in (b"event: server\n", b"event: model\n"):
-                said += next(events).decode()
-            if line == b"event: model\n":
+        for line in stream:
+            if line in awaited:
+                said += next(stream).decode()
+                awaited.remove(line)
+            if not awaited:
                 return said
-    raise AssertionError("the console ended its events before it showed the model")
+    raise AssertionError(f"the console ended its events before it sent {awaited}")
