@@ -109,12 +109,12 @@ def show(state: Mapping[str, Any]) -> None:
 
 
 def _trouble(state: Mapping[str, Any]) -> str:
-    """Returns why the server that was asked knows no more than it did; "" where it knows what is so now."""
+    """Returns why the object store does not answer the server that was asked; "" where it does."""
     return str(state.get("store", {}).get("error", ""))
 
 
 def _last_known(state: Mapping[str, Any]) -> Iterator[str]:
-    """Yields why the rest is what was known earlier, and where to ask instead; nothing where it is so now."""
+    """Yields why the rest was known earlier, and where to ask instead; nothing where the object store answers."""
     if not _trouble(state):
         return
     store, asked = state["store"], state["asked"]

@@ -19,7 +19,7 @@ ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class Reading:
-    """What the object store says of the replicas of a model, or said when it last answered."""
+    """Holds what the object store says of the replicas of a model, or said when it last answered."""
 
     #: The URL of the model in the object store.
     url: str

@@ -97,7 +97,7 @@ class FleetObjects:
 
     @property
     def known(self) -> tuple[Sequence[Replica], int]:
-        """What `replicas` returned last, and when, in milliseconds since 1970; nothing and 0 before."""
+        """Returns what `replicas` returned last, and when, in milliseconds since 1970; nothing and 0 before."""
         return self._known
 
     def replica(self, id: str) -> Replica | None:

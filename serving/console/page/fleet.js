@@ -13,7 +13,7 @@ export function Fleet({ fleet }) {
       ${store.error &&
       html`<p class="reason">
         ${fleet.asked} has had no answer from the object store since ${time(store.answered_unix_ms)}: ${store.error}.
-        Below stands what it knew then. Open the console of another replica to see what is so now.
+        Below stands what it knew then. Open the console of another replica to see the state of now.
       </p>`}
       <p>
         All replicas ${store.error ? "served" : "serve"} ${name(fleet.served)} since ${time(fleet.since_unix_ms)}. The

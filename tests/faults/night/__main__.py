@@ -1,6 +1,6 @@
-"""Breaks a disk, a delta, a client, a GPU and a member of a fleet, one after the other, as a night may bring them.
+"""Breaks a disk, a delta, a client, a GPU and members of a fleet, one after the other, as a night may bring them.
 
-    python -m tests.faults.night                          # all of them, about three minutes
+    python -m tests.faults.night                          # all of them, about four minutes
     python -m tests.faults.night --fault stuck-client
 
 For each fault, real servers are scraped by a real Prometheus with the rules of deploy/, whose times are shorter. When
