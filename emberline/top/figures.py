@@ -9,6 +9,14 @@ from emberline.top.readings import Reading, Window
 
 #: Where rows are read, the fastest first.
 TIERS = ("hbm", "overlay", "dram", "ssd")
+# Requests answered, requests failed, and rows. A model without tables and snapshots has those of Triton alone.
+_COUNTERS = ("emberline_requests_success_total", "emberline_requests_failure_total", "emberline_rows_total")
+# The parser adds `_total` to the names of theirs.
+_TRITON_COUNTERS = (
+    "nv_inference_request_success_total",
+    "nv_inference_request_failure_total",
+    "nv_inference_count_total",
+)
 
 
 @dataclass
@@ -32,7 +40,9 @@ class ModelFigures:
     unresolved_per_second: float | None = None
     bytes: dict[str, int] = field(default_factory=dict)
     dram_budget_bytes: int | None = None
-    #: VERSION.SEQUENCE of what is served, None for nothing.
+    #: Versions that answer requests, ascending.
+    versions: list[str] = field(default_factory=list)
+    #: VERSION.SEQUENCE of what is served; None for nothing, and for a model that has no snapshots.
     snapshot: str | None = None
     published_unix_ms: int | None = None
     #: Counts since the start of the server.
@@ -78,9 +88,10 @@ def figures_of(window: Window) -> ServerFigures:
 def _model(window: Window, name: str) -> ModelFigures:
     now = window.now
     found = ModelFigures(name, ready=bool(now.total("emberline_model_ready", model=name)))
-    found.requests_per_second = window.rate("emberline_requests_success_total", model=name)
-    found.failures_per_second = window.rate("emberline_requests_failure_total", model=name)
-    found.rows_per_second = window.rate("emberline_rows_total", model=name)
+    found.versions = sorted({of["version"] for of, _ in now.series(_TRITON_COUNTERS[0], model=name)}, key=int)
+    counters = _COUNTERS if now.total(_COUNTERS[0], model=name) is not None else _TRITON_COUNTERS
+    rates = (window.rate(counter, model=name) for counter in counters)
+    found.requests_per_second, found.failures_per_second, found.rows_per_second = rates
     for share, field_name in ((0.5, "p50_ms"), (0.99, "p99_ms")):
         seconds = window.quantile("emberline_request_seconds", share, model=name)
         setattr(found, field_name, None if seconds is None else seconds * 1000)

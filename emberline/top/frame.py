@@ -93,7 +93,7 @@ def _requests(models: Sequence[ModelFigures]) -> FittedTable:
             _number(model.p99_ms),
             f"{model.queued:,}",
             str(model.sessions),
-            (model.snapshot or "nothing") + ("*" if model.update_waiting else ""),
+            _served(model) + ("*" if model.update_waiting else ""),
             age(published) if published else "",
             f"{model.deltas_applied:,}",
             f"{model.updates_refused:,}",
@@ -116,6 +116,12 @@ def _rows(models: Sequence[ModelFigures]) -> FittedTable:
             "" if budget is None else human_bytes(budget),
         )
     return table
+
+
+def _served(model: ModelFigures) -> str:
+    if model.snapshot is None and model.versions:
+        return f"version {', '.join(model.versions)}"
+    return model.snapshot or "nothing"
 
 
 def _number(value: float | None) -> str:

@@ -16,9 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from emberline.cli.frame import command
+from emberline.cli.server_call import call_server
+from serving import Server, ServerConfig
 from storage.errors import Unavailable
+from tests.integration.serving.identity_models import write_identity
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME
+from tests.support.alerts.caused import repeated
 from tests.support.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]
@@ -51,6 +55,25 @@ def test_one_frame_says_what_the_model_did(live: Live) -> None:
     assert max(map(len, text.splitlines())) <= 80
     (row, _) = (line.split() for line in text.splitlines() if line.startswith(NAME))
     assert "1.0" in row
+
+
+def test_a_model_without_snapshots_says_which_version_answers(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models", "echo", {"A": ("FP32", [1])})
+    ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+    with Server(ServerConfig(model_repository=tmp_path / "models", store=tmp_path / "store", **ports)) as server:
+        url = f"http://127.0.0.1:{server.http_port}"
+        body = {"inputs": [{"name": "in_A", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
+        arguments = ["top", "--once", "--interval", "0.5", "--url", url]
+        with repeated(lambda: call_server(url, "/v2/models/echo/infer", 10, body), pause_s=0.02):
+            found = json.loads(CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False).output)
+        (model,) = found["models"]
+        assert (model["snapshot"], model["versions"]) == (None, ["1"])
+        assert model["requests_per_second"] > 0
+        assert model["rows_per_second"] > 0
+        assert model["failures_per_second"] == 0
+        text = CliRunner(env={"COLUMNS": "80"}).invoke(command, arguments, catch_exceptions=False).output
+        assert "version 1" in text
+        assert "nothing" not in text
 
 
 def test_the_keys_work_and_a_server_may_go_and_come_back(live: Live) -> None:
