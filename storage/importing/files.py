@@ -96,6 +96,12 @@ def item_bytes(dtype: str) -> int:
     return np.dtype(_DTYPES[dtype]).itemsize
 
 
+def check_there(path: Path) -> None:
+    """Raises NotFound when there is neither a file nor a folder."""
+    if not path.exists():
+        raise NotFound(f"{path}: there is no such file or folder")
+
+
 def file_size(path: Path) -> int:
     """Returns the bytes of a file. Raises NotFound when there is none."""
     if not path.is_file():

@@ -15,7 +15,7 @@ import numpy as np
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Array
 from storage.importing.dcp_metadata import ShardedTensor, read_metadata
-from storage.importing.files import OtherArray, RawArray
+from storage.importing.files import OtherArray, RawArray, check_there
 from storage.importing.kinds.base import Kind
 from storage.importing.named_tensors import tables_among
 from storage.importing.options import ImportOptions
@@ -123,6 +123,7 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
     if len(paths) > 1:
         raise InvalidInput(f"{paths[1]}: a checkpoint is one folder; import one after the other")
     folder = paths[0]
+    check_there(folder)
     if not (folder / ".metadata").is_file():
         raise NotFound(f"{folder}: no file .metadata in it: is no checkpoint of torch.distributed.checkpoint")
     found: dict[str, Array] = {

@@ -13,7 +13,7 @@ from typing import Any
 from storage.checkpoint.strict_json import parse_json
 from storage.errors import InvalidInput, NotFound
 from storage.importing.arrays import Part, table_of_parts
-from storage.importing.files import RawArray, file_size
+from storage.importing.files import RawArray, check_there, file_size
 from storage.importing.kinds.base import Kind, named_paths, table_and_path
 from storage.importing.options import ImportOptions, pick
 from storage.importing.source import FileTable, default_vector, table_name
@@ -43,11 +43,14 @@ def open_files(paths: Sequence[Path], options: ImportOptions) -> list[FileTable]
         elif (path / _KEYS).exists() or table_and_path(path)[0]:
             folders.append(path)
         else:
+            check_there(path)
             found = sorted(each.parent for each in path.glob(f"*/{_KEYS}"))
             if not found:
                 raise NotFound(f"{path}: no table in it: a folder with the files {_KEYS} and {_ROWS}, or a ps.json")
             folders += found
     named = named_paths(folders, options) if folders else {}
+    for folder in (each for places in named.values() for each in places):
+        check_there(folder)
     described += [_Described(name, each, None, None) for name, places in named.items() for each in places]
     names = [table.name for table in described]
     for name in names:

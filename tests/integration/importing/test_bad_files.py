@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from emberline.cli.importing import command
-from storage.errors import EmberlineError, InvalidInput
+from storage.errors import EmberlineError, InvalidInput, NotFound
 from storage.importing import KINDS, ImportOptions
 from tests.support.importing.written import SAVED, lists
 from trainer.importing import import_tables
@@ -157,6 +157,16 @@ def written(tmp_path: Path, kind: str, ids: np.ndarray = IDS, rows: np.ndarray =
 def test_files_without_a_fault_are_read(tmp_path: Path, kind: str) -> None:
     (table,) = KINDS[kind].open([written(tmp_path, kind)], ImportOptions())
     assert np.concatenate(list(table.ids())).tolist() == IDS.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_path_that_is_not_there_is_said_to_be_missing(tmp_path: Path, kind: str) -> None:
+    nowhere = tmp_path / "nowhere"
+    named = [Path(f"item={nowhere}")] if kind in ("parquet", "safetensors", "numpy", "hps") else []
+    for path in (nowhere, nowhere / "deeper", *named):
+        with pytest.raises(NotFound, match=r"/nowhere.*: there is no such file") as error:
+            KINDS[kind].open([path], ImportOptions())
+        assert str(path).removeprefix("item=") in str(error.value)
 
 
 @pytest.mark.parametrize("kind", TABLES)

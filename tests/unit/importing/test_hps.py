@@ -121,7 +121,7 @@ def test_a_folder_with_an_equals_sign_is_a_path(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     for folder in (tmp_path / "dt=2026-11-01" / "wdl" / "1", Path("dt=2026-11-01/wdl/1")):
         assert [each.name for each in read(folder)] == ["wdl0_sparse_2000", "wdl1_sparse_2000"]
-    with pytest.raises(NotFound, match="dt=2026-11-02/wdl: no table in it"):
+    with pytest.raises(NotFound, match="dt=2026-11-02/wdl: there is no such file or folder"):
         read(tmp_path / "dt=2026-11-02" / "wdl")
     deep = f"deep={tmp_path}/dt=2026-11-01/wdl/1/wdl1_sparse_2000.model"
     assert [each.name for each in read(Path(deep))] == ["deep"]
