@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.peers import PeerMissingError
-from tests.e2e.console_pages import address
+from tests.e2e.console.pages import address
 from tests.integration.serving.http_calls import ask
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME

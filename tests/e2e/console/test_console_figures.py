@@ -10,25 +10,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.e2e.console_pages import (
-    axe_findings,
-    browser,
-    confirm,
-    expect,
-    first,
-    live,
-    opened,
-    serves,
-    snapshot_row,
-)
+from tests.e2e.console.pages import axe_findings, confirm, expect, opened, serves, snapshot_row
 from tests.integration.serving.http_calls import ask as call
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-__all__ = ["browser", "first", "live"]
 
 
 def test_drift_is_shown_the_largest_first(browser: Browser, tmp_path: Path) -> None:

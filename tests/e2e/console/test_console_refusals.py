@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.console_pages import axe_findings, browser, confirm, expect, first, is_live, live, opened
+from tests.e2e.console.pages import axe_findings, confirm, expect, is_live, opened
 from tests.integration.serving.guarded import write_access
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-__all__ = ["browser", "first", "live"]
 
 # What nginx answers for `deny all`.
 DENIED = (

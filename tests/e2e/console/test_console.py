@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.console_pages import (
-    address,
-    axe_findings,
-    browser,
-    confirm,
-    expect,
-    first,
-    is_live,
-    live,
-    opened,
-    serves,
-    snapshot_row,
-)
+from tests.e2e.console.pages import address, axe_findings, confirm, expect, is_live, opened, serves, snapshot_row
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.guarded import write_access
 from tests.integration.serving.http_calls import ask as call
@@ -34,8 +22,6 @@ from tests.support.server_process import free_ports
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-__all__ = ["browser", "first", "live"]
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&amp;"
 EDGE = 2**63 - 1

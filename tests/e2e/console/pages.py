@@ -9,12 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from benchmarks.peers import PeerMissingError
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import Planted
-from tests.support.browser import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -43,35 +39,12 @@ window.fetch = async (...given) => {
 """
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with contextlib.ExitStack() as stack:
-        try:
-            running = stack.enter_context(chromium())
-        except PeerMissingError as error:
-            pytest.skip(f"there is no browser: {error}")
-        yield running
-
-
 def expect(what: Any) -> Any:
     # Where playwright is not there, every test is skipped before this.
     from playwright.sync_api import expect as of_playwright
 
     of_playwright.set_options(timeout=20_000)
     return of_playwright(what, None)
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Live]:
-    with Live(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def first(live: Live) -> Planted:
-    version = live.version()
-    live.start()
-    return version
 
 
 def is_live(page: Page) -> None:
