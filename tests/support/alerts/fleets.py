@@ -16,8 +16,6 @@ from tests.support.faulty_proxy import FaultyProxy, proxy_of_store
 from tests.support.object_store import keys_of, s3_server
 from tests.support.server_process import ServerProcess
 
-_EVENTS = ("server", "model", "fleet")
-
 
 @contextlib.contextmanager
 def _replicas(folder: Path) -> Iterator[Replicas]:
@@ -57,8 +55,7 @@ def member_late(folder: Path) -> Iterator[Caused]:
             try:
                 targets = {name: server.metrics_port for name, server in replicas.servers.items()}
                 url, *others = (f"http://127.0.0.1:{server.http_port}" for server in replicas.servers.values())
-                labels = {"model": NAME, "replica": "three"}
-                yield Caused(url, targets, begin, labels, others=others, events=_EVENTS)
+                yield Caused(url, targets, begin, {"model": NAME, "replica": "three"}, others=others)
             finally:
                 os.kill(pid, signal.SIGCONT)
 
@@ -98,8 +95,8 @@ def member_behind(folder: Path) -> Iterator[Caused]:
 
         targets = {"two": process.metrics_port, "one": one.metrics_port}
         others = [f"http://127.0.0.1:{one.http_port}"]
-        labels = {"instance": "two", "model": NAME}
-        yield Caused(process.url, targets, begin, labels, others=others, events=_EVENTS)
+        labels, events = {"instance": "two", "model": NAME}, ("server", "model", "fleet")
+        yield Caused(process.url, targets, begin, labels, others=others, events=events)
 
 
 @contextlib.contextmanager
