@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -10,7 +9,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -27,7 +25,7 @@ from storage.tiers.filling import Filler
 from storage.tiers.hot_ids import HOT_IDS
 from storage.tiers.tiered import TieredStore
 from tests.integration.serving.planted import NAME, SPEC, Planted, World, ask, check_answer
-from tests.support.faulty_proxy import FaultyProxy
+from tests.support.faulty_proxy import proxy_of_store
 
 BUDGET = 30_000
 KEY = f"{NAME}/{HOT_IDS}"
@@ -237,22 +235,16 @@ def test_a_damaged_list_is_left_out_and_replaced(
 def test_a_store_that_refuses_the_write_is_no_trouble(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if "AWS_ENDPOINT_URL" not in os.environ:
-        pytest.skip("the proxy needs a store at AWS_ENDPOINT_URL")
     caplog.set_level("INFO")
-    proxy = FaultyProxy(urlsplit(os.environ["AWS_ENDPOINT_URL"]).port or 80)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-    try:
-        with proxy.failing("403", lambda method, path: method == "PUT"):
-            server = replicas.start()
-            replicas.ask(server, HOT, 100)
-            replicas.until(lambda: proxy.met)
-            time.sleep(0.5)
-            assert len(proxy.met) == 1
-            assert caplog.text.count("that needs the right to write this object") == 1
-            assert "AccessDenied" in caplog.text
-            assert server.repository.snapshots(NAME)["waiting"] is None
-            server.stop()
-    finally:
-        proxy.close()
+    with proxy_of_store() as proxy, proxy.failing("403", lambda method, path: method == "PUT"):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        server = replicas.start()
+        replicas.ask(server, HOT, 100)
+        replicas.until(lambda: proxy.met)
+        time.sleep(0.5)
+        assert len(proxy.met) == 1
+        assert caplog.text.count("that needs the right to write this object") == 1
+        assert "AccessDenied" in caplog.text
+        assert server.repository.snapshots(NAME)["waiting"] is None
+        server.stop()
     assert replicas.written() is None

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,7 +17,7 @@ from storage.objects.catalog import ModelNames
 from storage.objects.mirror import RepositoryMirror
 from storage.objects.published import PublishedModel
 from tests.integration.serving.planted import NAME, Planted, World
-from tests.support.faulty_proxy import Fault, FaultyProxy
+from tests.support.faulty_proxy import Fault, FaultyProxy, proxy_of_store
 from tests.support.object_store import keys_of
 
 
@@ -50,13 +49,9 @@ def snapshots(made: tuple[World, list[Planted]]) -> list[Planted]:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     """Stands between this process and the store."""
-    if "AWS_ENDPOINT_URL" not in os.environ:
-        pytest.skip("the proxy needs a store at AWS_ENDPOINT_URL")
-    proxy = FaultyProxy(urlsplit(os.environ["AWS_ENDPOINT_URL"]).port or 80)
-    with monkeypatch.context() as patch:
+    with proxy_of_store() as proxy, monkeypatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", proxy.url)
         yield proxy
-    proxy.close()
 
 
 def put(url: str, *snapshots: Planted) -> None:
