@@ -20,14 +20,14 @@ LOWEST_RATE, HIGHEST_RATE = 1.0, 200_000.0
 # The interval is narrow enough when its ends differ by so much.
 _NARROW = 1.04
 # A rate that is not confirmed is tried again at these shares of it: on a busy machine the search may be far too high.
-_LOWERED = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.35)
+_LOWERED = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1)
 # A measurement over the bound is repeated, unless it was over it by this factor: a disturbance is no limit.
 _FAR_OVER = 2.0
 # A confirmation is made of pieces, each so much longer than a measurement of the search; so many at least and at most.
 PIECE_TIMES = 2.0
 FEWEST_PIECES, LONGEST_PIECES = 4, 15
-# The standard error, as a share of the p99, with which a confirmation is exact enough.
-_EXACT = 0.04
+# The standard error, as a share of the p99 or of a bound far above it, with which a confirmation is exact enough.
+_EXACT, _EXACT_OF_BOUND = 0.04, 0.02
 # How many standard errors beyond the bound end it early.
 _SURE = 2.0
 #: Share of failed requests up to which a measurement counts.
@@ -168,14 +168,18 @@ def _confirmed(found: Found, measure: Measure, rate: float, step_s: float) -> tu
     pieces: list[Step] = []
     while True:
         pieces.append(_measured(found, measure, rate, PIECE_TIMES * step_s, "confirm"))
-        if not pieces[-1].is_kept_up or (len(pieces) == 2 and not any(piece.is_good for piece in pieces)):
+        # One disturbance is no limit, and two are.
+        if sum(not piece.is_kept_up for piece in pieces) > 1:
+            return None
+        if len(pieces) == 2 and not any(piece.is_good for piece in pieces):
             return None
         if len(pieces) < FEWEST_PIECES:
             continue
         p99, error = p99_of([piece.latency for piece in pieces])
         if p99 - _SURE * error > found.bound_ms:
             return None
-        if error <= _EXACT * p99 or len(pieces) >= LONGEST_PIECES:
+        exact = max(_EXACT * p99, _EXACT_OF_BOUND * found.bound_ms)
+        if error <= exact or len(pieces) >= LONGEST_PIECES:
             return (p99, error) if p99 <= found.bound_ms else None
 
 
