@@ -52,6 +52,7 @@ def _from_store(url: str) -> Mapping[str, Any]:
     from storage.objects import ObjectStore
     from storage.objects.fleet import FleetObjects
     from storage.objects.published import PublishedModel
+    from storage.objects.trials import TrialObjects
 
     root, _, name = url.rstrip("/").rpartition("/")
     objects = FleetObjects(PublishedModel(ObjectStore(root), name))
@@ -61,7 +62,8 @@ def _from_store(url: str) -> Mapping[str, Any]:
     replicas = objects.replicas()
     peers = Peers()
     try:
-        return fleet_view(name, head, objects.lease(), replicas, peers.wait(replicas))
+        trial = TrialObjects(objects.model).said()
+        return fleet_view(name, head, objects.lease(), replicas, peers.wait(replicas), trial)
     finally:
         peers.close()
 
@@ -90,6 +92,10 @@ def show(state: Mapping[str, Any]) -> None:
         )
     if state["replicas"]:
         console.print(table)
+    if trial := state.get("live_auc"):
+        console.print(
+            f"trial by live AUC of {trial['snapshot']}, by {trial['by']}: {trial['verdict']}: {trial['reason']}"
+        )
     for each in state["refused"]:
         for reason in each["reasons"]:
             console.print(f"refused {each['name'] or each['id']}: {reason}")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from serving.config import ServerConfig
 from serving.errors import Forbidden
 from serving.fleet.identity import Identity, identity_of
+from serving.fleet.judging import FleetJudges
 from serving.fleet.member import FleetMember
 from serving.fleet.peers import Peers
 from serving.updates.live_model import LiveModel
@@ -58,10 +59,11 @@ class Fleet:
         mirror = self._mirror
         assert mirror is not None
         name = model.name
+        objects = FleetObjects(PublishedModel(self._objects, name))
         member = FleetMember(
             model,
             self._who,
-            FleetObjects(PublishedModel(self._objects, name)),
+            objects,
             self._peers,
             look=lambda: mirror.check(name),
             hurry=lambda: mirror.wake(name),
@@ -69,6 +71,7 @@ class Fleet:
             not_brought=lambda: mirror.not_brought(name),
         )
         model.agreement = member
+        model.judges = FleetJudges(member, self._who, objects)
         with self._lock:
             self._members[name] = member
             head = self._heads.get(name)

@@ -11,10 +11,16 @@ from serving.fleet.peers import Health
 from serving.fleet.standing import snapshot_names
 from storage.objects.fleet import Lease, Replica
 from storage.objects.head import Head
+from storage.objects.trials import TrialReport
 
 
 def fleet_view(
-    model: str, head: Head, lease: Lease, replicas: Sequence[Replica], health: Mapping[str, Health]
+    model: str,
+    head: Head,
+    lease: Lease,
+    replicas: Sequence[Replica],
+    health: Mapping[str, Health],
+    trial: TrialReport | None,
 ) -> dict[str, JsonValue]:
     """Returns the state of a fleet; docs/fleet.md describes it."""
     served = head.served
@@ -40,6 +46,7 @@ def fleet_view(
         "canary": None
         if canary is None
         else {"fraction": canary.fraction, "snapshot": named(canary.snapshot), "to": canary.to},
+        "live_auc": None if trial is None else trial.model_dump(mode="json"),
         "held": [named(each) for each in served.held],
         "refused": [
             {"id": key, "name": names.get(key, ""), "reasons": list(why)} for key, why in served.refused.items()
