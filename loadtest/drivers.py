@@ -65,6 +65,11 @@ class LocustDrivers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes that run."""
+        return [process.pid for process in self._running]
+
     def note(self) -> str:
         """Returns nothing: each record says what shows of the processes."""
         return ""
@@ -182,6 +187,7 @@ class _Process:
     def __init__(self, index: int, process: subprocess.Popen[bytes], connection: socket.socket, log: Path) -> None:
         self.index, self.connection = index, connection
         self._process, self._log, self._partial = process, log, b""
+        self.pid = process.pid
 
     def receive(self) -> list[dict[str, Any]]:
         """Returns the messages that have come. Raises Unavailable when the process has ended."""

@@ -1,23 +1,35 @@
-"""Finds the highest rate whose p99 stays under a bound: doubles, halves the interval, and confirms what it found."""
+"""Finds the highest rate whose p99 stays under a bound: doubles, halves the interval, and confirms what it found.
+
+A confirmation lasts until its p99 is known to a few percent. A short one would pass where a lucky stretch lies under
+the bound, and tell a p99 that nobody sees again.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import stdev
 from typing import Any
 
-#: Measurements of a search at most.
-MOST_STEPS = 40
+from loadtest.histogram import Histogram, merged
+
+#: Measurements of a search at most, and those of its confirmations.
+MOST_STEPS, MOST_PIECES = 40, 90
 LOWEST_RATE, HIGHEST_RATE = 1.0, 200_000.0
 # The interval is narrow enough when its ends differ by so much.
 _NARROW = 1.04
 # A rate that is not confirmed is tried again at these shares of it: on a busy machine the search may be far too high.
-_LOWERED = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.35)
+_LOWERED = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1)
 # A measurement over the bound is repeated, unless it was over it by this factor: a disturbance is no limit.
 _FAR_OVER = 2.0
-# How much longer the confirmation is than a measurement of the search.
-_CONFIRM_TIMES = 4.0
+# A confirmation is made of pieces, each so much longer than a measurement of the search; so many at least and at most.
+PIECE_TIMES = 2.0
+FEWEST_PIECES, LONGEST_PIECES = 4, 15
+# The standard error, as a share of the p99 or of a bound far above it, with which a confirmation is exact enough.
+_EXACT, _EXACT_OF_BOUND = 0.04, 0.02
+# How many standard errors beyond the bound end it early.
+_SURE = 2.0
 #: Share of failed requests up to which a measurement counts.
 FAILED = 0.001
 #: Share of the offered rate that has to be answered.
@@ -36,6 +48,10 @@ class Step:
     #: Good answers a second.
     answered: float = math.nan
     p50_ms: float = math.nan
+    #: Whether the requests were answered, and at the rate at which they were sent.
+    is_kept_up: bool = True
+    #: What it counted.
+    latency: Histogram = field(default_factory=Histogram, repr=False, compare=False)
 
     @property
     def is_good(self) -> bool:
@@ -62,8 +78,9 @@ class Found:
     bound_ms: float
     steps: list[Step] = field(default_factory=list)
     rate: float | None = None
-    #: p99 of the confirmation.
+    #: p99 of the confirmation, and its standard error.
     p99_ms: float = math.nan
+    p99_error_ms: float = math.nan
     why: str = ""
     #: p99 of the hold after it; not a number without one.
     held_p99_ms: float = math.nan
@@ -81,6 +98,7 @@ class Found:
             "bound_ms": self.bound_ms,
             "rate": self.rate,
             "p99_ms": self.p99_ms,
+            "p99_error_ms": self.p99_error_ms,
             "why": self.why,
             "held_s": self.held_s,
             "held_p99_ms": self.held_p99_ms if held else None,
@@ -111,9 +129,9 @@ def find_rate(found: Found, measure: Measure, *, first: float, step_s: float) ->
             else:
                 bad = middle
         for rate in (share * good for share in _LOWERED):
-            step = _measured(found, measure, rate, _CONFIRM_TIMES * step_s, "confirm")
-            if step.is_good:
-                found.rate, found.p99_ms = rate, step.p99_ms
+            p99 = _confirmed(found, measure, rate, step_s)
+            if p99 is not None:
+                found.rate, (found.p99_ms, found.p99_error_ms) = rate, p99
                 return
         raise SearchEndedError(
             f"no rate near {good:.4g}/s was confirmed: the p99 changes from one measurement to the next"
@@ -145,9 +163,36 @@ def _is_good(found: Found, measure: Measure, rate: float, step_s: float) -> bool
     return step.is_good
 
 
+def _confirmed(found: Found, measure: Measure, rate: float, step_s: float) -> tuple[float, float] | None:
+    """Returns the p99 of a rate and its standard error; None where it is over the bound or the rate is not held."""
+    pieces: list[Step] = []
+    while True:
+        pieces.append(_measured(found, measure, rate, PIECE_TIMES * step_s, "confirm"))
+        # One disturbance is no limit, and two are.
+        if sum(not piece.is_kept_up for piece in pieces) > 1:
+            return None
+        if len(pieces) == 2 and not any(piece.is_good for piece in pieces):
+            return None
+        if len(pieces) < FEWEST_PIECES:
+            continue
+        p99, error = p99_of([piece.latency for piece in pieces])
+        if p99 - _SURE * error > found.bound_ms:
+            return None
+        exact = max(_EXACT * p99, _EXACT_OF_BOUND * found.bound_ms)
+        if error <= exact or len(pieces) >= LONGEST_PIECES:
+            return (p99, error) if p99 <= found.bound_ms else None
+
+
+def p99_of(pieces: Sequence[Histogram]) -> tuple[float, float]:
+    """Returns the p99 of all pieces together, and its standard error by the differences between those of the pieces."""
+    error = stdev(piece.quantile(0.99) for piece in pieces) / math.sqrt(len(pieces))
+    return merged(pieces).quantile(0.99), error
+
+
 def _measured(found: Found, measure: Measure, rate: float, seconds: float, purpose: str) -> Step:
-    if len(found.steps) >= MOST_STEPS:
-        raise SearchEndedError(f"no rate was found in {MOST_STEPS} measurements")
+    most = {"search": MOST_STEPS, "confirm": MOST_PIECES}[purpose]
+    if sum(step.purpose == purpose for step in found.steps) >= most:
+        raise SearchEndedError(f"no rate was {'found' if purpose == 'search' else 'confirmed'} in {most} measurements")
     step = measure(rate, seconds, purpose)
     found.steps.append(step)
     return step

@@ -61,6 +61,7 @@ def _from_store(url: str) -> Mapping[str, Any]:
     from storage.objects import ObjectStore
     from storage.objects.fleet import FleetObjects
     from storage.objects.published import PublishedModel
+    from storage.objects.trials import TrialObjects
 
     root, _, name = url.rstrip("/").rpartition("/")
     objects = FleetObjects(PublishedModel(ObjectStore(root), name))
@@ -69,7 +70,8 @@ def _from_store(url: str) -> Mapping[str, Any]:
         raise NotFound(f"{url}: no model is published there; expected a URL such as s3://bucket/models/movielens")
     replicas = objects.replicas()
     now_unix_ms = time.time_ns() // 1_000_000
-    reading = Reading(objects.model.url, objects.lease(), replicas, now_unix_ms, now_unix_ms)
+    trial = TrialObjects(objects.model).said()
+    reading = Reading(objects.model.url, objects.lease(), replicas, trial, now_unix_ms, now_unix_ms)
     peers = Peers()
     try:
         return fleet_view(name, head, reading, peers.wait(replicas))
@@ -103,6 +105,10 @@ def show(state: Mapping[str, Any]) -> None:
         )
     if state["replicas"]:
         console.print(table)
+    if trial := state.get("live_auc"):
+        console.print(
+            f"trial by live AUC of {trial['snapshot']}, by {trial['by']}: {trial['verdict']}: {trial['reason']}"
+        )
     for each in state["refused"]:
         for reason in each["reasons"]:
             console.print(f"refused {each['name'] or each['id']}: {reason}")

@@ -71,7 +71,8 @@ def _key_figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         if search["rate"] is None:
             found.append((f"p99 under {search['bound_ms']:g} ms", "no rate", search["why"]))
         else:
-            found.append((f"p99 under {search['bound_ms']:g} ms", f"{search['rate']:,.0f}/s", _ms(search["p99_ms"])))
+            beside = f"{_ms(search['p99_ms'])} ± {_ms(search['p99_error_ms'])}"
+            found.append((f"p99 under {search['bound_ms']:g} ms", f"{search['rate']:,.0f}/s", beside))
         if search["difference"] is not None:
             beside = f"{search['difference']:+.1%} beside the search"
             found.append((f"held for {search['held_s']:.0f} s", _ms(search["held_p99_ms"]), beside))

@@ -63,7 +63,7 @@ def found_lines(found: Found) -> Iterator[str]:
         return
     yield (
         f"  {found.rate:,.0f}/s is the highest rate whose p99 stayed under {found.bound_ms:g} ms: it was "
-        f"{found.p99_ms:.2f} ms, after {len(found.steps)} measurements"
+        f"{found.p99_ms:.2f} ms (±{found.p99_error_ms:.2f}), after {len(found.steps)} measurements"
     )
     if found.held_s:
         yield (

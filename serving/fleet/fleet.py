@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from serving.config import ServerConfig
 from serving.errors import Forbidden
 from serving.fleet.identity import Identity, identity_of
+from serving.fleet.judging import FleetJudges
 from serving.fleet.member import FleetMember
 from serving.fleet.peers import Peers
 from serving.fleet.reading import Reader
@@ -77,6 +78,7 @@ class Fleet:
             not_brought=lambda: mirror.not_brought(name),
         )
         model.agreement = member
+        model.judges = FleetJudges(member, self._who, objects)
         with self._lock:
             self._members[name] = member
             self._readers[name] = Reader(objects, mirror)

@@ -238,15 +238,15 @@ class FleetMember:
             self._refusing.add(snapshot, f"{self._who().id}: {str(error) or type(error).__name__}")
             self._changed.notify_all()
 
-    def order(self, plan: Callable[[LiveModel], Change]) -> None:
+    def order(self, plan: Callable[[LiveModel], Change], settle_s: float = _ORDER_S) -> None:
         """Has all replicas do what a command wants. plan: works the command out on this replica.
 
-        Raises Unavailable when the object store does not answer or this replica does not serve what all do; what plan
-        raises.
+        settle_s: waits so long until this replica serves what all do. Raises Unavailable when it does not then, or the
+        object store does not answer; what plan raises.
         """
         with self._ordering:
             for _ in range(_ORDERS):
-                seen = self._settled()
+                seen = self._settled(settle_s)
                 with self.model.lock:
                     change = plan(self.model)
                     snapshot = change.snapshot(self.model) or seen.snapshot
@@ -437,9 +437,9 @@ class FleetMember:
 
         return Agreed(install, at, done)
 
-    def _settled(self) -> Served:
+    def _settled(self, wait_s: float) -> Served:
         """Returns what all serve, once this replica serves it too. Raises Unavailable."""
-        deadline = time.monotonic() + _ORDER_S
+        deadline = time.monotonic() + wait_s
         self._look()
         while True:
             served, own = self.served, self._own()

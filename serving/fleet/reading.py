@@ -12,6 +12,7 @@ from storage.errors import EmberlineError, ObjectStoreError
 from storage.objects.fleet import FleetObjects, Lease, Replica
 from storage.objects.mirror import RepositoryMirror
 from storage.objects.requests import Stopped
+from storage.objects.trials import TrialObjects, TrialReport
 
 #: Whoever asks for a fleet waits so long for the object store, and gets what is known without it then.
 ANSWER_S = 5.0
@@ -25,6 +26,8 @@ class Reading:
     url: str
     lease: Lease
     replicas: Sequence[Replica]
+    #: What was last said of a canary by live AUC.
+    trial: TrialReport | None
     #: When the object store last said what all serve.
     answered_unix_ms: int
     #: When `replicas` were read; 0 where they never were.
@@ -41,6 +44,7 @@ class Reader:
 
     def __init__(self, objects: FleetObjects, mirror: RepositoryMirror) -> None:
         self._objects, self._mirror = objects, mirror
+        self._trial: TrialReport | None = None
         self._lock = threading.Lock()
         self._began = 0.0
         self._found: Future[Lease] | None = None
@@ -61,7 +65,7 @@ class Reader:
             error = str(failure) or "this server stops"
         replicas, read_unix_ms = self._objects.known
         answered_unix_ms = int(self._mirror.status(model.name).checked_unix * 1000)
-        return Reading(model.url, lease, replicas, answered_unix_ms, read_unix_ms, error)
+        return Reading(model.url, lease, replicas, self._trial, answered_unix_ms, read_unix_ms, error)
 
     def _run(self, found: Future[Lease]) -> None:
         try:
@@ -70,6 +74,7 @@ class Reader:
             if error := self._mirror.not_seen(name):
                 raise ObjectStoreError(error)
             self._objects.replicas()
+            self._trial = TrialObjects(self._objects.model).said()
             found.set_result(self._objects.lease())
         except BaseException as failure:  # whoever waits raises it
             found.set_exception(failure)

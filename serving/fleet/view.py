@@ -61,6 +61,7 @@ def fleet_view(
         "canary": None
         if canary is None
         else {"fraction": canary.fraction, "snapshot": named(canary.snapshot), "to": canary.to},
+        "live_auc": None if reading.trial is None else reading.trial.model_dump(mode="json"),
         "held": [named(each) for each in served.held],
         "refused": [
             {"id": key, "name": names.get(key, ""), "reasons": list(why)} for key, why in served.refused.items()

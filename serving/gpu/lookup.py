@@ -10,6 +10,7 @@ stream, and no longer.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,6 +48,8 @@ class GpuScores:
     #: Counts as in every lookup; likewise by_table.
     counts: LookupCounts
     by_table: np.ndarray
+    #: When its lookups had ended, on the clock of `time.monotonic_ns`; 0 where one graph looked up and computed.
+    looked_up_ns: int = 0
 
 
 class GpuLookup:
@@ -141,7 +144,9 @@ class GpuLookup:
                 self._kernels.put_late(late.late, size)
                 copied += late.late.size
                 is_computed = False
+            looked_up_ns = 0
             if not is_computed:
+                looked_up_ns = time.monotonic_ns()
                 self._compute(rows, bucket, weight_slot)
                 self._context.wait(stamp)
         except BaseException:
@@ -151,7 +156,7 @@ class GpuLookup:
             if weight_slot is not None:
                 weight_slots.release(weight_slot)
         self._model.counters.ran(rows, bucket, copied)
-        return self._answer(packed, late, self._context.answers(rows, size))
+        return self._answer(packed, late, self._context.answers(rows, size), looked_up_ns)
 
     def _enter(
         self,
@@ -186,7 +191,9 @@ class GpuLookup:
         # time.
         return self._context.graphs.has("dense", rows, weight_slot, lambda: self._context.put_dense(rows, weight_slot))
 
-    def _answer(self, packed: PackedIds, late: MissedRows | None, outputs: list[np.ndarray]) -> GpuScores:
+    def _answer(
+        self, packed: PackedIds, late: MissedRows | None, outputs: list[np.ndarray], looked_up_ns: int
+    ) -> GpuScores:
         hits = packed.lookups
         counts = LookupCounts()
         if late is None or late.by_table is None:
@@ -200,7 +207,7 @@ class GpuLookup:
         by_table[:, HBM] = hits
         counts.hbm = int(hits.sum())
         self._plan.count_hbm(hits)
-        return GpuScores(outputs, counts, by_table)
+        return GpuScores(outputs, counts, by_table, looked_up_ns)
 
     def _tell(self, packed: PackedIds, missed: np.ndarray, wanted: list[tuple[int, np.ndarray]]) -> None:
         if self.tells and self._sharing is None:

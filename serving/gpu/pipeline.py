@@ -174,7 +174,9 @@ class GpuPipeline:
         self.counted += found.by_table
         # A GPU keeps no rows of a version whose features have a chain, so its lookups were those of the host.
         levels, self._read = self._read, None
-        return Scores(found.outputs, found.counts, time.monotonic_ns() - started_ns, levels)
+        infer_ns = time.monotonic_ns() - started_ns
+        lookup_ns = max(0, found.looked_up_ns - started_ns)
+        return Scores(found.outputs, found.counts, infer_ns, levels, lookup_ns)
 
     def _note(self, parts: Sequence[tuple[StagedLookup, FeatureBatch, LookupResult, np.ndarray | None]]) -> None:
         """Counts the levels that lookups read, and keeps them for the answer."""
@@ -189,12 +191,14 @@ class GpuPipeline:
 
     def _by_host(self, fill: Callable[[], list[LookupResult]], snapshot: Snapshot) -> GpuScores:
         parts = fill()
+        looked_up_ns = time.monotonic_ns()
         with self.model.weight_slots.pinned(snapshot.graph) as weight_slot:
             outputs = self._context.finish(weight_slot)
         counts = LookupCounts()
         for each in parts:
             counts.add(each.counts)
-        return GpuScores(outputs, counts, sum((each.by_table for each in parts[1:]), parts[0].by_table))
+        by_table = sum((each.by_table for each in parts[1:]), parts[0].by_table)
+        return GpuScores(outputs, counts, by_table, looked_up_ns)
 
     def _without_gpu(self, error: DeviceError, otherwise: Callable[[Pipeline], Scores]) -> Scores:
         if self._make_processor is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from serving._front import KeptRequest
 
 #: The stages in their order. A request has `infer` in place of `lookup` and `graph` where a session does not know when
-#: its lookups ended, as on a GPU; `ssd` is a part of `lookup`.
+#: its lookups ended, because one graph of a GPU looked up and computed; `ssd` is a part of `lookup`.
 STAGE_ORDER = ("read", "queue", "join", "features", "lookup", "ssd", "graph", "infer", "encode")
 
 

@@ -24,6 +24,8 @@ class Agreed:
     at: float = 0.0
     #: Called once the snapshot is served.
     done: Callable[[], None] = lambda: None
+    #: True where this server alone decides about its model.
+    is_alone: bool = False
 
 
 #: Returns the facts, and the id of what is served, as they are once a snapshot is shown.
@@ -64,7 +66,7 @@ class Alone:
 
     def agree(self, snapshot: Snapshot, own: str, after: After, check: Callable[[], None]) -> Agreed:
         """See Agreement."""
-        return Agreed()
+        return Agreed(is_alone=True)
 
     def refuse(self, snapshot: str, error: Exception) -> None:
         """See Agreement."""

@@ -175,7 +175,7 @@ def agree(model: LiveModel, mount: MountedStore | None, own: str, snapshot: Snap
 
     def after() -> tuple[ModelState, str]:
         with model.lock:
-            facts = facts_after(model.facts, take, snapshot.id)
+            facts = on_trial(model, facts_after(model.facts, take, snapshot.id), snapshot.id)
         is_trial = facts.canary is not None and facts.canary.snapshot == snapshot.id
         return facts, own if is_trial else snapshot.id
 
@@ -184,7 +184,10 @@ def agree(model: LiveModel, mount: MountedStore | None, own: str, snapshot: Snap
         if mount is not None and mount.store.ssd.damage.found:
             raise Outdated  # another store has to take its place first
 
-    return model.agreement.agree(snapshot, own, after, check)
+    agreed = model.agreement.agree(snapshot, own, after, check)
+    if agreed.is_alone:
+        return replace(agreed, install=lambda facts: on_trial(model, facts, snapshot.id))
+    return agreed
 
 
 def append_entry(
@@ -244,6 +247,21 @@ def facts_after(facts: ModelState, take: Take, snapshot: str) -> ModelState:
     if facts.canary is not None and facts.canary.snapshot is None and (wanted or not facts.canary.to):
         changes["canary"] = CanaryState(fraction=facts.canary.fraction, snapshot=snapshot)
     return facts.model_copy(update=changes)
+
+
+def on_trial(model: LiveModel, facts: ModelState, snapshot: str) -> ModelState:
+    """Returns the facts with a snapshot as the canary, where updates are judged by their live AUC.
+
+    It is not where nothing is served yet or an operator has decided. Call it under the model's lock.
+    """
+    options = None if model.config is None else model.config.options
+    if options is None or options.live_auc_fraction == 0 or model.feedback.window is None:
+        return facts
+    # A shadow is of one replica, and says nothing about what all of them serve.
+    has_shadow = facts.shadow is not None and model.judges is None
+    if model.default is None or facts.canary is not None or has_shadow:
+        return facts
+    return facts.model_copy(update={"canary": CanaryState(fraction=options.live_auc_fraction, snapshot=snapshot)})
 
 
 def without_refusal(facts: ModelState, take: Take) -> ModelState:

@@ -1,36 +1,61 @@
-"""Lets updates be canaries first, and serves them to everybody, or holds them, by what their labels say.
+"""Serves updates that were canaries to everybody, or holds them, by what their labels say.
 
-It decides as an operator would, by the same commands: an arrival becomes the canary, and that is promoted or stopped.
+It decides as an operator would, by the same commands. Which arrival becomes a canary is decided when it is committed,
+see `applying.agree`, so it is one decision for all replicas of a fleet.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from serving.feedback.live_auc import FAILS, PASSES, WAITS, Verdict, judge
+from serving.feedback.live_auc import Verdict, arms, judge
 from serving.model_config.options import ModelOptions
 from serving.protocol.signature import ModelSignature
 from serving.updates import commands
-from serving.updates.agreement import Alone
 from serving.updates.change import carry_out
+from serving.updates.judges import Judges
 from serving.updates.live_model import LiveModel
-from serving.updates.state import CanaryState
-from storage.errors import EmberlineError
+from serving.updates.mount import StagedSnapshot
+from storage.errors import Conflict, EmberlineError
+from storage.objects.trials import Evidence, TrialReport
 
 logger = logging.getLogger("emberline.serving")
 
-_LOOK_S = 1.0
 
+class JudgesAlone:
+    """The judges of a model that has no other replicas. See Judges."""
 
-def waits_for_trial(model: LiveModel) -> bool:
-    """Returns whether what arrives next is tried by live AUC, and nothing is so far. Call it under the model's lock."""
-    canary = model.facts.canary
-    if canary is None or canary.snapshot or canary.to or model.config is None:
-        return False
-    return canary.fraction == model.config.options.live_auc_fraction
+    look_s = 1.0
+
+    def __init__(self, model: LiveModel) -> None:
+        self._model = model
+        self._said: TrialReport | None = None
+
+    def pooled(self, own: Evidence) -> Sequence[Evidence]:
+        """See Judges."""
+        return (own,)
+
+    def age_s(self, here_s: float) -> float:
+        """See Judges."""
+        return here_s
+
+    def say(self, report: TrialReport) -> None:
+        """See Judges."""
+        self._said = report
+
+    def said(self) -> TrialReport | None:
+        """See Judges."""
+        return self._said
+
+    def decide(self, canary: str, *, promotes: bool, why: str) -> None:
+        """See Judges."""
+        model = self._model
+        with model.lock:
+            carry_out(model, commands.end_trial(model, canary, promotes=promotes, why=why))
 
 
 class AucTrials:
@@ -38,88 +63,90 @@ class AucTrials:
 
     def __init__(self, model: LiveModel) -> None:
         self._model = model
-        self._running = ""
-        # What `expect` has set and nobody has changed since; None for nothing.
-        self._expected: CanaryState | None = None
+        self._alone = JudgesAlone(model)
+        # The canary that runs, and since when it has here; "" for none. None: what was said before is not read so far.
+        self._running: str | None = None
         self._since = self._look_at = 0.0
         model.trial_report = self.report
         self._report: dict[str, JsonValue] | None = None
-        self._trouble = ""
+        # Why updates are not judged, and why the last look failed; both are logged once.
+        self._trouble = self._failure = ""
 
     def report(self) -> dict[str, JsonValue] | None:
-        """Returns what it last decided, and why; None for nothing."""
+        """Returns what was last decided, and why; None for nothing."""
         return self._report
 
-    def expect(self) -> None:
-        """Makes what is taken next a canary, where something is served already and no operator has decided.
-
-        Where the options do not say so any more, it is served to all again.
-        """
-        model, options = self._model, self._options()
-        wanted = None if options is None else CanaryState(fraction=options.live_auc_fraction)
-        with model.lock:
-            facts = model.facts
-            is_own = self._expected is not None and facts.canary == self._expected
-            is_decided = facts.canary is not None or facts.shadow is not None or facts.pinned or facts.paused
-            if facts.canary == wanted:
-                self._expected = wanted
-                return
-            if model.default is None or (is_decided and not is_own):
-                return
-            model.commit(facts=facts.model_copy(update={"canary": wanted}))
-            self._expected = wanted
-
     def tick(self) -> None:
-        """Judges the canary that runs. A failure is logged, and the next call tries again."""
-        now = time.monotonic()
+        """Judges the canary that runs. A failure is logged, and the next look tries again."""
+        judges, now = self._model.judges or self._alone, time.monotonic()
         if now < self._look_at:
             return
-        self._look_at = now + _LOOK_S
+        self._look_at = now + judges.look_s
         try:
             options = self._options()
             if options is not None:
-                self._judge(options, now)
-        except EmberlineError as error:
-            logger.error("%s: the canary could not be judged: %s", self._model.name, error)
+                self._look(options, judges, now)
+            self._failure = ""
+        except Exception as error:  # none may end the thread of the updates
+            text = str(error) or type(error).__name__
+            if text != self._failure:
+                known = isinstance(error, EmberlineError)
+                name = self._model.name
+                logger.error("%s: a canary cannot be judged: %s", name, text, exc_info=None if known else error)
+            self._failure = text
 
-    def _judge(self, options: ModelOptions, now: float) -> None:
+    def _look(self, options: ModelOptions, judges: Judges, now: float) -> None:
         model = self._model
         with model.lock:
             running = model.canary_entry()
             default = model.default
         if running is None or default is None:
-            self._running = ""
+            if self._running != "":
+                self._show(judges.said())
+                self._running = ""
             return
-        entry, served = running[1], default.view.current
-        if entry.id != self._running:
-            self._running, self._since = entry.id, now
-        window = model.feedback.window
+        if running[1].id != self._running:
+            self._running, self._since = running[1].id, now
+        self._judge(options, judges, default.view.current, running[1])
+
+    def _judge(self, options: ModelOptions, judges: Judges, served: StagedSnapshot, canary: StagedSnapshot) -> None:
+        window = self._model.feedback.window
         assert window is not None
         output = options.live_auc_output or first_output(served.loaded.model.signature)
-        verdict = judge(window, output, served.name, entry.name, options.live_auc_min_labels, options.live_auc_max_drop)
-        if verdict.kind == WAITS and now - self._since >= options.live_auc_timeout_s:
-            text = f"no judgement within {options.live_auc_timeout_s:g} s: {verdict.reason}"
-            verdict = Verdict(FAILS, text, verdict.main, verdict.canary)
-        names: dict[str, JsonValue] = {"snapshot": entry.name, "against": served.name}
-        self._report = {**names, "verdict": verdict.kind, "reason": verdict.reason}
-        if verdict.kind != WAITS:
-            self._decide(entry.id, entry.name, verdict)
+        of_main, of_canary = arms(window, output, served.name, canary.name)
+        pooled = judges.pooled(
+            Evidence(canary=canary.id, main=served.id, output=output, of_canary=of_canary, of_main=of_main)
+        )
+        if pooled is None:
+            self._show(judges.said())
+            return
+        bounds = (options.live_auc_min_labels, options.live_auc_max_drop)
+        verdict = judge(pooled, output, served.name, canary.name, *bounds)
+        is_over = judges.age_s(time.monotonic() - self._since) >= options.live_auc_timeout_s
+        if verdict.kind == "waits" and is_over:
+            verdict = Verdict("fails", f"no judgement within {options.live_auc_timeout_s:g} s: {verdict.reason}")
+        report = TrialReport(snapshot=canary.name, against=served.name, verdict=verdict.kind, reason=verdict.reason)
+        # Before the decision holds: whoever sees that the canary has ended finds out why.
+        judges.say(report)
+        self._show(report)
+        if verdict.kind != "waits":
+            self._decide(judges, canary, verdict)
 
-    def _decide(self, snapshot: str, name: str, verdict: Verdict) -> None:
-        model = self._model
-        with model.lock:
-            running = model.canary_entry()
-            if running is None or running[1].id != snapshot:  # an operator was faster
-                return
-            if verdict.kind == PASSES:
-                carry_out(model, commands.promote(model))
-            else:
-                carry_out(model, commands.stop_canary(model, why=f"of its live AUC: {verdict.reason}"))
-        if verdict.kind == PASSES:
-            logger.info("%s: %s is served to all: %s", model.name, name, verdict.reason)
+    def _decide(self, judges: Judges, canary: StagedSnapshot, verdict: Verdict) -> None:
+        model, promotes = self._model, verdict.kind == "passes"
+        try:
+            judges.decide(canary.id, promotes=promotes, why=f"of its live AUC: {verdict.reason}")
+        except Conflict:
+            return  # an operator or another replica was faster
+        if promotes:
+            logger.info("%s: %s is served to all: %s", model.name, canary.name, verdict.reason)
         else:
             model.counters.live_auc_held += 1
-            logger.error("%s: %s is held: %s", model.name, name, verdict.reason)
+            logger.error("%s: %s is held: %s", model.name, canary.name, verdict.reason)
+
+    def _show(self, report: TrialReport | None) -> None:
+        keys = {"snapshot", "against", "verdict", "reason"}
+        self._report = None if report is None else report.model_dump(mode="json", include=keys)
 
     def _options(self) -> ModelOptions | None:
         """Returns the options of a model whose updates are tried; None for others."""
@@ -129,11 +156,7 @@ class AucTrials:
             if self._trouble:
                 self._report, self._trouble = None, ""
             return None
-        trouble = ""
-        if model.feedback.window is None:
-            trouble = "live_auc_fraction needs labels; set feedback_share"
-        elif not isinstance(model.agreement, Alone):
-            trouble = "live_auc_fraction is for servers without a fleet, whose replicas switch together"
+        trouble = "" if model.feedback.window is not None else "live_auc_fraction needs labels; set feedback_share"
         if trouble != self._trouble:
             self._trouble, self._report = trouble, None
             if trouble:

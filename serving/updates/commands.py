@@ -130,6 +130,14 @@ def stop_canary(model: LiveModel, why: str = "it was a canary and was stopped") 
     return Change(facts, why=why)
 
 
+def end_trial(model: LiveModel, canary: str, *, promotes: bool, why: str) -> Change:
+    """Promotes or stops a canary that was judged, unless another one runs by now. why: as for `stop_canary`."""
+    _, entry = _running_canary(model, "judge")
+    if entry.id != canary:
+        raise Conflict(f"model {model.name!r}: the canary is {entry.name} by now")
+    return promote(model) if promotes else stop_canary(model, why)
+
+
 def allow(model: LiveModel, version: str, inputs: Sequence[str]) -> Change:
     """Allows a version to change these inputs or outputs."""
     if not (version.isdecimal() and version.isascii() and 0 < len(version) < 19):

@@ -28,6 +28,7 @@ from serving.updates.agreement import Agreement, Alone
 from serving.updates.attempts import Attempts
 from serving.updates.budgets import DramBudget
 from serving.updates.counters import UpdateCounters
+from serving.updates.judges import Judges
 from serving.updates.mount import LoadedVersion, MountedStore, StagedSnapshot, StoreView
 from serving.updates.routes import Awaiting, Routes
 from serving.updates.shadowing import Shadowing
@@ -87,6 +88,8 @@ class LiveModel:
         self.feedback = ModelFeedback(name, config)
         # Returns what live AUC last decided about a canary; None for nothing.
         self.trial_report: Callable[[], dict[str, JsonValue] | None] = lambda: None
+        # Who judges canaries by live AUC, where other replicas have a say.
+        self.judges: Judges | None = None
         self.budget = DramBudget()
         self.routes = Routes()
         # Called with the new routes before requests follow them; the versions that leave still answer then.

@@ -307,7 +307,6 @@ class ModelUpdater:
     def _advance_once(self) -> bool:
         model = self.model
         config = self._read_config()
-        self._trials.expect()
         with model.lock:
             newer = {
                 mount.view.current.snapshot.version: mount.view.current.snapshot.sequence for mount in model.mounts
@@ -394,7 +393,9 @@ class ModelUpdater:
                 if there[0] not in model.mounts or there[0].view.current is not current:
                     raise Outdated
                 model.budget.serve(there[0].store)  # it may have been opened for a shadow
-                model.commit(facts=agreed.install(model.facts), default=there[0], at=agreed.at)
+                facts = agreed.install(model.facts)
+                is_trial = facts.canary is not None and facts.canary.snapshot == current.id
+                model.commit(facts=facts, default=None if is_trial else there[0], at=agreed.at)
                 agreed.done()
                 return
         if model.anew:

@@ -268,8 +268,7 @@ def waiting(model: LiveModel) -> str | None:
         model.merge_trouble,
         *_damaged(model).values(),
     ]
-    tried = model.config is not None and model.config.options.live_auc_fraction > 0 and not (canary and canary.to)
-    if canary is not None and model.canary_entry() is None and not tried:
+    if canary is not None and model.canary_entry() is None:
         parts.append(f"{canary.to or 'what arrives next'} becomes the canary of {canary.fraction:.0%}")
     return "; ".join(dict.fromkeys(part for part in parts if part)) or None
 

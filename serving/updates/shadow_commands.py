@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from serving.protocol.signature import ModelSignature
-from serving.updates.auc_trials import waits_for_trial
 from serving.updates.catalog import Catalog, Found, ModelFolder
 from serving.updates.change import Change, carry_out
 from serving.updates.lineage import names
@@ -39,14 +38,13 @@ def start_shadow(model: LiveModel, *, to: str, share: float, top_k: int, for_s: 
             raise Unavailable(f"model {model.name!r}: another version is served since just now; try again")
         _refuse_canary(model)  # one may have begun while the folder was looked at
         model.shadowing.ended = ""
-        # A trial by live AUC that has not begun waits until the shadow has ended.
-        model.commit(facts=model.facts.model_copy(update={"shadow": found, "canary": None}))
+        model.commit(facts=model.facts.model_copy(update={"shadow": found}))
 
 
 def _refuse_canary(model: LiveModel) -> None:
-    """Raises Conflict where there is a canary or is to be one, but for a trial by live AUC that has not begun."""
+    """Raises Conflict where there is a canary or is to be one."""
     canary = model.facts.canary
-    if canary is None or waits_for_trial(model):
+    if canary is None:
         return
     waiting = f"{canary.to or 'what arrives next'} is to be a canary"
     what = "there is a canary" if model.canary_entry() else waiting

@@ -111,8 +111,8 @@ def test_a_rate_is_found_and_held(tiny: ServerProcess, rows: Path, tmp_path: Pat
     """The bound is one that every machine keeps at a low rate, and none at all rates."""
     json_path = tmp_path / "load.json"
     done = load(
-        *(tiny, "--data", str(rows), "--find-p99", "2000", "--step", "1", "--hold", "2s", "--start-rate", "800"),
-        *("--connections", "16", "--json", str(json_path), "--html", str(tmp_path / "load.html")),
+        *(tiny, "--data", str(rows), "--find-p99", "2000", "--step", "1", "--hold", "2s", "--start-rate", "400"),
+        *("--connections", "4", "--json", str(json_path), "--html", str(tmp_path / "load.html")),
     )
     search = figures(json_path)["http_binary"]["search"]
     assert search["rate"] >= 1

@@ -16,10 +16,11 @@ import pytest
 
 from storage.errors import Conflict
 from tests.integration.serving.http_calls import ask as call
+from tests.integration.serving.labelling import FEEDBACK_PATH as PATH
+from tests.integration.serving.labelling import visit
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, ask
 
-PATH = f"/v2/models/{NAME}/feedback"
 OPTIONS: dict[str, Any] = {
     "feature_log_share": 1,
     "feature_log_every_s": 0.05,
@@ -188,20 +189,6 @@ def test_drift_is_shown_once_enough_rows_came(live: Live) -> None:
 TRIALS: dict[str, Any] = {**OPTIONS, "live_auc_fraction": 0.5, "live_auc_min_labels": 60, "live_auc_max_drop": 0.02}
 
 
-def answer_and_label(live: Live, skills: dict[str, float], seed: int) -> None:
-    """Sends requests, and labels under which each snapshot ranks as well as `skills` says."""
-    rng = np.random.default_rng(seed)
-    rows = [{"user": int(rng.integers(0, 60)), "items": [int(rng.integers(0, 200))]} for _ in range(16)]
-    name = f"request-{seed}"
-    answer = ask(live.repository, rows, request_id=name, routing_key=name)
-    assert live.repository.feedback(NAME).flush(10)
-    scores = answer.outputs[0].reshape(-1)
-    ranks = np.argsort(np.argsort(scores))
-    skill = skills[answer.snapshot.name]
-    truth = np.where(rng.random(16) < skill, ranks >= 8, rng.random(16) < 0.5)
-    send(live, {"id": name, "labels": [int(value) for value in truth], "output": "score"})
-
-
 def judged(live: Live) -> dict[str, Any]:
     return dict(live.report()["live_auc"] or {})
 
@@ -218,7 +205,7 @@ def test_an_update_is_a_canary_first_and_serves_all_when_its_live_auc_is_good(tm
         assert live.report()["served"]["id"] == first.id
         live.until(lambda: judged(live).get("verdict") == "waits")
         for seed in range(200):
-            answer_and_label(live, {"1.0": 0.6, "1.1": 0.9}, seed)
+            visit(live.server, [live.server], {"1.0": 0.6, "1.1": 0.9}, seed)
             if live.report()["served"]["id"] == second.id:
                 break
         live.until(lambda: live.report()["served"]["id"] == second.id)
@@ -233,7 +220,7 @@ def test_a_canary_whose_live_auc_falls_is_held_with_the_reason(tmp_path: Path) -
         second = live.delta(first)
         live.until(lambda: live.report()["canary"] is not None)
         for seed in range(200):
-            answer_and_label(live, {"1.0": 0.95, "1.1": 0.1}, seed)
+            visit(live.server, [live.server], {"1.0": 0.95, "1.1": 0.1}, seed)
             if live.states().get("1.1") == "held":
                 break
         live.until(lambda: live.states().get("1.1") == "held")
@@ -274,21 +261,19 @@ def test_a_shadow_may_run_while_nothing_is_tried_by_live_auc(tmp_path: Path) -> 
     with Live(tmp_path, **TRIALS) as live:
         first = live.version()
         live.start()
-        model = live.repository._updater(NAME).model
-        live.until(lambda: model.facts.canary is not None)
         second = live.delta(first)
         live.until(lambda: live.report()["canary"] is not None)
         with pytest.raises(Conflict, match="there is a canary; promote or stop it first"):
             live.repository.shadow(NAME, to=first.name, share=1.0, top_k=10)
         live.repository.promote(NAME)
         live.reaches(second)
-        live.until(lambda: model.facts.canary is not None)
         live.repository.shadow(NAME, to=first.name, share=1.0, top_k=10)
         assert live.report()["shadow"]["name"] == first.name
-        live.repository.stop_shadow(NAME)
-        live.until(lambda: model.facts.canary is not None)  # what arrives next is tried again
         third = live.delta(second)
-        live.until(lambda: (live.report()["canary"] or {}).get("id") == third.id)
+        live.reaches(third)  # a shadow and a canary exclude each other
+        live.repository.stop_shadow(NAME)
+        fourth = live.delta(third)
+        live.until(lambda: (live.report()["canary"] or {}).get("id") == fourth.id)
 
 
 def test_who_waits_for_a_canary_is_told_so(tmp_path: Path) -> None:
@@ -316,14 +301,26 @@ def test_without_labels_updates_are_not_judged_and_the_report_says_so(tmp_path: 
         live.until(lambda: not judged(live))
 
 
+def test_a_version_that_is_loaded_and_asked_for_again_is_tried_too(tmp_path: Path) -> None:
+    with Live(tmp_path, **TRIALS) as live:
+        live.world.configure("version_policy { all {} }", **TRIALS)
+        first, second = live.version(), live.version()
+        live.start()
+        live.reaches(second)
+        live.until(lambda: live.repository._updater(NAME).model.routes.by_version.keys() == {"1", "2"})
+        live.world.configure("version_policy { specific { versions: [1] } }", **TRIALS)
+        live.until(lambda: (live.report()["canary"] or {}).get("id") == first.id)
+        assert live.report()["served"]["id"] == second.id
+        live.repository.promote(NAME)
+        live.reaches(first)
+
+
 def test_without_the_option_the_next_update_is_served_to_all_again(tmp_path: Path) -> None:
     with Live(tmp_path, **TRIALS) as live:
         first = live.version()
         live.start()
-        model = live.repository._updater(NAME).model
-        live.until(lambda: model.facts.canary is not None)
+        live.until(lambda: live.report()["served"] is not None)
         live.world.configure(**OPTIONS)
-        live.until(lambda: model.facts.canary is None)
         second = live.delta(first)
         live.reaches(second)
         assert live.report()["canary"] is None

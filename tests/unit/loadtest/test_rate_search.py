@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
+from statistics import median
 
+import numpy as np
 import pytest
 
 from loadtest.counts import SecondCounts
 from loadtest.drivers import Watch
+from loadtest.histogram import Histogram
 from loadtest.phases import Phase
 from loadtest.records import PhaseRecord
 from loadtest.runner import Plan, run_plan
-from loadtest.search import MOST_STEPS, Found, Step, find_rate
+from loadtest.search import FEWEST_PIECES, MOST_PIECES, MOST_STEPS, Found, Step, find_rate, p99_of
 
 SERVICE_MS = 1.0
 
@@ -21,13 +26,25 @@ def queue_p99(rate: float, limit: float) -> float:
     return 4.6 * SERVICE_MS / (1 - rate / limit) if rate < limit else 1e6
 
 
+def step(
+    rate: float, seconds: float, p99_ms: float, bound_ms: float, purpose: str, latency: Histogram | None = None
+) -> Step:
+    """Returns a measurement with this p99."""
+    if latency is None:
+        latency = Histogram()
+        latency.add(p99_ms / 2, 980)
+        latency.add(p99_ms, 20)
+    why = "" if p99_ms <= bound_ms else f"p99 {p99_ms:.2f} ms"
+    return Step(rate, seconds, p99_ms, why, purpose, latency=latency)
+
+
 def search(bound_ms: float, limit: float, first: float = 100.0, disturbed: tuple[int, ...] = ()) -> Found:
     """Searches on such a queue. disturbed: numbers of measurements whose p99 is half as large again."""
     found, numbers = Found(bound_ms), itertools.count()
 
     def measure(rate: float, seconds: float, purpose: str) -> Step:
         p99 = queue_p99(rate, limit) * (1.5 if next(numbers) in disturbed else 1.0)
-        return Step(rate, seconds, p99, "" if p99 <= bound_ms else f"p99 {p99:.2f} ms", purpose)
+        return step(rate, seconds, p99, bound_ms, purpose)
 
     find_rate(found, measure, first=first, step_s=5.0)
     return found
@@ -41,8 +58,10 @@ def test_the_highest_rate_under_the_bound_is_found(limit: float, first: float) -
     assert found.rate is not None
     assert 0.95 * best <= found.rate <= best
     assert found.p99_ms <= 10.0
-    assert found.steps[-1].purpose == "confirm"
-    assert found.steps[-1].seconds == 20.0
+    assert found.p99_error_ms == pytest.approx(0.0)
+    confirmed = [each for each in found.steps if each.purpose == "confirm"]
+    assert [each.seconds for each in confirmed] == [10.0] * FEWEST_PIECES
+    assert found.steps[-1] is confirmed[-1]
     assert len(found.steps) < MOST_STEPS
 
 
@@ -54,8 +73,9 @@ def test_a_disturbed_measurement_is_repeated() -> None:
 
 def test_a_rate_that_is_not_confirmed_is_lowered() -> None:
     calm = search(10.0, 640.0)
-    last = len(calm.steps) - 1
-    lowered = search(10.0, 640.0, disturbed=(last, last + 1))
+    first = len(calm.steps) - FEWEST_PIECES
+    # Two that are over the bound end each confirmation.
+    lowered = search(10.0, 640.0, disturbed=(first, first + 1, first + 2, first + 3))
     assert calm.rate is not None
     assert lowered.rate == pytest.approx(calm.rate * 0.9)
 
@@ -71,7 +91,63 @@ def test_a_search_without_an_end_stops() -> None:
     assert found.rate is None
     assert "even 200,000/s stay under the bound" in found.why
     never = search(10.0, 640.0, disturbed=tuple(range(8, 1000)))
-    assert len(never.steps) <= MOST_STEPS
+    assert len(never.steps) <= MOST_STEPS + MOST_PIECES
+
+
+@pytest.mark.parametrize(("spread", "within"), [(0.05, 20), (0.4, 15)])
+def test_what_was_found_is_what_is_held(spread: float, within: int) -> None:
+    """The latencies of a second differ from those of the next, by a factor whose logarithm has this deviation."""
+    shares = [-math.log(1 - (place + 0.5) / 200) / 4.6 for place in range(200)]
+    differences, lengths = [], []
+    for seed in range(20):
+        rng = random.Random(seed)
+
+        def measure(rate: float, seconds: float, purpose: str, rng: random.Random = rng) -> Step:
+            latency = Histogram()
+            for _ in range(round(seconds)):
+                p99 = queue_p99(rate, 640.0) * math.exp(rng.gauss(0.0, spread))
+                for share in shares:
+                    latency.add(p99 * share)
+            return step(rate, seconds, latency.quantile(0.99), 10.0, purpose, latency)
+
+        found = Found(10.0)
+        find_rate(found, measure, first=200.0, step_s=5.0)
+        assert found.rate is not None
+        held = measure(found.rate, 300.0, "hold")
+        differences.append(held.p99_ms / found.p99_ms - 1)
+        lengths.append(sum(each.purpose == "confirm" and each.rate == found.rate for each in found.steps))
+    # It is longer where the p99 comes and goes.
+    assert max(lengths) == FEWEST_PIECES if spread < 0.1 else max(lengths) > 2 * FEWEST_PIECES
+    assert abs(median(differences)) < 0.05
+    assert sum(abs(each) <= 0.1 for each in differences) >= within
+
+
+def test_a_rate_whose_requests_fail_is_not_confirmed() -> None:
+    def measure(rate: float, seconds: float, purpose: str) -> Step:
+        if purpose == "confirm" and rate > 100:
+            return Step(rate, seconds, 1.0, "2.00% of the requests failed", purpose, is_kept_up=False)
+        return step(rate, seconds, queue_p99(rate, 240.0), 10.0, purpose)
+
+    found = Found(10.0)
+    find_rate(found, measure, first=100.0, step_s=5.0)
+    assert found.rate is not None
+    assert found.rate <= 100
+
+
+def test_the_error_of_a_p99_is_the_deviation_of_its_estimates() -> None:
+    rng = np.random.default_rng(0)
+    estimates, errors = [], []
+    for _ in range(200):
+        pieces = []
+        for _ in range(8):
+            piece = Histogram()
+            for each in rng.exponential(1.0, 500):
+                piece.add(float(each))
+            pieces.append(piece)
+        p99, error = p99_of(pieces)
+        estimates.append(p99)
+        errors.append(error)
+    assert median(errors) == pytest.approx(float(np.std(estimates)), rel=0.35)
 
 
 class _Instant:
@@ -94,7 +170,7 @@ class _Instant:
         return ""
 
 
-@pytest.mark.parametrize(("step_s", "longest"), [(5.0, 60.0), (90.0, 360.0)])
+@pytest.mark.parametrize(("step_s", "longest"), [(5.0, 60.0), (90.0, 180.0)])
 def test_a_measurement_is_never_shorter_than_asked_for(step_s: float, longest: float) -> None:
     drivers = _Instant()
     run_plan("grpc", drivers, Plan(bound_ms=10.0, first_rate=4.0, step_s=step_s), lambda *_: None)

@@ -96,6 +96,21 @@ def test_some_rows_on_the_gpu(world: ModelWorld, schedule: str, seed: int) -> No
     finish(driver)
 
 
+@pytest.mark.parametrize(("hbm_bytes", "is_known"), [(ALL, False), (40_000, True), (1, True), (0, True)])
+def test_when_lookups_ended_is_known_unless_one_graph_did_all(
+    world: ModelWorld, hbm_bytes: int, is_known: bool
+) -> None:
+    driver = gpu()
+    pipeline = world.pipeline(world.model(driver, hbm_bytes))
+    rng = np.random.default_rng(0)
+    scores = [agree(world, pipeline, world.batch(rng, 33, absent=0)) for _ in range(4)]
+    for each in scores:
+        assert (each.lookup_ns > 0) == is_known
+        assert each.lookup_ns < each.infer_ns
+    pipeline.close()
+    finish(driver)
+
+
 def test_a_gpu_that_has_nothing(world: ModelWorld) -> None:
     driver = gpu()
     model = world.model(driver, 1)
