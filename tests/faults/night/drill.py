@@ -96,7 +96,7 @@ FAULTS = (
             "status": r"three has not staged it",
             "snapshots": r"three has not staged it",
             "console": r"three has not staged it",
-            "page": r"A process that hangs",
+            "page": r"look at its way to the object store",
         },
     ),
     Fault(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,24 +39,21 @@ def _process(replicas: Replicas, name: str, environment: dict[str, str] | None =
 
 @contextlib.contextmanager
 def member_late(folder: Path) -> Iterator[Caused]:
-    """A replica that hangs when a delta comes; the others wait for it."""
-    with _replicas(folder) as replicas:
+    """A replica that answers requests, and does not get a delta from the object store; the others wait for it."""
+    with _replicas(folder) as replicas, contextlib.ExitStack() as stack:
         first = replicas.put(replicas.world.publish())
         replicas.start("one", "two")
         replicas.reach(first)
-        with _process(replicas, "three") as hanging:
-            pid = hanging.serving_pid
+        proxy = stack.enter_context(proxy_of_store())
+        stack.enter_context(_process(replicas, "three", {"AWS_ENDPOINT_URL": proxy.url}))
 
-            def begin() -> None:
-                os.kill(pid, signal.SIGSTOP)
-                replicas.put(replicas.world.change(first))
+        def begin() -> None:
+            stack.enter_context(proxy.failing("hang", lambda method, path: method == "GET" and "/deltas/" in path))
+            replicas.put(replicas.world.change(first))
 
-            try:
-                targets = {name: server.metrics_port for name, server in replicas.servers.items()}
-                url, *others = (f"http://127.0.0.1:{server.http_port}" for server in replicas.servers.values())
-                yield Caused(url, targets, begin, {"model": NAME, "replica": "three"}, others=others)
-            finally:
-                os.kill(pid, signal.SIGCONT)
+        targets = {name: server.metrics_port for name, server in replicas.servers.items()}
+        url, *others = (f"http://127.0.0.1:{server.http_port}" for server in replicas.servers.values())
+        yield Caused(url, targets, begin, {"model": NAME, "replica": "three"}, others=others)
 
 
 @contextlib.contextmanager
