@@ -61,6 +61,7 @@ NOT_RUN = {
     },
     "docs/console.md": {
         "emberline serve --model-repository build/models": "every test of the console starts a server like this",
+        "python -m tests.external.console_pictures": "tests/e2e/test_console_pictures.py calls it for another folder",
     },
     "docs/explain.md": {
         "emberline diff": f"{_PARSED} tests/integration/trainer/test_diff.py",
