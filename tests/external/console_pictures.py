@@ -40,7 +40,7 @@ MOST_BYTES = 150_000
 
 @dataclass(frozen=True)
 class FirstPaints:
-    """How long the page takes to show something with an empty cache, and what it loads for that."""
+    """Has the times that the page takes to show something with an empty cache, and what it loads for that."""
 
     #: Milliseconds, one number a run.
     paints_ms: tuple[float, ...]
