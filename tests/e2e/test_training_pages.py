@@ -13,6 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.peers import PeerMissingError
+from tests.support import redis_server
 from tests.support.followed_page import why_not
 from tests.support.typed_pages import Reader, type_page
 from trainer import train, update
@@ -28,6 +30,12 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(why_not()), reason=why_n
 FRESH = "fresh"
 #: The same before the first training.
 UNTRAINED = "fresh; rm -rf runs model_repo"
+#: A server of Redis on its usual port, and its programs.
+REDIS = """
+export LD_LIBRARY_PATH={libraries} PATH={programs}:$PATH
+redis-server --save '' > redis.log &
+until redis-cli ping; do sleep 0.1; done
+""".format(libraries=redis_server.environment()["LD_LIBRARY_PATH"], programs=redis_server.FOLDER / "usr" / "bin")
 READERS = {
     "docs/data.md": Reader(FRESH),
     "docs/ranks.md": Reader(UNTRAINED),
@@ -36,6 +44,7 @@ READERS = {
         {
             "emberline train shop.yaml --data history/ --output runs/shop ": UNTRAINED,
             "emberline train shop.yaml --data history/ --output runs/shop-2 ": "fresh; rm -rf runs/shop-2",
+            "redis-cli": f"fresh; {REDIS}",
         },
     ),
     "docs/training.md": Reader(
@@ -109,6 +118,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("page", READERS)
 def test_the_commands_of_a_page_work(page: str, base: Path, tmp_path: Path) -> None:
+    if page == "docs/streams.md":
+        try:
+            redis_server.fetch()
+        except PeerMissingError as error:
+            pytest.skip(f"no redis-server: {error}")
     (tmp_path / "base").symlink_to(base)
     printed = type_page(page, tmp_path, READERS[page], LIMIT_S)
     assert len(printed) > 1

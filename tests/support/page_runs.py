@@ -82,7 +82,7 @@ NOT_RUN = {
     "docs/balancing.md": {
         "emberline serve --model-repository s3://": f"it needs a bucket; {_PARSED} {_SERVING}/test_balancer.py",
         "curl localhost:8000/v1/models/movielens": f"{_SERVING}/test_balancer.py sends the same header",
-        "python -m tests.faults.fleet": "minutes long; `make storm` runs it each night",
+        "python -m tests.faults.fleet": "minutes long; `make storm` runs faults of a fleet each night",
         "python -m benchmarks fleet": f"{_MINUTES} tests/e2e/test_bench_command.py runs the same command with others",
     },
     "docs/benchmarks.md": {
@@ -112,7 +112,7 @@ NOT_RUN = {
         "kubectl kustomize deploy/kubernetes/overlays/example     #": "the section about checks has the same again",
         "kubectl apply": "it needs a cluster; tests/unit/deploy/test_deploy_kubernetes.py checks what it applies",
         "kubectl exec": "it needs a cluster; tests/integration/serving/test_live_surfaces.py runs these commands",
-        "systemd-analyze": "it reads an installation in /opt; tests/unit/deploy reads the unit",
+        "systemd-analyze": "it reads /opt/emberline; tests/unit/deploy/test_deploy_systemd.py checks the unit",
         "haproxy": "tests/integration/serving/test_balancer.py runs it with this file",
         "python -m pytest": "it would run the tests within a test",
     },
@@ -121,7 +121,9 @@ NOT_RUN = {
         "emberline explain": f"{_PARSED} tests/integration/serving/test_explain.py",
     },
     "docs/feedback.md": {
-        "emberline ": f"its folders are a service's own; {_PARSED} tests/e2e/test_feedback_served.py",
+        "emberline serve": f"its folders are a service's own; {_PARSED} tests/e2e/test_feedback_served.py",
+        "emberline update": f"its folders are a service's own; {_PARSED} tests/e2e/test_feedback_served.py",
+        "emberline forget": f"its folders are a service's own; {_PARSED} tests/unit/storage/test_served_logs.py",
     },
     "docs/fleet.md": {
         "emberline ": f"it needs a bucket; {_PARSED} tests/integration/serving/test_fleet.py on an S3 server",
@@ -189,12 +191,11 @@ NOT_RUN = {
     },
     "docs/streams.md": {
         "pip install": _INSTALLED,
-        "redis-cli": "tests/integration/trainer/test_follow_redis.py writes the same to a server of its own",
-        "emberline update runs/shop --follow 'redis:": f"{_PARSED} tests/integration/trainer/test_follow_redis.py",
         "emberline update runs/shop --follow kafka:": f"{_PARSED} tests/integration/trainer/test_follow_kafka.py",
         "emberline update runs/shop --follow 'kafka:": f"{_PARSED} tests/integration/trainer/test_follow_joined.py",
         "emberline update runs/shop-2 --follow kafka:": f"{_PARSED} tests/integration/trainer/test_takeover.py",
-        "python -m benchmarks": f"{_MINUTES} tests/unit/benchmarks/test_films.py has parts of it",
+        "python -m benchmarks drift": f"{_MINUTES} tests/unit/benchmarks/test_line_chart.py draws its picture's kind",
+        "python -m benchmarks films": f"{_MINUTES} tests/unit/benchmarks/test_films.py has parts of it",
     },
     "docs/table-kinds.md": {
         "python -m benchmarks.table_kinds": f"{_MINUTES} tests/e2e/test_table_kinds_served.py trains each kind",
