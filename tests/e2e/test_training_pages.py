@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.peers import PeerMissingError
@@ -101,7 +100,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "shop.yaml").write_text(configuration())
     (folder / "wider.yaml").write_text(configuration().replace("name: users, dim: 16", "name: users, dim: 24"))
     (folder / "examples").symlink_to(ROOT / "examples")
-    pq.write_table(clicks(8), folder / "new.parquet")
     train(folder / "shop.yaml", folder / "clicks", output=folder / "runs" / "shop-2", valid=0.1, progress=False)
     train(
         folder / "shop.yaml",
