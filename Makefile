@@ -36,7 +36,7 @@ PACKAGES := emberline serving storage trainer loadtest benchmarks tests
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export EMBERLINE_NGHTTP2 := $(abspath $(VENV)/nghttp2/usr)
 
-.PHONY: help setup quickstart docs docs-serve test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize sanitize-memory sanitize-threads storm drill soak soak-publishing soak-gpu soak-hbm soak-ranks fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
+.PHONY: help setup quickstart docs docs-serve test test-all test-python test-cpp flaky cuda-check lint format type tidy sanitize sanitize-memory sanitize-threads storm drill tutorial soak soak-publishing soak-gpu soak-hbm soak-ranks fuzz fuzz-cpp bench gpu-wheels test-gpu bench-gpu rehearse-gpu clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -128,6 +128,9 @@ storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of ea
 
 drill: $(READY)  ## six faults of a night, one after the other: is the cause named by the alert, status, console and runbook?
 	$(PY) -m tests.faults.night
+
+tutorial:  ## docs/tutorial.md word for word in a fresh clone, home and environment: ten minutes and more, most of them for its `make setup`
+	$(PYTHON) -m tests.external.fresh_tutorial
 
 soak: $(READY)  ## a store under readers, deltas, rollbacks, budget changes and compactions for ten minutes; SECONDS=60 for less
 	$(PY) -m tests.soak.store --seconds $(SECONDS)

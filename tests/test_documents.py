@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.page_runs import NOT_RUN, RUN_BY
-from tests.support.shown_commands import commands_of, fault, pages, spans_of, unknown_program
+from tests.support.shown_commands import commands_of, fault, indented_of, pages, spans_of, unknown_program
 
 ROOT = Path(__file__).parent.parent
 # Mentions of a command in a sentence: an option without its value, or a word in the place of a name.
@@ -81,11 +81,16 @@ def test_every_command_of_a_page_is_understood(page: str) -> None:
 @pytest.mark.parametrize("page", pages())
 def test_every_command_in_a_shell_block_is_run_or_says_why_not(page: str) -> None:
     reasons = NOT_RUN.get(page, {})
-    shown = [each.text for each in commands_of(page) if each.is_fenced]
+    shown = [each.text for each in commands_of(page)]
     left = [text for text in shown if not text.startswith(tuple(reasons))]
     assert not left or page in RUN_BY, f"{page}: add its test, or the reason, to tests/support/page_runs.py: {left}"
     unused = [start for start in reasons if not any(text.startswith(start) for text in shown)]
     assert not unused, f"{page}: tests/support/page_runs.py has reasons for commands that are gone: {unused}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_stand_in_blocks_of_sh(page: str) -> None:
+    assert not indented_of(page), f"{page}: put commands into a block of ```sh, so that a test has to run them"
 
 
 @pytest.mark.parametrize("page", RUN_BY)
@@ -94,7 +99,7 @@ def test_the_test_of_a_page_reads_it(page: str) -> None:
     # The guides are read by a pattern of their names.
     name = Path(page).stem.removeprefix("from-")
     assert name in text
-    assert any(each.is_fenced for each in commands_of(page)), f"{page} has no block of sh any more"
+    assert commands_of(page), f"{page} has no block of sh any more"
 
 
 def test_a_command_that_is_not_there_is_found() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.server_process import ServerProcess
+from tests.support.shown_commands import commands_of
 from trainer import load_trained
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "newcomer.md").read_text(encoding="utf-8")
-COMMANDS = [block.strip() for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
+COMMANDS = [each.text for each in commands_of("docs/newcomer.md")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.followed_page import Step, broken_promises, files_of, follow, keeps, steps_of
+from tests.support.followed_page import Step, broken_promises, files_of, follow, keeps, steps_of, why_not
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 LIMIT_S = 480.0
-
-
-def why_not() -> str:
-    """Returns why the page's ports cannot be had on this machine, "" where they can."""
-    places = "/usr/sbin:/sbin:/usr/bin:/bin"
-    missing = [name for name in ("unshare", "ip", "curl") if shutil.which(name, path=places) is None]
-    if missing:
-        return f"{', '.join(missing)} is not installed"
-    done = subprocess.run(["unshare", "--map-root-user", "--net", "true"], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else f"no network of its own: {done.stderr.strip()}"
 
 
 @pytest.mark.long

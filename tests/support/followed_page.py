@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,8 @@ TOLERANCE = 0.02
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"\d+\.\d+")
 _MARK = "@@ block "
+#: Folders of programs that a page needs and PATH may lack.
+_PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,15 @@ class Step:
 
     commands: str
     promised: tuple[str, ...]
+
+
+def why_not() -> str:
+    """Returns why pages cannot be followed on this machine, "" where they can."""
+    missing = [name for name in ("unshare", "ip", "curl") if shutil.which(name, path=_PLACES) is None]
+    if missing:
+        return f"{', '.join(missing)} is not installed"
+    done = subprocess.run(["unshare", "--map-root-user", "--net", "true"], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"no network of its own: {done.stderr.strip()}"
 
 
 def steps_of(page: str) -> list[Step]:
@@ -49,10 +62,17 @@ def files_of(page: str) -> dict[str, str]:
     return found
 
 
-def follow(page: str, folder: Path, timeout_s: float) -> list[str]:
+def follow(
+    page: str,
+    folder: Path,
+    timeout_s: float,
+    programs: Path = Path(sys.executable).parent,
+    variables: Mapping[str, str] = os.environ,
+) -> list[str]:
     """Runs the shell blocks of a page in a folder, in a network of their own, where its ports are free.
 
-    Returns what each block printed, errors included. Fails when a command fails, or after timeout_s.
+    programs: folder of the environment that a reader has made active. variables: of the shell, before that. Returns
+    what each block printed, errors included. Fails when a command fails, or after timeout_s.
     """
     for name, text in files_of(page).items():
         (folder / name).write_text(text)
@@ -63,8 +83,7 @@ def follow(page: str, folder: Path, timeout_s: float) -> list[str]:
     path = folder / "page.sh"
     path.write_text("\n".join(script))
     users = [] if os.geteuid() == 0 else ["--map-root-user"]
-    bin_folder = Path(sys.executable).parent
-    variables = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}:/usr/sbin:/sbin", "COLUMNS": "200"}
+    path_of_all = f"{programs}:{variables['PATH']}:{_PLACES}"
     log = folder / "page.log"
     with log.open("w") as output:
         # The shell is the first process of its own process namespace: with it, everything that it started ends.
@@ -73,7 +92,7 @@ def follow(page: str, folder: Path, timeout_s: float) -> list[str]:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=variables,
+            env={**variables, "PATH": path_of_all, "COLUMNS": "200"},
         )
         deadline = time.monotonic() + timeout_s
         try:

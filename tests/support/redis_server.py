@@ -22,7 +22,7 @@ def fetch() -> None:
     """Downloads and unpacks the program, once. Raises PeerMissingError."""
     program = FOLDER / "usr" / "bin" / "redis-server"
     unpack(FOLDER, PACKAGES, program)
-    done = subprocess.run([program, "--version"], env=_environment(), capture_output=True, check=False)
+    done = subprocess.run([program, "--version"], env=environment(), capture_output=True, check=False)
     if done.returncode:
         raise PeerMissingError(f"redis-server does not start: {done.stderr.decode()[:200]}")
 
@@ -43,7 +43,7 @@ class RedisServer:
         """Starts the server with what is in its file, and waits until it answers."""
         command = [str(FOLDER / "usr/bin/redis-server"), "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(self._folder), "--appendonly", "yes", "--save", ""]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=_environment())
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment())
         wait_until(partial(listens, self.port), "redis-server")
         self.client.ping()
 
@@ -54,5 +54,6 @@ class RedisServer:
         self._process.wait(20)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Returns the environment that the programs need: their libraries, where they were unpacked."""
     return {**os.environ, "LD_LIBRARY_PATH": str(FOLDER / LIBRARIES)}

@@ -14,10 +14,11 @@ import click
 from emberline.cli.frame import command as emberline
 
 ROOT = Path(__file__).parents[2]
-#: Programs with which an indented line is a command.
+#: Programs with which a line of an indented block is a command.
 PROGRAMS = (
-    *("aws", "bash", "curl", "docker", "emberline", "gh", "git", "helm", "kubectl", "locust", "make", "perf", "pip"),
-    *("pipx", "python", "python3", "rclone", "sudo", "systemctl", "torchrun", "twine", "."),
+    *("aws", "bash", "curl", "docker", "emberline", "gh", "git", "haproxy", "helm", "install", "kubectl", "locust"),
+    *("make", "perf", "pip", "pipx", "promtool", "python", "python3", "rclone", "redis-cli", "sudo", "systemctl"),
+    *("systemd-analyze", "tensorboard", "torchrun", "twine", "useradd", "."),
 )
 _FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 # Not a command that a page shows with the error that it ends with.
@@ -32,8 +33,6 @@ class Shown:
     #: The path of the page in the repository.
     page: str
     text: str
-    #: Whether it stands in a block of `sh`.
-    is_fenced: bool
 
 
 def pages() -> list[str]:
@@ -44,19 +43,27 @@ def pages() -> list[str]:
     return [name for name in names if name and not name.startswith(history) and (ROOT / name).is_file()]
 
 
+def blocks_of(page: str) -> list[list[str]]:
+    """Returns the commands of each block of `sh`, each as one line."""
+    found = _FENCED.findall((ROOT / page).read_text(encoding="utf-8"))
+    return [list(_lines(block)) for language, block in found if language == "sh"]
+
+
 def commands_of(page: str) -> list[Shown]:
-    """Returns the commands in blocks of `sh` and those that are indented, each as one line."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    fenced = [each for language, block in _FENCED.findall(text) if language == "sh" for each in _lines(block)]
-    outside = _FENCED.sub("", text).replace("\\\n", "")
-    indented = [line for line in _INDENTED.findall(outside) if line.split(maxsplit=1)[0] in PROGRAMS]
-    return [Shown(page, each, True) for each in fenced] + [Shown(page, each, False) for each in indented]
+    """Returns the commands in blocks of `sh`, each as one line."""
+    return [Shown(page, each) for block in blocks_of(page) for each in block]
+
+
+def indented_of(page: str) -> list[str]:
+    """Returns the commands that stand in an indented block, where no test would run them."""
+    outside = _FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    return [line for line in _INDENTED.findall(outside) if line.split(maxsplit=1)[0] in PROGRAMS]
 
 
 def spans_of(page: str) -> list[Shown]:
     """Returns the commands of emberline in code spans of a page."""
     text = _FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
-    return [Shown(page, " ".join(each.split()), False) for each in _SPAN.findall(text)]
+    return [Shown(page, " ".join(each.split())) for each in _SPAN.findall(text)]
 
 
 def _lines(block: str) -> Iterator[str]:

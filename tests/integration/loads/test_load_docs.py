@@ -19,15 +19,12 @@ import pytest
 from tests.integration.loads.asking import ROOT, environment
 from tests.support.films import made_up_films
 from tests.support.server_process import ServerProcess, free_ports
+from tests.support.shown_commands import commands_of
 from trainer import train
 
 pytestmark = pytest.mark.slow
 
-LINES = [
-    line.strip()
-    for line in (ROOT / "docs" / "loadtest.md").read_text(encoding="utf-8").splitlines()
-    if line.startswith(("    emberline ", "    locust "))
-]
+LINES = [each.text for each in commands_of("docs/loadtest.md")]
 # What makes a command short, and mild enough for a machine that does other things too.
 SHORTER = (("--seconds 60", "--seconds 2"), ("--seconds 30", "--seconds 2"), ("--step 10s", "--step 1"))
 MILDER = (("--hold 5m", "--hold 2"), ("--find-p99 10", "--find-p99 2000"), ("p99>10ms", "p99>30s"))

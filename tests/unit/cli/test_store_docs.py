@@ -12,7 +12,7 @@ import pytest
 from emberline.cli.frame import command
 
 PAGE = (Path(__file__).parents[3] / "docs" / "store.md").read_text()
-LINES = re.findall(r"^    (emberline .*)$", PAGE, re.MULTILINE)
+LINES = re.findall(r"^(emberline .*)$", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -242,7 +242,7 @@ def test_what_the_documentation_says_is_understood(tmp_path: Path, monkeypatch: 
     page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "token.txt").write_text("t")
-    lines = re.findall(r"^    emberline (.*)$", page, re.MULTILINE)
+    lines = re.findall(r"^emberline (.*)$", page, re.MULTILINE)
     assert len(lines) > 8
     for line in lines:
         name, *arguments = shlex.split(line)

@@ -19,9 +19,10 @@ PAGE = (ROOT / "docs" / "deployment.md").read_text()
 
 
 def checks() -> list[str]:
-    """The commands of the section that says how to check what was changed."""
+    """Returns the commands of the section that says how to check what was changed."""
     section = PAGE.split("## Check what you changed")[1].split("\n## ")[0]
-    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    (block,) = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [line.strip() for line in block.splitlines()]
 
 
 def test_the_checks_of_the_page_succeed(tmp_path: Path) -> None:
