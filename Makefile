@@ -126,7 +126,7 @@ storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of ea
 	$(PY) -m tests.faults.fleet faults rollback storm --trials 2 --outage 5
 	$(PY) -m tests.faults.stream --outage $(OUTAGE) --full $(OUTAGE)
 
-drill: $(READY)  ## six faults of a night, one after the other: is the cause named by the alert, status, console and runbook?
+drill: $(READY)  ## seven faults of a night, one after the other: is the cause named by the alert, status, console and runbook?
 	$(PY) -m tests.faults.night
 
 tutorial:  ## docs/tutorial.md word for word in a fresh clone, home and environment: ten minutes and more, most of them for its `make setup`
