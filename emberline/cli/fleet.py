@@ -74,7 +74,7 @@ def _from_store(url: str) -> Mapping[str, Any]:
     reading = Reading(objects.model.url, objects.lease(), replicas, trial, now_unix_ms, now_unix_ms)
     peers = Peers()
     try:
-        return fleet_view(name, head, reading, peers.wait(replicas))
+        return fleet_view(name, head, reading, peers.wait(replicas), peers.serve(name, replicas))
     finally:
         peers.close()
 
@@ -95,9 +95,13 @@ def show(state: Mapping[str, Any]) -> None:
     )
     for each in state["replicas"]:
         text = {"gone": "no answer", "unready": "not ready"}.get(each["health"], each["health"])
+        # Why it cannot read the object store stands above already.
+        trouble = "" if _trouble(state) and each["id"] == state["asked"] else each["trouble"]
+        if not trouble and is_behind(each, state):
+            trouble = "serves something else than the others"
         table.add_row(
             each["id"],
-            f"{text}: {each['trouble']}" if each["trouble"] else text,
+            f"{text}: {trouble}" if trouble else text,
             "not known" if _trouble(state) and each["serves"] is None else _name(each["serves"]),
             _name(each["staged"]),
             f"{age(each['reported_unix_ms'])} ago" if each["reported_unix_ms"] else "none",
@@ -114,6 +118,13 @@ def show(state: Mapping[str, Any]) -> None:
             console.print(f"refused {each['name'] or each['id']}: {reason}")
 
 
+def is_behind(replica: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Returns whether a replica that answers requests is known to serve something else than all are to serve."""
+    if replica["health"] != "ready" or replica["serves"] is None or state["served"] is None:
+        return False
+    return bool(replica["serves"]["id"] != state["served"]["id"])
+
+
 def _trouble(state: Mapping[str, Any]) -> str:
     """Returns why the object store does not answer the server that was asked; "" where it does."""
     return str(state.get("store", {}).get("error", ""))
@@ -124,7 +135,7 @@ def _last_known(state: Mapping[str, Any]) -> Iterator[str]:
     if not _trouble(state):
         return
     store, asked = state["store"], state["asked"]
-    yield f"{asked} has had no answer from the object store for {age(store['answered_unix_ms'])}: {store['error']}"
+    yield f"{asked} has not been able to read the object store for {age(store['answered_unix_ms'])}: {store['error']}"
     read = store["replicas_unix_ms"]
     others = f"as they were read {age(read)} ago" if read else "not known here"
     yield f"Below stands what it knew then; the other replicas are {others}."
@@ -135,7 +146,8 @@ def _line(state: Mapping[str, Any]) -> str:
     served = state["served"]
     if served is None:
         return f"{state['model']}: no fleet serves it so far; start servers with --fleet"
-    all_serve = "all served" if _trouble(state) else "all serve"
+    others = [each["id"] for each in state["replicas"] if is_behind(each, state)]
+    all_serve = "all served" if _trouble(state) else "all should serve" if others else "all serve"
     text = f"{state['model']}: {state['mode']}, {all_serve} {_name(served)} ({served['id']})"
     text += f" since {age(state['since_unix_ms'])}, by {state['by']}"
     if state["newest"] and state["newest"]["id"] != served["id"]:

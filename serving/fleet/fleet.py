@@ -112,19 +112,25 @@ class Fleet:
             raise Unavailable(f"model {name!r}: {member.why_not()}: {reading.error}".removesuffix(": "))
         if reading.error:
             reading = replace(reading, replicas=with_own(reading.replicas, own))
-        return fleet_view(name, head, reading, self._peers.wait(reading.replicas), own.id)
+        health = self._peers.wait(reading.replicas)
+        said = self._peers.serve(name, [each for each in reading.replicas if each.id != own.id])
+        return fleet_view(name, head, reading, health, said | {own.id: own.served}, own.id)
 
     def why_not(self, name: str) -> str:
         """Returns why this server should get no requests for a model; "" when it may."""
         member = self.member(name)
         return "" if member is None else member.why_not()
 
-    def wake(self, name: str, word: str) -> None:
-        """Looks what is published and served now. Raises Forbidden unless the word is the one in the object store."""
+    def wake(self, name: str, word: str) -> str:
+        """Looks what is published and served now, and returns the snapshot that is served here.
+
+        Raises Forbidden unless the word is the one in the object store.
+        """
         member = self.member(name)
         if member is None or word != member.wake_word:
             raise Forbidden("this call is for the other replicas of the fleet")
         member.wake()
+        return member.itself().served
 
     def close(self) -> None:
         """Waits a while until this server has left the fleets of its models, which are stopping."""

@@ -1,21 +1,23 @@
-"""Asks other replicas over HTTP whether they answer requests, and wakes them."""
+"""Asks other replicas over HTTP whether they answer requests and what they serve, and wakes them."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
 import time
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal
+from typing import Literal, TypeVar
 
 from storage.objects.fleet import Replica
 
 #: Whether a replica takes requests; "gone" where its address refuses connections.
 Health = Literal["ready", "unready", "gone", "unknown"]
 
+_T = TypeVar("_T")
 _TIMEOUT_S = 2.0
 _AGAIN_S = 1.0
 _THREADS = 8
@@ -57,14 +59,13 @@ class Peers:
     def wait(self, replicas: Iterable[Replica], timeout_s: float = 2 * _TIMEOUT_S) -> dict[str, Health]:
         """Returns the health of replicas, by id, asked now."""
         futures = {each.id: self._pool.submit(ask, each.url) for each in replicas if each.url}
-        deadline = time.monotonic() + timeout_s
-        found: dict[str, Health] = {}
-        for name, future in futures.items():
-            try:
-                found[name] = future.result(max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                found[name] = "unknown"
-        return found
+        known = _within(timeout_s, futures)
+        return {name: known.get(name, "unknown") for name in futures}
+
+    def serve(self, model: str, replicas: Iterable[Replica], timeout_s: float = 2 * _TIMEOUT_S) -> dict[str, str]:
+        """Returns the snapshots that replicas serve, by id, asked now; it wakes them. Those that do not say it lack."""
+        futures = {each.id: self._pool.submit(_wake, each, model) for each in replicas if each.url and each.wake}
+        return {name: served for name, served in _within(timeout_s, futures).items() if served}
 
     def wake(self, model: str, replicas: Iterable[Replica]) -> None:
         """Makes replicas look at the object store now, without waiting for it."""
@@ -73,10 +74,20 @@ class Peers:
                 self._pool.submit(_wake, replica, model)
 
 
+def _within(timeout_s: float, futures: Mapping[str, Future[_T]]) -> dict[str, _T]:
+    """Returns the results that come within a time."""
+    deadline = time.monotonic() + timeout_s
+    found: dict[str, _T] = {}
+    for name, future in futures.items():
+        with contextlib.suppress(TimeoutError):
+            found[name] = future.result(max(0.0, deadline - time.monotonic()))
+    return found
+
+
 def ask(url: str) -> Health:
     """Returns the health of the server at a URL. A certificate is not checked: it is sent no secret."""
     try:
-        status = _request(url, "GET", "/v2/health/ready")
+        status, _ = _request(url, "GET", "/v2/health/ready")
     except ConnectionRefusedError:
         return "gone"
     except ssl.SSLError:
@@ -86,15 +97,19 @@ def ask(url: str) -> Health:
     return "ready" if status == 200 else "unready"
 
 
-def _wake(replica: Replica, model: str) -> None:
+def _wake(replica: Replica, model: str) -> str:
+    """Makes a replica look, and returns the snapshot that it serves; "" where it does not say."""
     try:
         path = f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/look"
-        _request(replica.url, "POST", path, json.dumps({"wake": replica.wake}))
-    except (OSError, http.client.HTTPException, ValueError):
-        return  # it looks by itself, a little later
+        status, answer = _request(replica.url, "POST", path, json.dumps({"wake": replica.wake}))
+        served = json.loads(answer)["served"] if status == 200 and answer else ""
+        return served if isinstance(served, str) else ""
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return ""  # it looks by itself, a little later
 
 
-def _request(url: str, method: str, path: str, body: str | None = None) -> int:
+def _request(url: str, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+    """Returns the status of an answer, and the first 64 KiB of its body."""
     parts = urllib.parse.urlsplit(url)
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
@@ -106,7 +121,6 @@ def _request(url: str, method: str, path: str, body: str | None = None) -> int:
     try:
         connection.request(method, path, body)
         response = connection.getresponse()
-        response.read(1 << 16)
-        return response.status
+        return response.status, response.read(1 << 16)
     finally:
         connection.close()

@@ -22,9 +22,17 @@ def with_own(replicas: Sequence[Replica], own: Replica) -> list[Replica]:
 
 
 def fleet_view(
-    model: str, head: Head, reading: Reading, health: Mapping[str, Health], asked: str = ""
+    model: str,
+    head: Head,
+    reading: Reading,
+    health: Mapping[str, Health],
+    said: Mapping[str, str],
+    asked: str = "",
 ) -> dict[str, JsonValue]:
-    """Returns the state of a fleet; docs/fleet.md describes it. asked: the replica that answers; "" for none."""
+    """Returns the state of a fleet; docs/fleet.md describes it.
+
+    said: the snapshots that replicas said now that they serve. asked: the replica that answers; "" for none.
+    """
     served, lease = head.served, reading.lease
     names = snapshot_names(head)
     now = time.time_ns() // 1_000_000
@@ -35,7 +43,9 @@ def fleet_view(
         return {"id": snapshot, "name": names.get(snapshot, "")} if snapshot else None
 
     def serves(replica: Replica) -> JsonValue:
-        if health.get(replica.id) != "ready" or (reading.error and replica.id == asked):
+        if replica.id in said:
+            return named(said[replica.id])
+        if health.get(replica.id) != "ready":
             return named(replica.served)
         # One that is ready serves what all serve, which nobody knows who does not hear from the object store.
         return None if reading.error else named(served.snapshot)

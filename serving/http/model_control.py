@@ -93,11 +93,11 @@ def _explain(call: ControlCall) -> Awaitable[_State]:
     return call.run(lambda: explain_json(call.repository, call.name, call.body, header_length, beside))
 
 
-def _wake(call: ControlCall) -> None:
+def _wake(call: ControlCall) -> _State:
     word = bodies.WakeBody.parse(call.read_object()).wake
     if call.repository.fleet is None:
         raise NotFound("this server has no fleet")
-    call.repository.fleet.wake(call.name, word)
+    return {"served": call.repository.fleet.wake(call.name, word)}
 
 
 async def _control(verb: str, call: ControlCall) -> _State | None:
@@ -153,9 +153,9 @@ MODEL_CONTROL_OPERATIONS = (
         _PATH + "look",
         OPEN,
         _wake,
-        "Look at the object store now, for the other replicas of a fleet",
+        "Look at the object store now, for the other replicas of a fleet, and say what is served here",
         "repository",
-        None,
+        ANY_OBJECT,
         bodies.WakeBody,
         (403, 404),
         is_optional=False,

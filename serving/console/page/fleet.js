@@ -6,17 +6,20 @@ import { State, Table } from "./parts.js";
 export function Fleet({ fleet }) {
   if (fleet.error) return html`<section><h2>Fleet</h2><p class="reason">${fleet.error}</p></section>`;
   const { store } = fleet;
+  const isBehind = (row) => row.health === "ready" && row.serves && row.serves.id !== fleet.served?.id;
+  const serve = store.error ? "served" : fleet.replicas.some(isBehind) ? "should serve" : "serve";
   const name = (snapshot) => (snapshot ? snapshot.name || snapshot.id.slice(0, 8) : "–");
+  const trouble = (row) => row.trouble || (isBehind(row) ? "It serves something else than the others." : "");
   return html`
     <section aria-labelledby="fleet">
       <h2 id="fleet">Fleet</h2>
       ${store.error &&
       html`<p class="reason">
-        ${fleet.asked} has had no answer from the object store since ${time(store.answered_unix_ms)}: ${store.error}.
-        Below stands what it knew then. Open the console of another replica to see the state of now.
+        ${fleet.asked} has not been able to read the object store since ${time(store.answered_unix_ms)}:
+        ${" "}${store.error}. Below stands what it knew then. Open the console of another replica to see the state of now.
       </p>`}
       <p>
-        All replicas ${store.error ? "served" : "serve"} ${name(fleet.served)} since ${time(fleet.since_unix_ms)}. The
+        All replicas ${serve} ${name(fleet.served)} since ${time(fleet.since_unix_ms)}. The
         newest snapshot is ${name(fleet.newest)}.
       </p>
       <${Table}
@@ -26,7 +29,7 @@ export function Fleet({ fleet }) {
           { name: "Health", cell: (row) => html`<${State} text=${row.health} />` },
           { name: "Serves", cell: (row) => (store.error && !row.serves ? "not known" : name(row.serves)) },
           { name: "Staged", cell: (row) => name(row.staged) },
-          { name: "Trouble", cell: (row) => html`<span class="reason">${row.trouble}</span>` },
+          { name: "Trouble", cell: (row) => html`<span class="reason">${trouble(row)}</span>` },
         ]}
         rows=${fleet.replicas.map((replica) => ({ key: replica.id, ...replica }))}
         empty="No replica has reported."

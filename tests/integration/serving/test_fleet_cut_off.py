@@ -61,7 +61,7 @@ def test_a_replica_that_is_cut_off_says_what_it_last_knew(
         asked = ask(replicas, "two")
         assert time.time() * 1000 - cut_off_ms < (ANSWER_S + 10) * 1000
         assert asked.exit_code == fleet.LAST_KNOWN
-        assert "two has had no answer from the object store for " in asked.output
+        assert "two has not been able to read the object store for " in asked.output
         assert why in asked.output
         assert f"all served {second.name} ({second.id})" in asked.output
         assert "the other replicas are as they were read " in asked.output
@@ -77,17 +77,22 @@ def test_a_replica_that_is_cut_off_says_what_it_last_knew(
         assert state["store"]["answered_unix_ms"] < cut_off_ms
         assert state["store"]["replicas_unix_ms"] <= whole["store"]["replicas_unix_ms"]
         assert state["served"] == {"id": second.id, "name": second.name}
-        # What another one serves meanwhile, this replica cannot know.
-        found = {each["id"]: (each["health"], each["serves"]) for each in state["replicas"]}
-        assert found == {"one": ("ready", None), "two": ("ready", {"id": second.id, "name": second.name})}
+        # What another one serves meanwhile, that one says itself, to both.
+        served = {"one": ("ready", first.id), "two": ("ready", second.id)}
+        for seen in (state, view(replicas, "one")):
+            assert {each["id"]: (each["health"], each["serves"]["id"]) for each in seen["replicas"]} == served
         assert view(replicas, "one")["served"]["id"] == first.id
+        from_one = ask(replicas, "one")
+        assert from_one.exit_code == 0
+        assert f"all should serve {first.name} ({first.id})" in from_one.output
+        assert "ready: serves something else than the others" in from_one.output
 
     replicas.reach(first)
     replicas.until(lambda: view(replicas, "two")["store"]["error"] == "")
     healed = ask(replicas, "two")
     assert healed.exit_code == 0
     assert f"all serve {first.name}" in healed.output
-    assert "no answer" not in healed.output
+    assert "not been able" not in healed.output
 
 
 def test_a_replica_that_has_read_of_no_other_shows_itself(replicas: Replicas, proxy: FaultyProxy) -> None:
