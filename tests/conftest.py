@@ -21,9 +21,9 @@ from hypothesis import settings
 from tests.support.examples import register_profiles
 from tests.support.object_store import s3, store_url  # noqa: F401
 
-# Read when torch is loaded, and inherited by the processes that tests start. Several processes of tests share the cores:
-# with a thread for each core in each of them, those of a small product would spin while they wait for one that has no
-# core. The server and training set their own number, and so do the tests that compare numbers of threads.
+# Torch reads it when it is loaded, and the processes that tests start inherit it. Several processes of tests share the
+# cores: with a thread for each core in each of them, those of a small product would spin while they wait for one that
+# has no core. The server and training set their own number, and so do the tests that compare numbers of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 register_profiles()
 # Where --hypothesis-profile does not name another one.

@@ -226,7 +226,7 @@ def findings(
 ) -> tuple[int, list[str]]:
     """Sends vectors in all ways, so many at a time; returns how many times, and what was wrong.
 
-    places: the number of PLACES at which each way of cutting a vector is tried; less than all of them are taken in turn.
+    places: the number of PLACES at which each way of cutting a vector is tried; where it is not all, they take turns.
     """
 
     def send(vector: Vector, pieces: list[bytes], is_led: bool, is_followed: bool) -> str | None:
