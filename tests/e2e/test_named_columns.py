@@ -118,7 +118,7 @@ def test_the_documented_shop_is_scored_as_it_was_trained(tmp_path: Path) -> None
     models, build, target = tmp_path / "models", tmp_path / "run", tmp_path / "scores.parquet"
     train(parse_text(shop_config()), tmp_path / "clicks.parquet", output=build, repository=models, progress=False)
     arguments = ["--model", str(models / "shop"), "--quiet", str(tmp_path / "test.parquet"), str(target)]
-    CliRunner().invoke(score.command, arguments, catch_exceptions=False)
+    CliRunner().invoke(score.score, arguments, catch_exceptions=False)
     expected = load_trained(build).predict(tmp_path / "test.parquet").reshape(-1)
     assert np.abs(pq.read_table(target)["score"].to_numpy() - expected).max() <= 1e-4
 
