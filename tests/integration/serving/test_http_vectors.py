@@ -46,7 +46,7 @@ def test_native_code_answers_the_plain_ones_and_no_others(native: NativeHttpServ
 @pytest.mark.slow
 def test_every_vector_is_answered_as_the_rfc_asks_whole_and_in_pieces(prober: Prober) -> None:
     # With more, a connection may wait for its turn on a busy machine for longer than the server waits for its client.
-    _, wrong = findings(prober, prober.vectors, 4, 16, places=examples(len(PLACES)))
+    _, wrong = findings(prober, prober.vectors, examples(4), 16, places=examples(len(PLACES)))
     assert wrong == []
 
 
