@@ -17,6 +17,7 @@ NATIVE := $(shell find storage/native serving/native benchmarks/native cuda -nam
 SAMPLE ?= 40
 OUTAGE ?= 60
 READY  := $(VENV)/.ready
+TOOLS  := $(VENV)/.tools
 NGHTTP2 := $(VENV)/nghttp2/.ready
 # What clang-format keeps in shape.
 FORMATTED := $(shell find storage/native serving/native benchmarks cuda tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
@@ -57,7 +58,12 @@ $(NGHTTP2): $(VENV)/bin/python
 	  echo "nghttp2 is not here (Debian and Ubuntu: libnghttp2-dev), so gRPC will be served by Python"
 	@touch $@
 
-$(READY): $(NGHTTP2) pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+# What the C++ tests need: they are built while the rest is installed.
+$(TOOLS): $(NGHTTP2) constraints.txt
+	$(PY) -m pip install --quiet --constraint constraints.txt cmake ninja
+	@touch $@
+
+$(READY): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE) | $(TOOLS)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -84,7 +90,7 @@ test-python: $(READY)  ## all Python tests, a file a process, TEST_JOBS at a tim
 flaky: $(READY)  ## the Python tests RUNS=20 times beside busy loops: which fail, which are slowest; TESTS=tests/e2e for a part
 	$(PY) -m tests.repo.flaky --runs $(RUNS) $(TESTS)
 
-test-cpp: $(READY)  ## the C++ tests alone
+test-cpp: $(TOOLS)  ## the C++ tests alone
 	$(call cpp_tests,plain,)
 
 cuda-check: $(READY)  ## compile the kernels of cuda/ for every GPU: warnings, registers, spills; needs no GPU
@@ -115,10 +121,10 @@ tidy: $(TIDY)  ## clang-tidy over the C++ core
 
 sanitize: sanitize-memory sanitize-threads  ## the C++ tests under ASan + UBSan, then under TSan
 
-sanitize-memory: $(READY)
+sanitize-memory: $(TOOLS)
 	$(call cpp_tests,asan,address$(comma)undefined)
 
-sanitize-threads: $(READY)
+sanitize-threads: $(TOOLS)
 	$(call cpp_tests,tsan,thread)
 
 storm: $(READY)  ## restarts with a fault in one file call each, SAMPLE=40 of each world; faults of a fleet behind HAProxy, and of a stream, whose broker and disk are gone for OUTAGE=60
@@ -154,7 +160,7 @@ $(FUZZERS): $(READY)
 fuzz: $(FUZZERS)  ## every fuzzer, ten minutes each; FUZZ_SECONDS=60 for less
 	@code=0; for name in http native grpc decoders openapi; do echo "== $$name"; $(PY) -m tests.fuzz.$$name --seconds $(FUZZ_SECONDS) || code=1; done; exit $$code
 
-fuzz-cpp: $(READY)  ## a million inputs for the native HTTP server under ASan and UBSan, and a million under TSan; FUZZ_INPUTS=10000 for less
+fuzz-cpp: $(TOOLS)  ## a million inputs for the native HTTP server under ASan and UBSan, and a million under TSan; FUZZ_INPUTS=10000 for less
 	$(call cpp_fuzz,asan,address$(comma)undefined)
 	$(call cpp_fuzz,tsan,thread)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +16,9 @@ import torch
 
 from storage import open_version
 from tests.support.server_process import ServerProcess
-from tests.support.small_model import small_model, tenth_of
+from tests.support.small_model import SUFFIX, small_model, tenth_of
 from trainer import Trained, load_trained, publish, train
-from trainer.config import load_config, parse_text
+from trainer.config import TrainConfig, load_config, parse_text
 from trainer.datasets import write_synthetic, write_wide
 
 CONFIGS = Path(__file__).parents[2] / "trainer" / "configs"
@@ -90,32 +92,53 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def models(place: Path) -> dict[str, Served]:
+def models(place: Path, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Served]:
     """Trains deepfm over 40 flat columns, and dlrm and din over lists.
 
-    Each is published twice: whole, and with a tenth of its rows in DRAM.
+    Each is published twice: whole, and with a tenth of its rows in DRAM. Where several processes run tests, the first
+    that needs the models trains them, and each of them gets a copy of its own.
     """
-    write_synthetic(place / "synthetic", rows=10 * ROWS, ids=30_000)
-    write_wide(place / "wide", rows=10 * ROWS)
+    base = tmp_path_factory.getbasetemp()
+    trained = (base if worker_id == "master" else base.parent) / "walkthrough-trained"
+    with trained.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (trained / "complete").exists():
+            shutil.rmtree(trained, ignore_errors=True)
+            train_models(trained)
+            (trained / "complete").touch()
+    shutil.copytree(trained, place, dirs_exist_ok=True)
+    found: dict[str, Served] = {}
+    for kind, config, folder in configurations():
+        name, data, run = config.model_name, place / folder / "test.parquet", place / f"run_{config.model_name}"
+        scores = np.load(place / f"{name}.npy")
+        version = place / "models" / name / "1"
+        found[kind] = Served(name, name + SUFFIX, load_trained(run), version, run, data, scores)
+    return found
+
+
+def configurations() -> list[tuple[str, TrainConfig, str]]:
+    """Returns the type of each model, its configuration, and the folder of its data."""
     wide = load_config(CONFIGS / "wide40.yaml")
     wide = wide.model_copy(update={"training": wide.training.model_copy(update={"epochs": 1, "batch_size": 2048})})
-    din = parse_text(DIN)
     text = (CONFIGS / "synthetic.yaml").read_text(encoding="utf-8")
     dlrm = parse_text(text.replace("{type: deepfm, hidden: [16]}", "{type: dlrm, bottom: [8], top: [8]}"))
     assert dlrm.model.type == "dlrm"
-    found: dict[str, Served] = {}
-    for config, folder in ((wide, "wide"), (din, "synthetic"), (dlrm, "synthetic")):
+    return [("deepfm", wide, "wide"), ("din", parse_text(DIN), "synthetic"), ("dlrm", dlrm, "synthetic")]
+
+
+def train_models(place: Path) -> None:
+    """Trains and publishes all of them into a folder, and writes the trainer's scores of the test rows."""
+    write_synthetic(place / "synthetic", rows=10 * ROWS, ids=30_000)
+    write_wide(place / "wide", rows=10 * ROWS)
+    for _, config, folder in configurations():
         data, run = place / folder, place / f"run_{config.model_name}"
         train(config, data / "train.parquet", output=run, progress=False)
         trained = load_trained(run)
         version = trained.publish(place / "models")
-        small = small_model(place / "models", config.model_name, version, dram_bytes=tenth_of(open_version(version)))
+        small_model(place / "models", config.model_name, version, dram_bytes=tenth_of(open_version(version)))
         scores = trained.predict(data / "test.parquet")
         assert len(scores) == ROWS
-        found[config.model.type] = Served(
-            config.model_name, small, trained, version, run, data / "test.parquet", scores
-        )
-    return found
+        np.save(place / f"{config.model_name}.npy", scores)
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from emberline.cli import score
 from tests.e2e.test_commands import ROOT, emberline, run
 from tests.support.server_process import ServerProcess
 from tests.support.transports import ask_all, requests_of
-from trainer import load_trained
+from trainer import load_trained, train
+from trainer.config import parse_text
 
 ROWS = 4_000
 
@@ -108,6 +111,19 @@ def check_every_way(model: str, run_folder: Path, models: Path, data: Path, plac
     assert np.abs(pq.read_table(target)["score"].to_numpy() - expected).max() <= within
 
 
+def test_the_documented_shop_is_scored_as_it_was_trained(tmp_path: Path) -> None:
+    """The next test has every other way too, each with processes of its own."""
+    pq.write_table(shop_rows(ROWS, 1), tmp_path / "clicks.parquet")
+    pq.write_table(shop_rows(800, 2), tmp_path / "test.parquet")
+    models, build, target = tmp_path / "models", tmp_path / "run", tmp_path / "scores.parquet"
+    train(parse_text(shop_config()), tmp_path / "clicks.parquet", output=build, repository=models, progress=False)
+    arguments = ["--model", str(models / "shop"), "--quiet", str(tmp_path / "test.parquet"), str(target)]
+    CliRunner().invoke(score.score, arguments, catch_exceptions=False)
+    expected = load_trained(build).predict(tmp_path / "test.parquet").reshape(-1)
+    assert np.abs(pq.read_table(target)["score"].to_numpy() - expected).max() <= 1e-4
+
+
+@pytest.mark.long
 def test_the_documented_shop_is_trained_published_served_and_asked(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text(shop_config())
     pq.write_table(shop_rows(ROWS, 1), tmp_path / "clicks.parquet")

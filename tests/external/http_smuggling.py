@@ -33,6 +33,8 @@ _PAUSE_S = 0.0005
 _MOST_PIECES = 800
 # Connections at a time: most of them wait for the server to end theirs.
 THREADS = 64
+# Whether a plain request stands before a vector, and behind it.
+PLACES = tuple(itertools.product((False, True), repeat=2))
 
 
 @dataclass(frozen=True)
@@ -219,8 +221,13 @@ def cuttings(data: bytes, cuts: int) -> Iterator[list[bytes]]:
     yield [data[place : place + size] for place in range(0, len(data), size)]
 
 
-def findings(prober: Prober, chosen: Sequence[Vector], cuts: int, threads: int) -> tuple[int, list[str]]:
-    """Sends vectors in all ways, so many at a time; returns how many times, and what was wrong."""
+def findings(
+    prober: Prober, chosen: Sequence[Vector], cuts: int, threads: int, places: int = len(PLACES)
+) -> tuple[int, list[str]]:
+    """Sends vectors in all ways, so many at a time; returns how many times, and what was wrong.
+
+    places: the number of PLACES at which each way of cutting a vector is tried; where it is not all, they take turns.
+    """
 
     def send(vector: Vector, pieces: list[bytes], is_led: bool, is_followed: bool) -> str | None:
         try:
@@ -242,9 +249,9 @@ def findings(prober: Prober, chosen: Sequence[Vector], cuts: int, threads: int) 
     with ThreadPoolExecutor(threads) as pool:
         sent = [
             pool.submit(send, vector, pieces, is_led, is_followed)
-            for vector in ordered
-            for pieces in cuttings(vector.data, cuts)
-            for is_led, is_followed in itertools.product((False, True), repeat=2)
+            for first, vector in enumerate(ordered)
+            for number, pieces in enumerate(cuttings(vector.data, cuts), first)
+            for is_led, is_followed in (PLACES[(number + each) % len(PLACES)] for each in range(places))
         ]
         compared = [pool.submit(compare, vector) for vector in ordered]
     return len(sent), [text for each in (*sent, *compared) if (text := each.result()) is not None]

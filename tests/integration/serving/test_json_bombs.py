@@ -18,12 +18,13 @@ from storage.errors import InvalidInput
 from tests.integration.serving.http_calls import ask
 
 INFER, PREDICT = "/v2/models/ranker/infer", "/v1/models/ranker:predict"
-BOMBS = {
-    "lists": (INFER, b'{"inputs":[' + b"[]," * 20_000_000 + b"[]]}"),
-    "keys": (INFER, b"{" + b",".join(b'"k%d":0' % each for each in range(3_000_000)) + b"}"),
-    "equal inputs": (INFER, b'{"inputs":[' + b",".join([b'{"name":"a","shape":[1]}'] * 700_000) + b"]}"),
-    "instances": (PREDICT, b'{"instances":[' + b"{}," * 2_500_000 + b"{}]}"),
-    "numbers": (INFER, b'{"inputs":[{"name":"a","data":[' + b"1," * 4_000_000 + b"1]}]}"),
+# Each is tens of megabytes, and is made by the test that sends it.
+BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "lists": (INFER, lambda: b'{"inputs":[' + b"[]," * 20_000_000 + b"[]]}"),
+    "keys": (INFER, lambda: b"{" + b",".join(b'"k%d":0' % each for each in range(3_000_000)) + b"}"),
+    "equal inputs": (INFER, lambda: b'{"inputs":[' + b",".join([b'{"name":"a","shape":[1]}'] * 700_000) + b"]}"),
+    "instances": (PREDICT, lambda: b'{"instances":[' + b"{}," * 2_500_000 + b"{}]}"),
+    "numbers": (INFER, lambda: b'{"inputs":[{"name":"a","data":[' + b"1," * 4_000_000 + b"1]}]}"),
 }
 
 
@@ -42,8 +43,8 @@ def server(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_it_is_refused_and_others_go_on(server: Server, name: str) -> None:
-    path, text = BOMBS[name]
-    packed = gzip.compress(text, 6)
+    path, made = BOMBS[name]
+    packed = gzip.compress(made(), 6)
     waits: list[float] = []
     ended = threading.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
@@ -41,16 +42,23 @@ def tier(make: Open) -> Iterator[Face]:
     face.close()
 
 
+@functools.cache
+def verbs_of_kinds() -> dict[str, frozenset[str]]:
+    """Opens a tier of each kind, and returns the verbs that it has."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, maker) in enumerate(MAKERS.items()):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            face = maker(place)
+            found[name] = frozenset(face.verbs)
+            face.close()
+    return found
+
+
 def asks(*verbs: str) -> pytest.MarkDecorator:
     """Runs a test on the tiers that have these verbs."""
-    with tempfile.TemporaryDirectory() as folder:
-        names = []
-        for number, (name, maker) in enumerate(MAKERS.items()):
-            (Path(folder) / str(number)).mkdir()
-            face = maker(Path(folder) / str(number))
-            if face.has(*verbs):
-                names.append(name)
-            face.close()
+    names = [name for name, found in verbs_of_kinds().items() if found.issuperset(verbs)]
     return pytest.mark.parametrize("make", names, indirect=True)
 
 
