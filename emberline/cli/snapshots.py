@@ -71,6 +71,11 @@ def beside(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"waiting: {state['waiting']}"
 
 
+def refusal(entry: Mapping[str, Any]) -> str:
+    """Returns why a snapshot was refused, with the kind of error by which the runbook tells what to do."""
+    return f"{entry['kind']}: {entry['reason']}"
+
+
 def feedback_lines(state: Mapping[str, Any]) -> Iterator[str]:
     """Yields what is wrong with the log of requests, how good scores were, and what live AUC says of a canary."""
     log, feedback, trial = state.get("feature_log"), state.get("feedback"), state.get("live_auc")
@@ -124,5 +129,5 @@ def show(state: Mapping[str, Any]) -> None:
     if state["quarantined"]:
         refused = FittedTable(wrapping("path"), wrapping("when (UTC)"), wrapping("reason"), title="refused")
         for entry in state["quarantined"]:
-            refused.add_row(entry["path"], utc(entry["unix_ms"]), entry["reason"])
+            refused.add_row(entry["path"], utc(entry["unix_ms"]), refusal(entry))
         console.print(refused)

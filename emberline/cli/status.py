@@ -11,7 +11,7 @@ from emberline.ages import age
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.server_call import URL, RefusedError, call_server, model_path, read_page, timeout_option
-from emberline.cli.snapshots import beside
+from emberline.cli.snapshots import beside, refusal
 from emberline.fitted_table import FittedTable, whole, wrapping
 from storage.errors import InvalidInput
 
@@ -135,7 +135,7 @@ def notes(model: Mapping[str, Any]) -> Iterator[str]:
     if found.get("store_unreadable"):
         yield f"the folder of its stores cannot be read: {found['store_unreadable']}"
     for refused in found["quarantined"]:
-        yield f"refused {age(refused['unix_ms'])} ago: {refused['path']}: {refused['reason']}"
+        yield f"refused {age(refused['unix_ms'])} ago: {refused['path']}: {refusal(refused)}"
 
 
 def _versions(model: Mapping[str, Any]) -> str:

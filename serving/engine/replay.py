@@ -273,10 +273,13 @@ def compare_golden(
         largest = float(difference.max(initial=0.0))
         tolerance = golden.allowed(entry.name) if allowed is None else allowed[entry.name]
         if not largest <= tolerance:
-            rows = np.unravel_index(int(np.argmax(np.nan_to_num(difference, nan=np.inf))), difference.shape)
+            place = np.unravel_index(int(np.argmax(np.nan_to_num(difference, nan=np.inf))), difference.shape)
+            flat = difference.reshape(len(difference), -1)
+            differing = int((~(flat <= tolerance)).any(axis=1).sum())
             raise ParityError(
-                f"golden requests: output {entry.name!r} differs by {largest:.3g} in row {int(rows[0])}, at most "
-                f"{tolerance:.3g} is allowed; the version is not served"
+                f"golden requests: output {entry.name!r} differs by {largest:.3g} in row {int(place[0])}, at most "
+                f"{tolerance:.3g} is allowed: {float(values[place]):.6g} here, {float(expected[place]):.6g} by the "
+                f"trainer; {differing} of {len(difference)} rows differ; it is not served"
             )
         worst = max(worst, largest)
     return worst

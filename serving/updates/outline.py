@@ -35,6 +35,7 @@ def outline(model: LiveModel) -> dict[str, JsonValue]:
             "refused": len(facts.quarantine),
             "staging": model.staging or None,
             "waiting": report.waiting(model),
+            "disk_wait_ms": None if default is None else default.disk_waits.mean_ms,
         }
 
 

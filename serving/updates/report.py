@@ -65,7 +65,7 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
             "drift": observed["drift"],
             "snapshots": shown,
             "quarantined": [
-                {"path": r.path, "snapshot": r.snapshot, "reason": r.reason, "unix_ms": r.unix_ms}
+                {"path": r.path, "snapshot": r.snapshot, "kind": r.kind, "reason": r.reason, "unix_ms": r.unix_ms}
                 for r in facts.quarantine.values()
             ],
             "staging": model.staging or None,

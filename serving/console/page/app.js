@@ -195,7 +195,7 @@ function Console() {
       ${state.stuck.map(
         (each) => html`<p key=${`${each.transport} ${each.client}`} class="note">
           ${each.client} does not send its requests or read its answers: ${each.connections}
-          ${" "}of the connections of ${each.transport}.
+          ${" "}${each.connections === 1 ? "connection" : "connections"} of ${each.transport}.
         </p>`,
       )}
       ${

@@ -1,5 +1,5 @@
 // One model: what it serves and does, and what can be done with it.
-import { count, milliseconds, rate, time } from "./figures.js";
+import { count, rate, slowDisk, time } from "./figures.js";
 import { Feedback } from "./feedback.js";
 import { Fleet } from "./fleet.js";
 import { html } from "./html.js";
@@ -13,7 +13,6 @@ import { Traffic } from "./traffic.js";
 import { Try } from "./try.js";
 
 // The threshold of the alert EmberlineDiskSlow.
-const SLOW_DISK_MS = 50;
 
 export function Model({ state, actions }) {
   const { model, list } = state;
@@ -51,8 +50,7 @@ function Facts({ line, state }) {
     ["Answered", count(line.answered)],
     ["Failed", count(line.failed)],
   ];
-  const wait = state.model.snapshots.disk_wait_ms ?? 0;
-  const slow = wait > SLOW_DISK_MS ? `The disk is slow: lookups that read from it wait ${milliseconds(wait)}. ` : "";
+  const slow = slowDisk(state.model.snapshots.disk_wait_ms);
   const lost = (state.model.snapshots.gpus_given_up ?? [])
     .map(({ gpu, what, version, reason }) => {
       const fate = what === "rows" ? "holds no rows any more" : "is not used any more";

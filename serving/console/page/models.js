@@ -1,5 +1,5 @@
 // The list of all models that the caller may see.
-import { count, rate } from "./figures.js";
+import { count, rate, slowDisk } from "./figures.js";
 import { html } from "./html.js";
 import { State, Table } from "./parts.js";
 
@@ -17,12 +17,16 @@ export function Models({ state }) {
     { name: "Failed", number: true, cell: (row) => count(row.failed) },
     { name: "Queue", number: true, cell: (row) => count(row.queued) },
     { name: "Refused updates", number: true, cell: (row) => count(row.updates.refused ?? 0) },
-    { name: "Note", cell: (row) => html`<span class="reason">${row.updates.waiting ?? row.reason}</span>` },
+    { name: "Note", cell: (row) => html`<span class="reason">${note(row)}</span>` },
   ];
   return html`
     <h2>Models</h2>
     <${Table} caption="Models of this server" columns=${columns} rows=${rows} empty="There are no models." />
   `;
+}
+
+function note(row) {
+  return slowDisk(row.updates.disk_wait_ms) + (row.updates.waiting ?? row.reason);
 }
 
 export function modeOf(updates) {

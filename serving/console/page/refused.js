@@ -17,7 +17,7 @@ export function Refused({ state }) {
         columns=${[
           { name: "Folder", cell: (row) => html`<span class="id">${row.path}</span>` },
           { name: "When", cell: (row) => time(row.unix_ms) },
-          { name: "Why", cell: (row) => html`<span class="reason">${row.reason}</span>` },
+          { name: "Why", cell: (row) => html`<span class="reason">${row.kind}: ${row.reason}</span>` },
         ]}
         rows=${refused}
         empty="No version and no delta is refused."
@@ -46,7 +46,7 @@ export function Refused({ state }) {
           { name: "Requests", number: true, cell: (row) => count(row.number) },
         ]}
         rows=${failures.map(([key, number]) => ({ key, number }))}
-        empty="Every request was answered."
+        empty="None was refused, and none failed."
       />
     </section>
   `;

@@ -96,6 +96,9 @@ def test_slow_disks_and_lost_gpus_are_said(browser: Browser, live: Live, first: 
             f"The disk is slow: lookups that read from it wait 83 ms. {waiting}"
         )
         assert axe_findings(page) == []
+    with opened(browser, live.server.metrics_port, "", changes) as page:
+        row = page.get_by_role("row").filter(has=page.get_by_role("link", name=NAME))
+        expect(row).to_contain_text(f"The disk is slow: lookups that read from it wait 83 ms. {waiting}")
     with opened(browser, live.server.metrics_port, NAME, [('"disk_wait_ms":null', '"disk_wait_ms":49.0')]) as page:
         expect(snapshot_row(page, first.name)).to_contain_text("served")
         expect(page.locator("main .note")).to_have_count(0)

@@ -107,7 +107,7 @@ FAULTS = (
             "status": r"the object store cannot be followed: \S+/head\.json: .*503",
             "snapshots": r"the object store cannot be followed: \S+/head\.json: .*503",
             "console": r'"asked": ?"two", ?"store": ?\{[^}]*"error": ?"[^"]*503',
-            "commands": r"two has had no answer from the object store for [^:]+: \S+/head\.json: .*503",
+            "commands": r"two has not been able to read the object store for [^:]+: \S+/head\.json: .*503",
             "page": r"it does not reach the object store",
         },
     ),
