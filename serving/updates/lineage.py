@@ -17,7 +17,6 @@ from serving.updates.catalog import Catalog, Found
 from serving.updates.state import SavedSnapshot
 from storage.errors import ConfigError, LineageError
 
-_HELD = "is held: it was rolled back, was made from what was, or is older than that"
 _GIVEN_UP = "was made from what was set aside when the trainer went back"
 
 
@@ -139,7 +138,7 @@ def next_delta(catalog: Catalog, now: Situation, limit: int | None = None) -> Ta
         if is_abandoned(delta, now):
             reason = reason or f"{delta.name} {_GIVEN_UP}; try it with a canary, --to {delta.name}"
         elif is_held(delta, now):
-            reason = reason or f"{delta.name} {_HELD}"
+            reason = reason or f"{delta.name} is held: {_why_held(delta, now)}"
         elif served.id not in delta.ancestors:
             reason = f"{delta.name} continues {delta.parent}, which is not what is served ({served.name}, {served.id})"
         elif limit is None or delta.sequence <= limit:
@@ -183,6 +182,14 @@ def is_held(found: Found, now: Situation) -> bool:
         return True
     of_served = now.served is not None and found.version == now.served.version and bool(now.held)
     return of_served and 0 < found.sequence < now.held_sequence
+
+
+def _why_held(found: Found, now: Situation) -> str:
+    if found.ancestors & now.held:
+        return "it was made from a snapshot that was rolled back, or was a canary and was stopped"
+    if found.snapshot in now.held:
+        return "it was rolled back, or was a canary and was stopped"
+    return "it is older than a snapshot that was rolled back"
 
 
 def is_abandoned(found: Found, now: Situation) -> bool:
@@ -254,7 +261,7 @@ def _choose_version(catalog: Catalog, now: Situation) -> tuple[Found | None, tup
         newer = [v for n, v in sorted(catalog.versions.items()) if n > newest and v.error is None]
         last = next((v for v in reversed(newer) if is_held(v, now) or is_abandoned(v, now)), None)
         if last is not None and not waiting and not now.refused(last):
-            waiting = f"version {last.version} {_HELD}"
+            waiting = f"version {last.version} is held: {_why_held(last, now)}"
             if is_abandoned(last, now):
                 waiting = f"version {last.version} {_GIVEN_UP}; try it with a canary, --to {last.version}"
         return None, tuple(wanted[:-1]), waiting

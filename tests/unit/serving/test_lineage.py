@@ -170,7 +170,7 @@ def test_an_older_delta_that_was_passed_over_does_not_end_the_hold() -> None:
     # d2 held the changes of d1 too, so d1 was never taken; then d2 was rolled back.
     decision = decide(catalog(version(1, delta(1, "v1"), delta(2, "v1 d1"))), served("v1", held="d2"))
     assert isinstance(decision.action, Wait)
-    assert "1.1 is held" in decision.action.reason
+    assert "1.1 is held: it is older than a snapshot that was rolled back" in decision.action.reason
     # The same holds when the repository has lost d2.
     situation = served("v1", held="d2", held_sequence=2)
     assert isinstance(decide(catalog(version(1, delta(1, "v1"))), situation).action, Wait)
@@ -182,7 +182,7 @@ def test_an_older_version_that_was_passed_over_does_not_end_the_hold() -> None:
     there = catalog(version(1), version(2, made_from="v1"), version(3, made_from="v1 v2"))
     decision = decide(there, served("v1", held="v3"))
     assert isinstance(decision.action, Wait)
-    assert "version 3 is held" in decision.action.reason
+    assert "version 3 is held: it was rolled back" in decision.action.reason
 
 
 def test_what_was_abandoned_is_named_and_can_be_tried_by_name() -> None:
@@ -248,7 +248,7 @@ def test_a_version_made_from_what_is_held_is_held() -> None:
     there = catalog(version(1, delta(2, "d1")), version(2, made_from="v1 d1 d2"))
     decision = decide(there, served("d1", held="d2"))
     assert isinstance(decision.action, Wait)
-    assert "version 2 is held" in decision.action.reason
+    assert "version 2 is held: it was made from a snapshot that was rolled back" in decision.action.reason
     assert ident("v2") in decision.held
 
 
