@@ -40,20 +40,32 @@ class Messages:
         trained = {name: _trained_type(hint, inputs.get(name)) for name, hint in hints.items()}
         #: The Arrow type of each column that is read; None where values decide.
         self._types = {**trained, **{name: kind for name, kind in options.types_of({}).items() if name in trained}}
+        # Columns of whose fields nothing has been read so far.
+        self._unseen = set(self._types)
         self._checked: tuple[Any, ColumnCheck] | None = None
 
     def fields(self, rows: Sequence[Mapping[bytes, bytes]], place_of: PlaceOf) -> Any:
-        """Returns a row for each mapping of a column to its text. A field that is not there is null."""
-        there = dict.fromkeys(name for row in rows for name in row)
+        """Returns a row for each mapping of a column to its text.
+
+        A field that is not there is null, or what `missing_columns` says, whatever else is read with it.
+        """
         columns = {}
         for name, kind in self._types.items():
-            if name.encode() not in there:
-                continue
             texts = [row.get(name.encode()) for row in rows]
+            lacks = [name.encode() not in row for row in rows]
+            is_unseen = name in self._unseen
+            self._unseen.discard(name)
+            if all(lacks) and name in self._options.missing_columns:
+                continue
+            if all(lacks) and is_unseen:
+                logger.warning("%s and what is read with it have no field %r, which is null then", place_of(0), name)
             try:
                 columns[name] = self._parsed(texts, kind, numeric=name in self._wanted.numbers)
             except BadElement as error:
                 raise InvalidInput(f"{place_of(error.row)}: column {name!r}: {error}", field="follow") from None
+            if any(lacks) and name in self._options.missing_columns:
+                value = missing_value(name, self._options.missing_columns[name], columns[name].type)
+                columns[name] = pc.if_else(pa.array(lacks), value, columns[name])
         return self._conformed(pa.table(columns) if columns else pa.table({"": [None] * len(rows)}), place_of(0))
 
     def objects(self, values: Sequence[bytes], place_of: PlaceOf) -> Any:
