@@ -48,8 +48,10 @@ class Step:
     #: Good answers a second.
     answered: float = math.nan
     p50_ms: float = math.nan
-    #: Whether the requests were answered, and at the rate at which they were sent.
+    #: Whether requests were answered at the rate at which they were sent.
     is_kept_up: bool = True
+    #: Share of the requests that failed.
+    failed: float = 0.0
     #: What it counted.
     latency: Histogram = field(default_factory=Histogram, repr=False, compare=False)
 
@@ -168,6 +170,8 @@ def _confirmed(found: Found, measure: Measure, rate: float, step_s: float) -> tu
     pieces: list[Step] = []
     while True:
         pieces.append(_measured(found, measure, rate, PIECE_TIMES * step_s, "confirm"))
+        if pieces[-1].failed > FAILED or not pieces[-1].latency.total:
+            return None
         # One disturbance is no limit, and two are.
         if sum(not piece.is_kept_up for piece in pieces) > 1:
             return None

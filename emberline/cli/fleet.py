@@ -38,9 +38,9 @@ Examples:
 def command(model: str, url: str, as_json: bool, timeout: float) -> None:
     """Show what the servers of a fleet serve of MODEL: its name, or its URL in the object store.
 
-    A server that is ready serves what all serve. Below stand the snapshots that were refused, by whom and why. The
-    servers are started with `emberline serve --fleet`. A server that gets no answer from the object store shows what it
-    last knew, and says so; the exit code is 3 then.
+    A server that answers requests and serves something else is named as such. Below stand the snapshots that were
+    refused, by whom and why. The servers are started with `emberline serve --fleet`. A server that gets no answer from
+    the object store shows what it last knew, and says so; the exit code is 3 then.
     """
     if is_url(model):
         state = _from_store(model)
@@ -97,7 +97,7 @@ def show(state: Mapping[str, Any]) -> None:
         text = {"gone": "no answer", "unready": "not ready"}.get(each["health"], each["health"])
         # Why it cannot read the object store stands above already.
         trouble = "" if _trouble(state) and each["id"] == state["asked"] else each["trouble"]
-        if not trouble and is_behind(each, state):
+        if not trouble and each["behind"]:
             trouble = "serves something else than the others"
         table.add_row(
             each["id"],
@@ -116,13 +116,6 @@ def show(state: Mapping[str, Any]) -> None:
     for each in state["refused"]:
         for reason in each["reasons"]:
             console.print(f"refused {each['name'] or each['id']}: {reason}")
-
-
-def is_behind(replica: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Returns whether a replica that answers requests is known to serve something else than all are to serve."""
-    if replica["health"] != "ready" or replica["serves"] is None or state["served"] is None:
-        return False
-    return bool(replica["serves"]["id"] != state["served"]["id"])
 
 
 def _trouble(state: Mapping[str, Any]) -> str:
@@ -146,7 +139,7 @@ def _line(state: Mapping[str, Any]) -> str:
     served = state["served"]
     if served is None:
         return f"{state['model']}: no fleet serves it so far; start servers with --fleet"
-    others = [each["id"] for each in state["replicas"] if is_behind(each, state)]
+    others = any(each["behind"] for each in state["replicas"])
     all_serve = "all served" if _trouble(state) else "all should serve" if others else "all serve"
     text = f"{state['model']}: {state['mode']}, {all_serve} {_name(served)} ({served['id']})"
     text += f" since {age(state['since_unix_ms'])}, by {state['by']}"

@@ -26,6 +26,8 @@ class Quality:
     rows: int = 0
     #: The sum of the labels.
     positives: float = 0.0
+    #: Labels above 0.5.
+    above: int = 0
     auc: float | None = None
     #: Its standard error, by requests.
     auc_error: float | None = None
@@ -75,7 +77,8 @@ def quality_of(scores: np.ndarray, labels: np.ndarray, requests: np.ndarray) -> 
         return Quality()
     scores, labels = scores.astype(np.float64), labels.astype(np.float64)
     auc, error = auc_of(scores, labels > 0.5, requests)
-    known = Quality(len(scores), float(labels.sum()), auc, error, mean_score=float(scores.mean()))
+    above = int((labels > 0.5).sum())
+    known = Quality(len(scores), float(labels.sum()), above, auc, error, mean_score=float(scores.mean()))
     if scores.min() < 0 or scores.max() > 1 or labels.min() < 0 or labels.max() > 1:
         return known
     safe = np.clip(scores, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)

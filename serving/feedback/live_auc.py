@@ -81,7 +81,7 @@ def judge(
 
 
 def _arm(quality: Quality) -> Arm:
-    return Arm(rows=quality.rows, positives=quality.positives, auc=quality.auc, auc_error=quality.auc_error)
+    return Arm(rows=quality.rows, positives=quality.above, auc=quality.auc, auc_error=quality.auc_error)
 
 
 def _is_known(arm: Arm) -> bool:
@@ -90,5 +90,5 @@ def _is_known(arm: Arm) -> bool:
 
 def _spread(arm: Arm) -> float:
     """Returns what the variance of an AUC is proportional to, roughly: the rarer kind of label sets it."""
-    positives = min(max(arm.positives, 1.0), arm.rows - 1.0)
+    positives = min(max(arm.positives, 1), arm.rows - 1)
     return 1 / positives + 1 / (arm.rows - positives)

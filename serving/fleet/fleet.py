@@ -31,6 +31,7 @@ logger = logging.getLogger("emberline.serving")
 
 _RETRY_S = 3.0
 _LEAVE_S = 5.0
+_JUDGE_S = 0.25
 
 
 class Fleet:
@@ -40,7 +41,8 @@ class Fleet:
         """Asks the object store nothing."""
         assert config.repository_url is not None
         self._config = config
-        self._objects = ObjectStore(config.repository_url, retry_s=_RETRY_S)
+        self._stopped = threading.Event()
+        self._objects = ObjectStore(config.repository_url, retry_s=_RETRY_S, stop=self._stopped)
         self._peers = Peers()
         self._identity: Identity | None = None
         self._lock = threading.Lock()
@@ -87,12 +89,16 @@ class Fleet:
             member.see(head)
 
     def start(self, name: str) -> None:
-        """Starts the thread of a model's member."""
+        """Starts the threads of a model's member."""
         with self._lock:
             member = self._members[name]
-            thread = threading.Thread(target=member.run, name=f"emberline-fleet-{name}", daemon=True)
-            self._threads = [*(each for each in self._threads if each.is_alive()), thread]
-        thread.start()
+            started = [
+                threading.Thread(target=member.run, name=f"emberline-fleet-{name}", daemon=True),
+                threading.Thread(target=_judge, args=(member.model,), name=f"emberline-judge-{name}", daemon=True),
+            ]
+            self._threads = [*(each for each in self._threads if each.is_alive()), *started]
+        for thread in started:
+            thread.start()
 
     def member(self, name: str) -> FleetMember | None:
         """Returns the member of a model; None where there is none."""
@@ -113,7 +119,7 @@ class Fleet:
         if reading.error:
             reading = replace(reading, replicas=with_own(reading.replicas, own))
         health = self._peers.wait(reading.replicas)
-        said = self._peers.serve(name, [each for each in reading.replicas if each.id != own.id])
+        said = self._peers.serve(name, [each for each in reading.replicas if health.get(each.id) == "ready"])
         return fleet_view(name, head, reading, health, said | {own.id: own.served}, own.id)
 
     def why_not(self, name: str) -> str:
@@ -141,6 +147,7 @@ class Fleet:
         deadline = time.monotonic() + _LEAVE_S
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._stopped.set()
         self._peers.close()
 
     def _who(self) -> Identity:
@@ -157,3 +164,9 @@ class Fleet:
     def _hurries(self, name: str) -> bool:
         member = self.member(name)
         return member is not None and member.hurries()
+
+
+def _judge(model: LiveModel) -> None:
+    """Judges canaries until the model is stopped, beside its updates, since the object store may not answer."""
+    while not model.stopping.wait(_JUDGE_S):
+        model.judge_canary()

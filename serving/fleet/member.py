@@ -81,6 +81,8 @@ class FleetMember:
         self._said = ""
         self._waits_for = ""
         self._ordering, self._stepping, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
+        # Held by whoever takes the lease beside `run`, so that it is not taken again once this replica has left.
+        self.leaving = threading.Lock()
 
     @property
     def head(self) -> Head | None:
@@ -320,7 +322,8 @@ class FleetMember:
                     wait_s, left_s = _SLOW_S if trouble else _LOOK_S, self._switch_at - time.monotonic()
                     self._changed.wait(min(wait_s, left_s) if left_s > 0 else wait_s)
         try:
-            self._objects.leave(self._who().id, self.wake_word)
+            with self.leaving:
+                self._objects.leave(self._who().id, self.wake_word)
         except (ObjectStoreError, Ended) as error:
             logger.debug("%s: %s", self.model.name, error)
 

@@ -75,12 +75,14 @@ class Peers:
 
 
 def _within(timeout_s: float, futures: Mapping[str, Future[_T]]) -> dict[str, _T]:
-    """Returns the results that come within a time."""
+    """Returns the results that come within a time; what has not begun by then is not asked any more."""
     deadline = time.monotonic() + timeout_s
     found: dict[str, _T] = {}
     for name, future in futures.items():
         with contextlib.suppress(TimeoutError):
             found[name] = future.result(max(0.0, deadline - time.monotonic()))
+    for future in futures.values():
+        future.cancel()
     return found
 
 

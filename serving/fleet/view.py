@@ -13,6 +13,8 @@ from serving.fleet.standing import snapshot_names
 from storage.objects.fleet import Replica
 from storage.objects.head import Head
 
+_GRACE_MS = 500
+
 
 def with_own(replicas: Sequence[Replica], own: Replica) -> list[Replica]:
     """Returns replicas with what one of them says of itself now; it keeps the time of its last report, 0 for none."""
@@ -50,6 +52,11 @@ def fleet_view(
         # One that is ready serves what all serve, which nobody knows who does not hear from the object store.
         return None if reading.error else named(served.snapshot)
 
+    def is_behind(replica: Replica) -> bool:
+        # Between the commit and its time, and shortly after that, all serve what was served before.
+        said_so = health.get(replica.id) == "ready" and said.get(replica.id, "") not in ("", served.snapshot)
+        return bool(served.snapshot and said_so and now > served.commit_at_unix_ms + _GRACE_MS)
+
     mode = "pinned" if served.pinned else "paused" if served.paused else "held" if served.held else "following"
     canary = served.canary
     return {
@@ -83,6 +90,7 @@ def fleet_view(
                 "url": each.url,
                 "health": health.get(each.id, "unknown"),
                 "serves": serves(each),
+                "behind": is_behind(each),
                 "staged": named(each.staged if each.staged != served.snapshot else ""),
                 "trouble": each.trouble,
                 "reported_unix_ms": each.unix_ms,

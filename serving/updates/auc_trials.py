@@ -6,6 +6,7 @@ see `applying.agree`, so it is one decision for all replicas of a fleet.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from serving.updates.change import carry_out
 from serving.updates.judges import Judges
 from serving.updates.live_model import LiveModel
 from serving.updates.mount import StagedSnapshot
-from storage.errors import Conflict, EmberlineError
+from storage.errors import Conflict, EmberlineError, ObjectStoreError
 from storage.objects.trials import Evidence, TrialReport
 
 logger = logging.getLogger("emberline.serving")
@@ -51,7 +52,7 @@ class JudgesAlone:
         """See Judges."""
         return self._said
 
-    def decide(self, canary: str, *, promotes: bool, why: str) -> None:
+    def decide(self, canary: str, *, promotes: bool, why: str, due_s: float = 0.0) -> None:
         """See Judges."""
         model = self._model
         with model.lock:
@@ -59,7 +60,10 @@ class JudgesAlone:
 
 
 class AucTrials:
-    """Decides about the canaries of a model while its options say so. One thread uses it, but for `report`."""
+    """Decides about the canaries of a model while its options say so.
+
+    One thread uses it, but for `report`: that of the updates, or one of the fleet, whose object store may not answer.
+    """
 
     def __init__(self, model: LiveModel) -> None:
         self._model = model
@@ -67,7 +71,7 @@ class AucTrials:
         # The canary that runs, and since when it has here; "" for none. None: what was said before is not read so far.
         self._running: str | None = None
         self._since = self._look_at = 0.0
-        model.trial_report = self.report
+        model.trial_report, model.judge_canary = self.report, self.tick
         self._report: dict[str, JsonValue] | None = None
         # Why updates are not judged, and why the last look failed; both are logged once.
         self._trouble = self._failure = ""
@@ -99,15 +103,16 @@ class AucTrials:
         model = self._model
         with model.lock:
             running = model.canary_entry()
-            default = model.default
-        if running is None or default is None:
+            served = None if model.default is None else model.default.view.current
+        if running is None or served is None:
             if self._running != "":
-                self._show(judges.said())
-                self._running = ""
+                with contextlib.suppress(ObjectStoreError):  # the next look asks again
+                    self._show(judges.said())
+                    self._running = ""
             return
         if running[1].id != self._running:
             self._running, self._since = running[1].id, now
-        self._judge(options, judges, default.view.current, running[1])
+        self._judge(options, judges, served, running[1])
 
     def _judge(self, options: ModelOptions, judges: Judges, served: StagedSnapshot, canary: StagedSnapshot) -> None:
         window = self._model.feedback.window
@@ -123,21 +128,29 @@ class AucTrials:
         bounds = (options.live_auc_min_labels, options.live_auc_max_drop)
         verdict = judge(pooled, output, served.name, canary.name, *bounds)
         is_over = judges.age_s(time.monotonic() - self._since) >= options.live_auc_timeout_s
+        due_s = 0.0
         if verdict.kind == "waits" and is_over:
+            due_s = options.live_auc_timeout_s
             verdict = Verdict("fails", f"no judgement within {options.live_auc_timeout_s:g} s: {verdict.reason}")
         report = TrialReport(snapshot=canary.name, against=served.name, verdict=verdict.kind, reason=verdict.reason)
         # Before the decision holds: whoever sees that the canary has ended finds out why.
         judges.say(report)
         self._show(report)
         if verdict.kind != "waits":
-            self._decide(judges, canary, verdict)
+            self._decide(judges, canary, verdict, report, due_s)
 
-    def _decide(self, judges: Judges, canary: StagedSnapshot, verdict: Verdict) -> None:
+    def _decide(
+        self, judges: Judges, canary: StagedSnapshot, verdict: Verdict, report: TrialReport, due_s: float
+    ) -> None:
         model, promotes = self._model, verdict.kind == "passes"
         try:
-            judges.decide(canary.id, promotes=promotes, why=f"of its live AUC: {verdict.reason}")
-        except Conflict:
-            return  # an operator or another replica was faster
+            judges.decide(canary.id, promotes=promotes, why=f"of its live AUC: {verdict.reason}", due_s=due_s)
+        except Conflict as error:
+            # An operator or another replica was faster, and the verdict did not decide.
+            report = report.model_copy(update={"verdict": "waits", "reason": f"{error}; {verdict.reason}"})
+            judges.say(report)
+            self._show(report)
+            return
         if promotes:
             logger.info("%s: %s is served to all: %s", model.name, canary.name, verdict.reason)
         else:

@@ -29,5 +29,8 @@ class Judges(Protocol):
     def said(self) -> TrialReport | None:
         """Returns what came of the last judgement of any server; None where there was none."""
 
-    def decide(self, canary: str, *, promotes: bool, why: str) -> None:
-        """Promotes a canary at all servers, or stops it and says why. Raises Conflict where it runs no more."""
+    def decide(self, canary: str, *, promotes: bool, why: str, due_s: float = 0.0) -> None:
+        """Promotes a canary at all servers, or stops it and says why.
+
+        due_s: the age that it must have. Raises Conflict where it runs no more, or is not so old.
+        """

@@ -88,6 +88,8 @@ class LiveModel:
         self.feedback = ModelFeedback(name, config)
         # Returns what live AUC last decided about a canary; None for nothing.
         self.trial_report: Callable[[], dict[str, JsonValue] | None] = lambda: None
+        # Judges the canary that runs, if it is time.
+        self.judge_canary: Callable[[], None] = lambda: None
         # Who judges canaries by live AUC, where other replicas have a say.
         self.judges: Judges | None = None
         self.budget = DramBudget()

@@ -29,9 +29,9 @@ LABELS, VERDICT = f"{REPLICAS}/trial/labels", f"{REPLICAS}/trial/verdict.json"
 class Arm(Part):
     """Says how good the scores of an arm were. A figure is None where it cannot be computed."""
 
-    #: Labelled rows, and the sum of their labels.
+    #: Labelled rows, and those whose label is above 0.5.
     rows: int = Field(default=0, ge=0)
-    positives: float = 0.0
+    positives: int = Field(default=0, ge=0)
     auc: float | None = None
     auc_error: float | None = None
 

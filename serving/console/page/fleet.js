@@ -6,10 +6,9 @@ import { State, Table } from "./parts.js";
 export function Fleet({ fleet }) {
   if (fleet.error) return html`<section><h2>Fleet</h2><p class="reason">${fleet.error}</p></section>`;
   const { store } = fleet;
-  const isBehind = (row) => row.health === "ready" && row.serves && row.serves.id !== fleet.served?.id;
-  const serve = store.error ? "served" : fleet.replicas.some(isBehind) ? "should serve" : "serve";
+  const serve = store.error ? "served" : fleet.replicas.some((row) => row.behind) ? "should serve" : "serve";
   const name = (snapshot) => (snapshot ? snapshot.name || snapshot.id.slice(0, 8) : "–");
-  const trouble = (row) => row.trouble || (isBehind(row) ? "It serves something else than the others." : "");
+  const trouble = (row) => row.trouble || (row.behind ? "It serves something else than the others." : "");
   return html`
     <section aria-labelledby="fleet">
       <h2 id="fleet">Fleet</h2>

@@ -78,6 +78,7 @@ def test_a_replica_that_is_cut_off_says_what_it_last_knew(
         assert state["store"]["replicas_unix_ms"] <= whole["store"]["replicas_unix_ms"]
         assert state["served"] == {"id": second.id, "name": second.name}
         # What another one serves meanwhile, that one says itself, to both.
+        replicas.until(lambda: any(each["behind"] for each in view(replicas, "one")["replicas"]))
         served = {"one": ("ready", first.id), "two": ("ready", second.id)}
         for seen in (state, view(replicas, "one")):
             assert {each["id"]: (each["health"], each["serves"]["id"]) for each in seen["replicas"]} == served

@@ -18,6 +18,7 @@ from storage.objects.trials import LABELS, TrialObjects
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.labelling import visit
 from tests.integration.serving.planted import NAME, Planted
+from tests.support.faulty_proxy import proxy_of_store
 
 NAMES = ("one", "two", "three")
 # No replica alone gets as many labels of either arm.
@@ -186,3 +187,26 @@ def test_a_shadow_at_the_replica_that_commits_changes_nothing_for_the_others(rep
     third = replicas.put(replicas.world.change(second))
     replicas.until(lambda: canary_of(replicas, "one") == third.id)
     assert replicas.served("one") == second.id
+
+
+@pytest.mark.slow
+def test_a_replica_that_does_not_know_what_is_ordered_judges_nothing(replicas: Replicas) -> None:
+    """It restarts with the canary, and cannot read what is ordered for all, while it could take the lease."""
+    with proxy_of_store() as proxy:
+        _, second = begin(replicas, "one")
+        replicas.start_behind(proxy, "two")
+        replicas.until(lambda: canary_of(replicas, "two") == second.id)
+        replicas.stop("one")
+        replicas.stop("two")
+        with proxy.failing("503", lambda method, path: "head.json" in path):
+            replicas.start_behind(proxy, "two")
+            replicas.until(lambda: canary_of(replicas, "two") == second.id)
+            time.sleep(2.5)  # looks at the canary, which are due every second
+            said = TrialObjects(replicas.model).said()
+            assert said is None or said.verdict == "waits"
+        replicas.until(lambda: replicas.servers["two"].repository.fleet_view(NAME)["store"]["error"] == "")  # type: ignore[index,call-overload]
+        replicas.until(lambda: verdicts(replicas) == {"waits"})
+        said = TrialObjects(replicas.model).said()
+        assert said is not None
+        assert "labelled rows" in said.reason
+        assert (replicas.report("two")["mode"], canary_of(replicas, "two")) == ("following", second.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -122,10 +123,18 @@ def test_what_was_found_is_what_is_held(spread: float, within: int) -> None:
     assert sum(abs(each) <= 0.1 for each in differences) >= within
 
 
-def test_a_rate_whose_requests_fail_is_not_confirmed() -> None:
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"failed": 0.02, "why": "2.00% of the requests failed"},
+        {"is_kept_up": False, "why": "90 answers a second"},
+        {"latency": Histogram(), "p99_ms": math.nan, "why": "no request was answered"},
+    ],
+)
+def test_a_rate_whose_requests_are_not_answered_is_not_confirmed(trouble: dict[str, object]) -> None:
     def measure(rate: float, seconds: float, purpose: str) -> Step:
         if purpose == "confirm" and rate > 100:
-            return Step(rate, seconds, 1.0, "2.00% of the requests failed", purpose, is_kept_up=False)
+            return replace(step(rate, seconds, 1.0, 10.0, purpose), **trouble)  # type: ignore[arg-type]
         return step(rate, seconds, queue_p99(rate, 240.0), 10.0, purpose)
 
     found = Found(10.0)

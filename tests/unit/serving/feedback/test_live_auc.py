@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from serving.feedback.labelled_rows import auc_of
+from serving.feedback.labelled_rows import auc_of, quality_of
 from serving.feedback.live_auc import Verdict, arms, judge
 from serving.feedback.score_window import ScoreWindow
 from storage.objects.trials import Arm, Evidence
@@ -97,7 +97,7 @@ def test_rows_of_several_servers_are_added_up() -> None:
 
 
 def test_a_server_with_labels_of_one_kind_counts_for_nothing() -> None:
-    good, bare = Arm(rows=600, positives=300.0, auc=0.8, auc_error=0.01), Arm(rows=600, positives=600.0)
+    good, bare = Arm(rows=600, positives=300, auc=0.8, auc_error=0.01), Arm(rows=600, positives=600)
     both = Evidence(canary=CANARY, main=MAIN, output="click", of_canary=good, of_main=good)
     half = both.model_copy(update={"of_main": bare})
     alone, beside = (judge(each, "click", "1.0", "1.1", 500, 0.05) for each in ([both], [both, half]))
@@ -108,7 +108,7 @@ def test_a_server_with_labels_of_one_kind_counts_for_nothing() -> None:
 
 
 def test_a_server_with_two_clicks_says_less_than_one_with_hundreds_among_as_many_rows() -> None:
-    rich, poor = Arm(rows=1000, positives=300.0, auc=0.8, auc_error=0.01), Arm(rows=1000, positives=2.0)
+    rich, poor = Arm(rows=1000, positives=300, auc=0.8, auc_error=0.01), Arm(rows=1000, positives=2)
     best = poor.model_copy(update={"auc": 1.0, "auc_error": 0.0})
     worst = poor.model_copy(update={"auc": 0.5, "auc_error": 0.0})
     pooled = [
@@ -132,7 +132,7 @@ def simulated(rng: np.random.Generator, sizes: Sequence[int], canary: float, mai
         for shift in (canary, main):
             scores, labels = drawn(rng, rows, shift)
             auc, error = auc_of(scores, labels, np.arange(rows))
-            known.append(Arm(rows=rows, positives=float(labels.sum()), auc=auc, auc_error=error))
+            known.append(Arm(rows=rows, positives=int(labels.sum()), auc=auc, auc_error=error))
         found.append(Evidence(canary=CANARY, main=MAIN, output="click", of_canary=known[0], of_main=known[1]))
     return found
 
@@ -163,3 +163,13 @@ def test_each_wrong_verdict_comes_in_one_of_twenty_trials_however_rows_are_sprea
 def test_a_drop_is_held_and_an_equal_canary_passes_as_often_as_with_pooled_rows(sizes: list[int], slack: float) -> None:
     assert verdicts(sizes, 0.7, 1.0, 0.005, 100)["fails"] > 0.85 - slack
     assert verdicts(sizes, 1.0, 1.0, 0.06, 100)["passes"] > 0.85 - slack
+
+
+@pytest.mark.parametrize("labels_of", [lambda clicks: 2.0 * clicks - 1, lambda clicks: 5.0 * clicks])
+def test_labels_of_any_range_weigh_a_server_by_its_rows_of_either_kind(
+    labels_of: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    scores, clicks = drawn(np.random.default_rng(0), 500, 1.0)
+    usual, other = (quality_of(scores, each, np.arange(500)) for each in (clicks, labels_of(clicks)))
+    assert usual.above == other.above == clicks.sum()
+    assert (usual.auc, usual.auc_error) == (other.auc, other.auc_error)

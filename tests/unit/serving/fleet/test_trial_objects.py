@@ -24,7 +24,7 @@ def trials(store: ObjectStore) -> TrialObjects:
 
 
 def evidence(canary: str = CANARY, main: str = MAIN, output: str = "click", rows: int = 7) -> Evidence:
-    return Evidence(canary=canary, main=main, output=output, of_canary=Arm(rows=rows, positives=2.5, auc=0.75))
+    return Evidence(canary=canary, main=main, output=output, of_canary=Arm(rows=rows, positives=2, auc=0.75))
 
 
 def test_what_all_processes_say_of_the_canary_counts_and_the_last_word_of_each(trials: TrialObjects) -> None:
