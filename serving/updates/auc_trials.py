@@ -80,6 +80,11 @@ class AucTrials:
         """Returns what was last decided, and why; None for nothing."""
         return self._report
 
+    def tick_alone(self) -> None:
+        """Judges as `tick` does, for a model of no fleet; that of one is judged by a thread of the fleet."""
+        if self._model.judges is None:
+            self.tick()
+
     def tick(self) -> None:
         """Judges the canary that runs. A failure is logged, and the next look tries again."""
         judges, now = self._model.judges or self._alone, time.monotonic()

@@ -74,7 +74,7 @@ class ModelUpdater:
         self._folder = ModelFolder(self.model.folder)
         self._store_lock = StoreLock(self.model.store_root)
         self._mending = Mending(self.model)
-        AucTrials(self.model)
+        self._trials = AucTrials(self.model)
         self.model.on_damage = self.look
         self._config_mark: tuple[int, ...] = ()
         self._wake, self._turn = threading.Event(), threading.Lock()
@@ -188,8 +188,7 @@ class ModelUpdater:
                 return
             with self._turn:
                 self._mending.mend()
-                if model.judges is None:
-                    model.judge_canary()
+                self._trials.tick_alone()
                 note_disk_waits(model)
             if time.monotonic() >= self._not_before and (model.config is None or model.config.options.updates):
                 self.advance()

@@ -1,4 +1,4 @@
-"""What a fleet shows of replicas that say themselves what they serve."""
+"""Shows of replicas that say themselves what they serve whether they are behind."""
 
 from __future__ import annotations
 
