@@ -40,25 +40,24 @@ class Messages:
         trained = {name: _trained_type(hint, inputs.get(name)) for name, hint in hints.items()}
         #: The Arrow type of each column that is read; None where values decide.
         self._types = {**trained, **{name: kind for name, kind in options.types_of({}).items() if name in trained}}
-        # Columns of whose fields nothing has been read so far.
-        self._unseen = set(self._types)
+        # Columns that no message has had so far, without those that requests may leave out too.
+        self._unseen = set(self._types) - {entry.source for entry in wanted.inputs if entry.missing == "null"}
         self._checked: tuple[Any, ColumnCheck] | None = None
 
     def fields(self, rows: Sequence[Mapping[bytes, bytes]], place_of: PlaceOf) -> Any:
         """Returns a row for each mapping of a column to its text.
 
-        A field that is not there is null, or what `missing_columns` says, whatever else is read with it.
+        A field that is not there is null, or what `missing_columns` says, whatever else is read with it. Raises
+        ConfigError where no row has had a field, unless its input may be left out: its name may be wrong.
         """
         columns = {}
         for name, kind in self._types.items():
             texts = [row.get(name.encode()) for row in rows]
             lacks = [name.encode() not in row for row in rows]
-            is_unseen = name in self._unseen
-            self._unseen.discard(name)
-            if all(lacks) and name in self._options.missing_columns:
+            if not all(lacks):
+                self._unseen.discard(name)
+            elif name in self._unseen or name in self._options.missing_columns:
                 continue
-            if all(lacks) and is_unseen:
-                logger.warning("%s and what is read with it have no field %r, which is null then", place_of(0), name)
             try:
                 columns[name] = self._parsed(texts, kind, numeric=name in self._wanted.numbers)
             except BadElement as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from storage.data.columns import Wanted
 from storage.data.options import DataOptions
 from storage.data.streams.messages import Messages
-from storage.errors import InvalidInput
+from storage.errors import ConfigError, InvalidInput
 from storage.features import InputSpec
 
 WANTED = Wanted(
@@ -52,13 +51,13 @@ def test_rows_do_not_depend_on_what_is_read_together(
     assert [row["clicked"] for row in rows] == [1.0, 0.0, 1.0]
 
 
-def test_a_field_that_nobody_sends_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    messages = Messages(WANTED, DataOptions())
-    with caplog.at_level(logging.WARNING, "emberline.data"):
-        for number in itertools.repeat(1, 3):
-            messages.fields(ENTRIES[number : number + 1], lambda row: f"entry {row}")
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line == "entry 0 and what is read with it have no field 'history', which is null then"
+def test_a_field_that_nobody_has_sent_is_an_error_unless_requests_may_lack_it() -> None:
+    with pytest.raises(ConfigError, match="input 'history' wants the column 'history'"):
+        Messages(WANTED, DataOptions()).fields(ENTRIES[1:2], lambda row: f"entry {row}")
+    optional = [entry.model_copy(update={"missing": "null"}) for entry in WANTED.inputs]
+    messages = Messages(replace(WANTED, inputs=optional), DataOptions())
+    table = messages.fields([{b"user": b"1", b"clicked": b"0"}], lambda row: f"entry {row}")
+    assert table.to_pylist() == [{"user": 1, "history": None, "price": None, "clicked": 0.0}]
 
 
 def test_a_text_that_is_no_number_names_its_entry() -> None:
