@@ -31,6 +31,7 @@ const state = {
 
 let stop = () => {};
 let isDue = false;
+let asked = 0;
 
 function change(values) {
   Object.assign(state, values);
@@ -107,20 +108,28 @@ async function control(model, verb, body, done) {
   }
 }
 
+// Opens a dialog. A browser tells of one that was closed a little later, when the next one may be open already.
+function ask(what) {
+  asked += 1;
+  change({ ask: { ...what, key: asked } });
+}
+
+function close(key) {
+  if (state.ask?.key === key) change({ ask: null });
+}
+
 function signIn() {
-  change({
-    ask: {
-      title: "Sign in with a token",
-      text:
-        "The token of an access file, or the server's own one, which is in ~/.cache/emberline/tokens on its machine. " +
-        "It is kept until this tab is closed.",
-      verb: "Sign in",
-      fields: [{ name: "token", label: "Token", type: "password", why: whyNoToken }],
-      run: ({ token }) => {
-        setToken(token);
-        change({ link: "connecting", problem: "" });
-        connect();
-      },
+  ask({
+    title: "Sign in with a token",
+    text:
+      "The token of an access file, or the server's own one, which is in ~/.cache/emberline/tokens on its machine. " +
+      "It is kept until this tab is closed.",
+    verb: "Sign in",
+    fields: [{ name: "token", label: "Token", type: "password", why: whyNoToken }],
+    run: ({ token }) => {
+      setToken(token);
+      change({ link: "connecting", problem: "" });
+      connect();
     },
   });
 }
@@ -175,7 +184,7 @@ function Console() {
   const roles = state.hello?.you.roles ?? [];
   const actions = {
     control,
-    ask: (ask) => change({ ask }),
+    ask,
     // Why a role does not allow something; "" where it does.
     why: (...wanted) => {
       const missing = wanted.filter((role) => !roles.includes(role));
@@ -205,7 +214,7 @@ function Console() {
       }
     </main>
     <footer>${state.hello && `Emberline ${state.hello.version}`}</footer>
-    ${state.ask && html`<${Ask} ask=${state.ask} close=${() => change({ ask: null })} />`}
+    ${state.ask && html`<${Ask} key=${state.ask.key} ask=${state.ask} close=${close.bind(null, state.ask.key)} />`}
   `;
 }
 
