@@ -108,7 +108,7 @@ async function control(model, verb, body, done) {
   }
 }
 
-// Opens a dialog. A browser tells of one that was closed a little later, when the next one may be open already.
+// Opens a dialog. A browser reports one that was closed a little later, when the next one may be open already.
 function ask(what) {
   asked += 1;
   change({ ask: { ...what, key: asked } });
