@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.integration.serving.live import Live
-from tests.integration.serving.planted import Planted
+from tests.integration.serving.planted import NAME, Planted
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -58,6 +58,20 @@ def snapshot_row(page: Page, name: str) -> Locator:
 
 def serves(live: Live, snapshot: Planted) -> None:
     live.until(lambda: live.report()["served"]["id"] == snapshot.id)
+
+
+def rolled_back(live: Live, first: Planted) -> Planted:
+    """Serves a delta of a snapshot, and rolls back to that; returns the delta, which can be tried again then."""
+    second = live.delta(first)
+    serves(live, second)
+    live.repository.rollback(NAME)
+    return second
+
+
+def give_share(page: Page, verb: str, snapshot: Planted, percent: str) -> None:
+    """Opens the dialog of a canary or a shadow, and gives its share; `confirm` begins it."""
+    page.get_by_role("button", name=f"{verb} with {snapshot.name}").click()
+    page.get_by_label("Share of the requests, in percent").fill(percent)
 
 
 def confirm(page: Page, verb: str) -> None:

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.console.pages import address, axe_findings, confirm, expect, is_live, opened, serves, snapshot_row
+from tests.e2e.console.pages import (
+    address,
+    axe_findings,
+    confirm,
+    expect,
+    give_share,
+    is_live,
+    opened,
+    rolled_back,
+    serves,
+    snapshot_row,
+)
 from tests.integration.serving.fleets import Replicas
 from tests.integration.serving.guarded import write_access
 from tests.integration.serving.http_calls import ask as call
@@ -94,12 +105,9 @@ def test_a_delta_is_seen_and_rolled_back(browser: Browser, live: Live, first: Pl
 
 
 def test_a_canary_is_begun_and_promoted(browser: Browser, live: Live, first: Planted) -> None:
-    second = live.delta(first)
-    serves(live, second)
-    live.repository.rollback(NAME)
+    second = rolled_back(live, first)
     with opened(browser, live.server.metrics_port, NAME) as page:
-        page.get_by_role("button", name=f"Canary with {second.name}").click()
-        page.get_by_label("Share of the requests, in percent").fill("25")
+        give_share(page, "Canary", second, "25")
         confirm(page, "Canary with")
         expect(page.locator("dl")).to_contain_text(f"canary {second.name} (25 %)")
         page.get_by_role("button", name="Promote the canary").click()
@@ -197,12 +205,9 @@ def test_names_and_errors_are_text(browser: Browser, live: Live, first: Planted)
 
 
 def test_a_shadow_is_begun_and_judged(browser: Browser, live: Live, first: Planted) -> None:
-    second = live.delta(first)
-    serves(live, second)
-    live.repository.rollback(NAME)
+    second = rolled_back(live, first)
     with opened(browser, live.server.metrics_port, NAME) as page:
-        page.get_by_role("button", name=f"Shadow with {second.name}").click()
-        page.get_by_label("Share of the requests, in percent").fill("100")
+        give_share(page, "Shadow", second, "100")
         confirm(page, "Shadow with")
         shadow = page.get_by_role("region", name="Shadow", exact=True)
         expect(shadow).to_contain_text("not enough requests")

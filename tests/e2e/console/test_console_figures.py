@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.e2e.console.pages import axe_findings, confirm, expect, opened, serves, snapshot_row
+from tests.e2e.console.pages import axe_findings, confirm, expect, give_share, opened, rolled_back, serves, snapshot_row
 from tests.integration.serving.http_calls import ask as call
 from tests.integration.serving.live import Live
 from tests.integration.serving.planted import NAME, Planted
@@ -105,12 +105,9 @@ def test_slow_disks_and_lost_gpus_are_said(browser: Browser, live: Live, first: 
 
 
 def test_a_canary_is_stopped(browser: Browser, live: Live, first: Planted) -> None:
-    second = live.delta(first)
-    serves(live, second)
-    live.repository.rollback(NAME)
+    second = rolled_back(live, first)
     with opened(browser, live.server.metrics_port, NAME) as page:
-        page.get_by_role("button", name=f"Canary with {second.name}").click()
-        page.get_by_label("Share of the requests, in percent").fill("25")
+        give_share(page, "Canary", second, "25")
         time.sleep(2.5)  # what is typed outlasts the events of these seconds
         expect(page.get_by_label("Share of the requests, in percent")).to_have_value("25")
         confirm(page, "Canary with")
