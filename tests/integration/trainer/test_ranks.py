@@ -39,7 +39,7 @@ tables:
   - {kind: hashed, name: tags, dim: 4, buckets: 5}
 model: {type: din, target: item, sequence: history, hidden: [16], attention: [8], dropout: DROPOUT}
 optimizer:
-  sparse: {lr: 0.2, initial_accumulator: 0.0001}
+  sparse: {lr: 0.2, initial_accumulator: 0.01}
   dense: {lr: 0.005}
   clip_norm: 0.5
 training: {batch_size: 96, epochs: 2, seed: 3, shuffle_rows: 1500, checkpoint_every_steps: 50}
@@ -62,6 +62,9 @@ def rows_of(version: Path) -> dict[str, dict[int, np.ndarray]]:
 def test_three_ranks_then_two_train_the_model_that_one_process_trains(clicks: Path, tmp_path: Path) -> None:
     """Sums of gradients are made in another order, so figures agree within rounding. Some ranks have no row of the last
     batch, which has one.
+
+    Adagrad's accumulators start at 0.01: from 0.0001, its first steps are so long that rounding grows a thousandfold,
+    to more on some processors than on others.
     """
     one, several = tmp_path / "one", tmp_path / "several"
     given: dict[str, Any] = {"valid": 0.1, "limit": 4801}
@@ -82,14 +85,14 @@ def test_three_ranks_then_two_train_the_model_that_one_process_trains(clicks: Pa
         other = b.tables[name].export_rows()
         np.testing.assert_array_equal(ids, other[0])
         np.testing.assert_array_equal(counts, other[3])
-        np.testing.assert_allclose(rows, other[1], atol=2e-5)
+        np.testing.assert_allclose(rows, other[1], atol=2e-6)
         np.testing.assert_allclose(slots, other[2], rtol=1e-3, atol=1e-9)
         assert [list(part) for part in table.export_counts()] == [list(p) for p in b.tables[name].export_counts()]
     assert alone.published is not None
     versions = rows_of(alone.published), rows_of(tmp_path / "several-models" / "clicks" / "1")
     for name, published in versions[0].items():
         assert list(published) == list(versions[1][name])
-        np.testing.assert_allclose(list(published.values()), list(versions[1][name].values()), atol=2e-5)
+        np.testing.assert_allclose(list(published.values()), list(versions[1][name].values()), atol=2e-6)
 
 
 @pytest.mark.slow
@@ -109,7 +112,7 @@ def test_a_start_from_a_run_and_an_early_stop_are_those_of_one_process(clicks: P
         mine, theirs = table.export_rows(), b.tables[name].export_rows()
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[3], theirs[3])
-        np.testing.assert_allclose(mine[1], theirs[1], atol=2e-5)
+        np.testing.assert_allclose(mine[1], theirs[1], atol=2e-6)
 
 
 @pytest.mark.slow
@@ -140,7 +143,7 @@ def test_losses_are_those_of_one_process_after_a_thousand_steps(clicks: Path, tm
     as for any other.
     """
     config = SAME_MODEL.replace("epochs: 2", "epochs: 16").replace("checkpoint_every_steps: 50", "eval_every: 0")
-    config = config.replace("sparse: {lr: 0.2, initial_accumulator: 0.0001}", "sparse: {type: sgd, lr: 1.0}")
+    config = config.replace("sparse: {lr: 0.2, initial_accumulator: 0.01}", "sparse: {type: sgd, lr: 1.0}")
     config = config.replace("dense: {lr: 0.005}", "dense: {type: SGD, lr: 0.05}")
     train(parse_text(config), clicks, output=tmp_path / "one", progress=False)
     assert train_with_ranks(ranks, config, clicks, tmp_path / "several") == [0] * ranks
