@@ -155,8 +155,10 @@ class Server:
             calls = LocalGrpcControl(self.repository)
             health = HealthCalls(calls)
             upstream = Upstream()
-            # Callers that have to be known, and TLS, are for the Python path alone.
-            is_native = tls is None and gate.is_open
+            # TLS is for the Python path alone.
+            is_native = tls is None
+            # Callers that have to be known are let in there, and answered natively from then on.
+            callers = None if gate.is_open else gate.callers
             is_native_grpc = is_native and HAS_NATIVE_GRPC
             grpc = grpc_server(
                 models,
@@ -203,6 +205,7 @@ class Server:
                 protocol=StreamingConnection,
             )
             await grpc.start()
+            following = asyncio.create_task(gate.follow())
             tasks = [
                 asyncio.create_task(server.serve(sockets=bound))
                 for server, bound in ((http, [] if is_native else [ports.http]), (metrics, [ports.metrics]))
@@ -215,12 +218,12 @@ class Server:
             if is_native:
                 routes = NativeRoutes(self.repository)
                 stack.callback(routes.close)
-                self.native = NativeHttpServer(config, observation.native, routes, ports.http, http.connection)
+                self.native = NativeHttpServer(config, observation.native, callers, routes, ports.http, http.connection)
             self._loading.start()
             if is_native_grpc:
                 bound = ports.listen_grpc()
                 await self._load_again()
-                self.native_grpc = NativeGrpcServer(config, observation.native, routes, bound, upstream)
+                self.native_grpc = NativeGrpcServer(config, observation.native, callers, routes, bound, upstream)
             say_hello(config, self.repository.names, self.http_port, self.grpc_port, self.metrics_port)
             async with local_health(self.http_port, self.repository.probes.is_ready):
                 listening()
@@ -239,6 +242,7 @@ class Server:
                     bound.close()
                     tasks.append(asyncio.create_task(native.drain(config.drain_timeout_s)))
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
+            following.cancel()
         left = max(0.5, deadline - time.monotonic())
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)
 

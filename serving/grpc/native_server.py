@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import socket
 
-from serving._front import HAS_GRPC, GrpcServer, Observer
+from serving._front import HAS_GRPC, Callers, GrpcServer, Observer
 from serving.config import ServerConfig
 from serving.errors import status_of
 from serving.native_path.options import server_options
@@ -30,12 +30,16 @@ class NativeGrpcServer(NativeServer[GrpcServer]):
         self,
         config: ServerConfig,
         observer: Observer,
+        callers: Callers | None,
         routes: NativeRoutes,
         listener: socket.socket,
         upstream: Upstream,
     ) -> None:
-        """observer: takes note of requests that are answered here. upstream: where the Python path's server listens."""
-        options = server_options(config, observer, keep_alive_s=IDLE_S, linger_s=_LINGER_S, status=_code)
+        """observer: takes note of requests that are answered here. callers: see server_options.
+
+        upstream: where the Python path's server listens.
+        """
+        options = server_options(config, observer, callers, keep_alive_s=IDLE_S, linger_s=_LINGER_S, status=_code)
         super().__init__(
             routes,
             lambda wake: GrpcServer(options, routes.native, listener.fileno(), wake, upstream.path, upstream.secret),

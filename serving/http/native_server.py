@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from serving._front import HttpServer, Observer
+from serving._front import Callers, HttpServer, Observer
 from serving.config import ServerConfig
 from serving.errors import status_of
 from serving.http.exchange import status_line
@@ -85,15 +85,18 @@ class NativeHttpServer(NativeServer[HttpServer]):
         self,
         config: ServerConfig,
         observer: Observer,
+        callers: Callers | None,
         routes: NativeRoutes,
         listener: socket.socket,
         protocol: Callable[..., HttpProtocol],
     ) -> None:
-        """observer: takes note of requests that are answered here.
+        """observer: takes note of requests that are answered here. callers: see server_options.
 
         protocol: makes the protocol of a connection, as `HttpServer` does, of the class AdoptedConnection.
         """
-        options = server_options(config, observer, keep_alive_s=KEEP_ALIVE_S, linger_s=LINGER_S, status=_status_line)
+        options = server_options(
+            config, observer, callers, keep_alive_s=KEEP_ALIVE_S, linger_s=LINGER_S, status=_status_line
+        )
         super().__init__(routes, lambda wake: HttpServer(options, routes.native, listener.fileno(), wake))
         self._protocol = protocol
         self._adopting: set[asyncio.Task[Any]] = set()

@@ -3,6 +3,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -28,6 +29,22 @@ void bind_servers(nb::module_& m) {
           },
           "path"_a, "model"_a.none(), "canary"_a.none() = nb::none(), "share"_a = 0.0);
 
+  nb::class_<Rates>(m, "Rates")
+      .def(nb::init<std::size_t>(), "max_clients"_a)
+      .def("take", &Rates::take, "client"_a, "rate"_a, "now_s"_a)
+      .def_prop_ro("clients", &Rates::clients);
+
+  nb::class_<Callers>(m, "Callers")
+      .def(nb::init<std::shared_ptr<Rates>>(), "rates"_a)
+      .def(
+          "let_in",
+          [](Callers& self, const nb::bytes& authorization, std::string_view model, std::string name, double rate,
+             double expires_s) {
+            self.let_in({authorization.c_str(), authorization.size()}, model, {std::move(name), rate, expires_s, {}});
+          },
+          "authorization"_a, "model"_a, "name"_a, "rate"_a, "expires_s"_a)
+      .def("forget", &Callers::forget);
+
   nb::class_<ServerOptions>(m, "ServerOptions")
       .def(nb::init<>())
       .def_rw("max_body_bytes", &ServerOptions::max_body_bytes)
@@ -46,6 +63,7 @@ void bind_servers(nb::module_& m) {
       .def_rw("too_many_bytes", &ServerOptions::too_many_bytes)
       .def_rw("too_many_connections", &ServerOptions::too_many_connections)
       .def_rw("too_many_of_address", &ServerOptions::too_many_of_address)
+      .def_rw("callers", &ServerOptions::callers, nb::arg().none())
       .def_rw("observer", &ServerOptions::observer, nb::arg().none());
 
   nb::class_<Server>(m, "Server")

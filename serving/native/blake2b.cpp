@@ -10,7 +10,6 @@ namespace emberline::front {
 namespace {
 
 constexpr std::size_t kBlockBytes = 128;
-constexpr std::uint64_t kDigestBytes = 8;
 
 // Section 2.6: the initialisation vector.
 constexpr std::array<std::uint64_t, 8> kStart = {0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b,
@@ -58,11 +57,10 @@ void compress(std::array<std::uint64_t, 8>& state, const char* block, std::uint6
   for (std::size_t i = 0; i < 8; ++i) state[i] ^= v[i] ^ v[i + 8];
 }
 
-}  // namespace
-
-std::uint64_t blake2b_64(std::string_view key, std::string_view message) {
+// Returns the state of which the digest of so many bytes is the beginning.
+std::array<std::uint64_t, 8> state_of(std::string_view key, std::string_view message, std::uint64_t digest_bytes) {
   std::array<std::uint64_t, 8> state = kStart;
-  state[0] ^= 0x01010000 ^ static_cast<std::uint64_t>(key.size()) << 8 ^ kDigestBytes;
+  state[0] ^= 0x01010000 ^ static_cast<std::uint64_t>(key.size()) << 8 ^ digest_bytes;
   char block[kBlockBytes] = {};
   std::copy(key.begin(), key.end(), block);
   std::uint64_t bytes = kBlockBytes;
@@ -75,9 +73,21 @@ std::uint64_t blake2b_64(std::string_view key, std::string_view message) {
     bytes += size;
     compress(state, block, bytes, message.empty());
   }
+  return state;
+}
+
+}  // namespace
+
+std::uint64_t blake2b_64(std::string_view key, std::string_view message) {
+  const auto state = state_of(key, message, 8);
   std::uint64_t digest = 0;
   for (int byte = 0; byte < 8; ++byte) digest = digest << 8 | (state[0] >> (8 * byte) & 0xff);
   return digest;
+}
+
+std::array<std::uint64_t, 4> blake2b_256(std::string_view key, std::string_view message) {
+  const auto state = state_of(key, message, 32);
+  return {state[0], state[1], state[2], state[3]};
 }
 
 }  // namespace emberline::front

@@ -67,8 +67,9 @@ void GrpcServer::on_head(Call& call) {
   call.arrived_ns = now_ns();
   if (!hold(call, call.head.bytes())) {
     refuse_bytes(call);
-  } else if (!call.is_infer) {
-    forward(call, "");
+  } else if (!call.is_infer ||
+             (options_.callers != nullptr && options_.callers->find(call.authorization()) == nullptr)) {
+    forward(call, "");  // of a caller that is not known before a message of its is waited for
   }
 }
 

@@ -112,6 +112,9 @@ struct GrpcServer::Call {
   // Whether its head has an id that can be echoed, and a trace.
   bool has_request_id = false, has_traceparent = false, has_authorization = false;
   std::int64_t timeout_ns = 0, arrived_ns = 0;
+  std::string_view authorization() const {
+    return has_authorization ? head.value("authorization") : std::string_view();
+  }
   std::string_view request_id() const { return has_request_id ? head.value(kRequestIdHeader) : std::string_view(); }
   // Messages, with their prefixes, and how many of the first bytes have become requests.
   std::string body;

@@ -66,7 +66,9 @@ bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> reque
   if (!message) return false;
   const std::shared_ptr<const Route> route = routes_->find(message->path());
   request->arrived_ns = now_ns();
-  if (route == nullptr || !message->fill(*route, *request, kPrefixBytes)) return false;
+  std::shared_ptr<const Caller> caller;
+  if (route == nullptr || !is_let_in(call.authorization(), route->main->name(), caller)) return false;
+  if (!message->fill(*route, *request, kPrefixBytes)) return false;
   if (call.has_request_id || call.has_traceparent) take_context(call, *request);
   request->mailbox = mailbox_;
   request->ticket = call.connection->ticket;
@@ -78,7 +80,7 @@ bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> reque
     request->deadline_ns = request->deadline_ns == 0 ? deadline_ns : std::min(request->deadline_ns, deadline_ns);
   }
   const auto queues = request->model->queues();
-  if (queues->all.size() != 1) return false;
+  if (queues->all.size() != 1 || !take(caller, *request)) return false;
   if (is_observed()) note_arrival(*call.connection, *request);
   const auto& queue = queues->all.front();
   const Refusal refusal = queue->put(request);

@@ -118,15 +118,22 @@ HttpServer::Step HttpServer::advance(HttpConnection& connection) {
   if (state == HeadState::kInference && head.content_length <= options_.max_body_bytes) {
     route = routes_->find(std::string(head.path));
   }
+  std::shared_ptr<const Caller> caller;
+  // Before the body: bytes of callers that are not known are not waited for.
+  if (route != nullptr && !is_let_in(head.authorization, route->main->name(), caller)) {
+    ++connection.unchecked;
+    route = nullptr;
+  }
   if (route == nullptr) return pass_on(connection, std::exchange(connection.buffer, {}));
   connection.wanted = head.size + static_cast<std::size_t>(head.content_length);
   connection.needs_more = connection.buffer.size() < connection.wanted;
   if (connection.needs_more) return Step::kGoOn;
   connection.wanted = 0;
-  return begin_request(connection, head, *route);
+  return begin_request(connection, head, *route, caller);
 }
 
-HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const InferHead& head, const Route& route) {
+HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const InferHead& head, const Route& route,
+                                           const std::shared_ptr<const Caller>& caller) {
   const std::size_t body = head.size, whole = body + static_cast<std::size_t>(head.content_length);
   const std::int64_t json_length = head.json_length;
   const bool accepts_encoding = head.accepts_encoding;
@@ -159,6 +166,11 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
     return pass_on(connection, request->bytes + connection.buffer);
   }
   if (request->id.empty() && header_id.size != 0) request->id = request->text(header_id);
+  if (!take(caller, *request)) {
+    ++connection.unchecked;
+    return pass_on(connection, request->bytes + connection.buffer);
+  }
+  connection.unchecked = 0;
   if (is_observed()) note_arrival(connection, *request);
   const auto& queue = queues->all.front();
   Refusal refusal = queue->put(request);
@@ -256,7 +268,8 @@ HttpServer::Step HttpServer::pass_on(HttpConnection& connection, std::string byt
   {
     const std::lock_guard lock(mutex_);
     was_empty = handed_over_.empty();
-    handed_over_.push_back({copy, connection.ticket, std::move(bytes), connection.declined < kMostDeclined});
+    handed_over_.push_back({copy, connection.ticket, std::move(bytes),
+                            std::max(connection.declined, connection.unchecked) < kMostDeclined});
   }
   if (was_empty) wake_python();
   return Step::kWait;

@@ -24,7 +24,8 @@ struct HttpServer::HttpConnection : Server::Connection {
   // Bytes that the request in the buffer has, where its head is complete; whether it cannot be read before more arrive.
   std::size_t wanted = 0;
   bool needs_more = false;
-  int declined = 0;
+  // Requests that were not plain, and requests since the last one that was answered whose callers had to be checked.
+  int declined = 0, unchecked = 0;
   std::shared_ptr<InferRequest> request;
   std::shared_ptr<Queue> queue;
 };

@@ -105,9 +105,8 @@ struct Headers {
   bool has_host = false;
   std::optional<std::int64_t> content_length, json_length;
   std::optional<std::string_view> routing_key;
-  std::string_view request_id, traceparent;
+  std::string_view request_id, traceparent, authorization;
   bool has_traceparent = false;
-  bool has_authorization = false;
   bool accepts_encoding = false;
 
   // Adds a header; returns false for one that an ordinary request does not have.
@@ -132,10 +131,11 @@ struct Headers {
         request_id = is_request_id(value) ? value : std::string_view();
         return true;
       case 13:
-        // Native code answers only where no caller has to show a token, so it is between the caller and a proxy. Two of
-        // them are refused, by Python.
+        // Two of them, and an empty one, are for Python to refuse.
         if (!equals(name, "authorization")) break;
-        return !std::exchange(has_authorization, true);
+        if (!authorization.empty() || value.empty()) return false;
+        authorization = value;
+        return true;
       case 14: return !equals(name, "content-length") || set(content_length, value);
       case 15:
         // Clients that want no encoding often say so.
@@ -207,6 +207,7 @@ HeadState read_head(std::string_view bytes, InferHead& head) {
   head.routing_key = headers.routing_key.value_or("");
   head.request_id = headers.request_id;
   head.traceparent = headers.traceparent;
+  head.authorization = headers.authorization;
   head.accepts_encoding = headers.accepts_encoding;
   return HeadState::kInference;
 }

@@ -27,6 +27,9 @@ constexpr std::uint8_t wire_of(std::string_view name) {
   return kNoWire;
 }
 
+// Callers that need not be known; see serving/security/principals.py.
+constexpr std::string_view kAnonymous = "anonymous";
+
 // A part of the bytes that came, or of those that were made of the request's text.
 struct Span {
   std::size_t offset = 0, size = 0;
@@ -99,6 +102,8 @@ struct InferRequest : Waiting {
   // For whoever observes requests, else 0 and empty: when it was put into its queue, and its client.
   std::int64_t queued_ns = 0;
   std::string address;
+  // Who asks, as the access log names it.
+  std::string principal = std::string(kAnonymous);
 
   std::string_view text(const Span& span) const { return {data(span), span.size}; }
   const char* data(const Span& span) const { return (span.is_made ? made : bytes).data() + span.offset; }

@@ -64,7 +64,7 @@ RequestNote note_of(const InferRequest& request) {
   note.header_id = request.text(request.header_id);
   note.traceparent = request.text(request.traceparent);
   note.address = request.address;
-  note.principal = kAnonymous;
+  note.principal = request.principal;
   note.rows = request.rows;
   note.request_bytes = static_cast<std::int64_t>(request.bytes.size());
   note.arrived_ns = request.arrived_ns;

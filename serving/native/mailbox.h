@@ -16,9 +16,6 @@
 
 namespace emberline::front {
 
-// Native servers read requests only where callers need not be known; see serving/security/principals.py.
-constexpr std::string_view kAnonymous = "anonymous";
-
 // What other threads have for a server. It outlives the server, whose thread takes what is in it.
 class Mailbox {
  public:

@@ -146,6 +146,19 @@ void Server::drain() {
 
 void Server::wake_python() const { write_event(wake_python_); }
 
+bool Server::is_let_in(std::string_view authorization, std::string_view model,
+                       std::shared_ptr<const Caller>& caller) const {
+  if (options_.callers == nullptr) return true;
+  caller = options_.callers->find(authorization);
+  return caller != nullptr && caller->may_ask(model);
+}
+
+bool Server::take(const std::shared_ptr<const Caller>& caller, InferRequest& request) const {
+  if (caller == nullptr) return true;
+  request.principal = caller->name;
+  return options_.callers->take(*caller);
+}
+
 void Server::note_arrival(const Connection& connection, InferRequest& request) const {
   request.queued_ns = now_ns();
   request.address = connection.client;

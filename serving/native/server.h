@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "callers.h"
 #include "mailbox.h"
 #include "route.h"
 
@@ -41,6 +42,8 @@ struct ServerOptions {
   // Texts of the errors for a request that did not arrive, that waited too long, and for too much that is read at once
   // or too many connections.
   std::string late, expired, too_many_bytes, too_many_connections, too_many_of_address;
+  // Callers that were let in; null where every caller is.
+  std::shared_ptr<Callers> callers;
   // Takes note of requests; null for none.
   std::shared_ptr<Observer> observer;
 };
@@ -126,6 +129,11 @@ class Server {
   Connection* find(std::uint64_t ticket);
   // Remembers a connection that can go on; others have their turn first.
   void resume_later(const Connection& connection) { unfinished_.push_back(connection.ticket); }
+  // Whether a request for a model of whoever sends this header can be answered here. caller: set to who that is, null
+  // where callers need not be known.
+  bool is_let_in(std::string_view authorization, std::string_view model, std::shared_ptr<const Caller>& caller) const;
+  // Counts a request of a caller, which it is set to come from; returns whether it is granted.
+  bool take(const std::shared_ptr<const Caller>& caller, InferRequest& request) const;
   void remember_deadline(const std::shared_ptr<InferRequest>& request);
   // text: what the client gets.
   void missed(const InferRequest& request, Missed::Why why, std::string_view text = {});

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 
-from serving._front import Observer, ServerOptions
+from serving._front import Callers, Observer, ServerOptions
 from serving.config import ServerConfig
 from serving.engine.requests import request_expired
 from storage.errors import EmberlineError, InvalidInput, Overloaded
@@ -44,6 +44,7 @@ def late_body(timeout_s: float) -> InvalidInput:
 def server_options(
     config: ServerConfig,
     observer: Observer,
+    callers: Callers | None,
     *,
     keep_alive_s: float,
     linger_s: float,
@@ -51,12 +52,13 @@ def server_options(
 ) -> ServerOptions:
     """Returns the options of a native server.
 
-    observer: takes note of requests.
+    observer: takes note of requests. callers: those whose requests are answered; None for everybody's.
     keep_alive_s: how long a connection may be idle. linger_s: how long a client may go on sending on one that is about
     to end. status: returns what the protocol sends for an error beside its text.
     """
     options = ServerOptions()
     options.observer = observer
+    options.callers = callers
     options.max_body_bytes = config.max_body_bytes
     options.max_inflight_bytes = config.max_inflight_bytes
     options.max_connections = config.max_connections

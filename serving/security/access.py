@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from serving.errors import Unauthenticated
@@ -15,7 +16,8 @@ from storage.errors import ConfigError
 
 logger = logging.getLogger("emberline.serving")
 
-_LOOK_S = 1.0
+#: Seconds between two looks at the file.
+LOOK_S = 1.0
 # Bound of the known headers that are kept as they were sent: a client sends the same one each time.
 _MAX_HEADERS = 4096
 SEND_TOKEN = "send 'Authorization: Bearer TOKEN'"
@@ -28,8 +30,19 @@ class Access:
     may do everything in any case.
     """
 
-    def __init__(self, path: Path | None, own_digest: str = "", *, open_admin: bool = False) -> None:
-        """Reads the access file. own_digest: "" where the server has no token of its own. Raises ConfigError."""
+    def __init__(
+        self,
+        path: Path | None,
+        own_digest: str = "",
+        *,
+        open_admin: bool = False,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Reads the access file.
+
+        own_digest: "" where the server has no token of its own. changed: called when the file was read again. Raises
+        ConfigError.
+        """
         self.is_open = path is None
         self._path = path
         self._owner = {own_digest: Principal(OWNER_NAME, PREDICT | READ | ADMIN)} if own_digest else {}
@@ -38,11 +51,12 @@ class Access:
         self._by_header: dict[bytes, Principal] = {}
         self._stamp: tuple[int, ...] | None = None
         self._look_at = 0.0
+        self._changed = changed
         if path is not None:
             file, about = read_access_file(path)
             warn_of_mode(path, about)
             self._rules, self._stamp = rules_of(file), _stamp(about)
-            self._look_at = time.monotonic() + _LOOK_S
+            self._look_at = time.monotonic() + LOOK_S
 
     @property
     def anonymous(self) -> Principal:
@@ -56,8 +70,7 @@ class Access:
         An unknown header is refused, also where anonymous callers are allowed: its sender believes to be someone. Only
         without an access file it is ignored, for it is between the caller and a proxy then.
         """
-        if self._path is not None and time.monotonic() >= self._look_at:
-            self._look()
+        self.refresh()
         if authorization is not None:
             # Finding the bytes takes as long for a wrong token as for another one: the dictionary compares hashes
             # with a secret of the process in them, and digests of what was sent.
@@ -73,6 +86,11 @@ class Access:
             if found is not None:
                 return self._still_good(found)
         return self._rules.anonymous
+
+    def refresh(self) -> None:
+        """Reads the file again if it has changed; looks once a second."""
+        if self._path is not None and time.monotonic() >= self._look_at:
+            self._look()
 
     def _read(self, authorization: bytes) -> Principal | None:
         token = token_of(authorization)
@@ -93,7 +111,7 @@ class Access:
 
     def _look(self) -> None:
         """Reads a changed file; a bad one is logged once, and the last good one stays in use."""
-        self._look_at = time.monotonic() + _LOOK_S
+        self._look_at = time.monotonic() + LOOK_S
         assert self._path is not None
         try:
             stamp = _stamp(self._path.stat())
@@ -108,6 +126,7 @@ class Access:
             return
         self._stamp = _stamp(about)
         self._rules, self._by_header = rules_of(file), {}
+        self._changed()
         logger.info("%s was read again: %d token(s)", self._path, len(file.tokens))
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from serving._front import Callers
 from serving.config import ServerConfig
 from serving.errors import Forbidden, Unauthenticated
-from serving.security.access import SEND_TOKEN, Access
+from serving.security.access import LOOK_S, SEND_TOKEN, Access
 from serving.security.audit import AuditLog
 from serving.security.hosts import KnownHosts
-from serving.security.needs import MODEL, SERVER, Need
+from serving.security.needs import INFER, MODEL, SERVER, Need
 from serving.security.principals import ROLES, Caller, Principal
 from serving.security.rates import Rates, client_of
 from storage.errors import EmberlineError
+
+logger = logging.getLogger("emberline.serving")
 
 _OWN_TOKEN = (
     "only the holder of the server's own token may do this: its file is named in the server's log, and the `emberline` "
@@ -39,10 +44,12 @@ class Gate:
 
     def __init__(self, config: ServerConfig, own_digest: str = "") -> None:
         """Reads the access file. own_digest: that of the server's own token. Raises ConfigError."""
-        self._access = Access(config.access_file, own_digest, open_admin=config.open_admin)
+        self._rates = Rates()
+        #: Whom native code may answer without asking here again, and for what.
+        self.callers = Callers(self._rates.native)
+        self._access = Access(config.access_file, own_digest, open_admin=config.open_admin, changed=self.callers.forget)
         self._audit = AuditLog(config.audit_log)
         self._hosts = KnownHosts(config.allowed_hosts)
-        self._rates = Rates()
         self._rate = config.max_requests_per_second
         self._asks_certificates = config.tls_client_ca is not None
         # Then nothing needs to be looked up: every caller may do all but control.
@@ -67,7 +74,10 @@ class Gate:
         if not need.roles or (self.is_open and need.is_for_everybody):
             return None
         if not need.is_control:
-            self._check(self._find(authorization, caller), need, model, caller)
+            principal = self._find(authorization, caller)
+            self._check(principal, need, model, caller)
+            if need is INFER:
+                self._let_in(principal, authorization, model)
             return None
         name = ""
         try:
@@ -78,6 +88,18 @@ class Gate:
             self.refused(need, model, caller, transport, call, error, name)
             raise
         return Admission(name, caller, transport, call, model, time.monotonic())
+
+    async def follow(self) -> None:
+        """Looks once a second whether the access file has changed, until it is cancelled.
+
+        Otherwise it is looked at when a call comes here, and those that native code answers do not.
+        """
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self._access.refresh()
+            except Exception:
+                logger.exception("the access file could not be looked at")
 
     def sees(self, model: str, authorization: bytes | None, caller: Caller) -> bool:
         """Returns whether the caller may know that this model exists."""
@@ -170,6 +192,15 @@ class Gate:
         rate = principal.requests_per_second or self._rate
         if rate is not None:
             self._rates.take(principal.name if principal.is_known else f"@{client_of(caller.address)}", rate)
+
+    def _let_in(self, principal: Principal, authorization: bytes | None, model: str) -> None:
+        """Lets native code answer the next requests of a caller for a model that was just let in for it.
+
+        Rates of callers without a token are counted by address, which is done here alone.
+        """
+        rate = principal.requests_per_second or self._rate
+        if principal.is_known is (authorization is not None) and (principal.is_known or rate is None):
+            self.callers.let_in(authorization or b"", model, principal.name, rate or 0.0, principal.expires_unix)
 
     def _check_role(self, principal: Principal, need: Need) -> None:
         if need.is_met(principal.roles):

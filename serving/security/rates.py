@@ -6,35 +6,27 @@ import ipaddress
 import math
 import time
 
+from serving import _front
 from serving.errors import RateLimited
 
 _MAX_CLIENTS = 65_536
 
 
 class Rates:
-    """The buckets of one process. Not thread-safe: one event loop uses it.
+    """The buckets of one process, which native code counts in, too. Thread-safe.
 
     A client may send a second's worth of requests at once, then at its rate.
     """
 
     def __init__(self, max_clients: int = _MAX_CLIENTS) -> None:
         """Starts without clients. max_clients: past it the least recent client is forgotten."""
-        self._max_clients = max_clients
-        # Remaining requests of each client, and the time of that count; the most recent client is last.
-        self._left: dict[str, tuple[float, float]] = {}
+        self.native = _front.Rates(max_clients)
 
     def take(self, client: str, rate: float) -> None:
         """Counts one request. rate: requests a second. Raises RateLimited."""
-        now = time.monotonic()
-        burst = max(1.0, rate)
-        left, at = self._left.pop(client, (burst, now))
-        left = min(burst, left + (now - at) * rate)
-        is_granted = left >= 1.0
-        self._left[client] = (left - 1.0 if is_granted else left), now
-        if len(self._left) > self._max_clients:
-            del self._left[next(iter(self._left))]
-        if not is_granted:
-            wait_s = max(1, math.ceil((1.0 - left) / rate))
+        left_s = self.native.take(client, rate, time.monotonic())
+        if left_s > 0.0:
+            wait_s = max(1, math.ceil(left_s))
             raise RateLimited(f"over {rate:g} requests a second; try again in {wait_s} s", retry_after_s=wait_s)
 
 

@@ -233,6 +233,43 @@ TEST(other_calls_are_passed_on_and_back) {
   CHECK(chain.behind->server->answered() == 300);
 }
 
+TEST(calls_of_callers_that_were_not_let_in_are_passed_on) {
+  const auto known = std::make_shared<Callers>(std::make_shared<Rates>(10));
+  const std::string path = local_path("-guarded");
+  ::unlink(path.c_str());
+  const GrpcWorld behind(WorldOptions{.local = path}, std::string("/nowhere"), std::string("s"));
+  ServerOptions guarded = grpc_options();
+  guarded.callers = known;
+  const GrpcWorld front(WorldOptions{.server = guarded}, path, std::string("s"));
+  Client client(front.connect());
+  const std::string infer = "/inference.GRPCInferenceService/ModelInfer",
+                    stream = "/inference.GRPCInferenceService/ModelStreamInfer";
+  std::int64_t answered = 0, passed = 0;
+  // Asks with these tokens; returns whether this server has answered, and not the one behind it.
+  const auto is_answered = [&](const std::vector<std::string>& tokens, const std::string& method) {
+    std::vector<std::pair<std::string, std::string>> further;
+    for (const std::string& token : tokens) further.emplace_back("authorization", token);
+    const std::int32_t id = client.ask(message(1, 5), method, further);
+    CHECK(client.finish() && client.calls[id].status == "0" && score(client.calls[id]) == 5);
+    const bool is_here = front.server->answered() == answered + 1;
+    CHECK(is_here != (front.server->passed_on() == passed + 1));
+    answered = front.server->answered();
+    passed = front.server->passed_on();
+    return is_here;
+  };
+  for (const std::string& method : {infer, stream}) {
+    known->forget();
+    CHECK(!is_answered({"Bearer a"}, method) && !is_answered({}, method));
+    known->let_in("Bearer a", "other", {"a", 0.0, 1e300, {}});
+    CHECK(!is_answered({"Bearer a"}, method));
+    known->let_in("Bearer a", "m", {"a", 0.0, 1e300, {}});
+    CHECK(is_answered({"Bearer a"}, method) && !is_answered({"Bearer b"}, method) && !is_answered({}, method));
+    known->let_in("Bearer r", "m", {method, 1.0, 1e300, {}});
+    CHECK(is_answered({"Bearer r"}, method) && !is_answered({"Bearer r"}, method));
+  }
+  ::unlink(path.c_str());
+}
+
 TEST(without_a_python_path_other_calls_are_refused_and_plain_ones_answered) {
   const GrpcWorld world({}, std::string("/nowhere"), std::string("s"));
   Client client(world.connect());

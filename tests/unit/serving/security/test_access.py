@@ -37,7 +37,7 @@ def bearer(token: str) -> bytes:
 @pytest.fixture
 def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes each call check whether the file has changed."""
-    monkeypatch.setattr(access_module, "_LOOK_S", 0.0)
+    monkeypatch.setattr(access_module, "LOOK_S", 0.0)
 
 
 def test_a_token_is_known_by_its_digest_in_any_case_of_the_scheme(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_clients_are_remembered_within_a_bound_and_the_busy_ones_stay(clock: Clo
     for number in range(1000):
         granted(rates, "busy", 2, 1)
         granted(rates, f"passing {number}", 2, 1)
-    assert len(rates._left) == 10
+    assert rates.native.clients == 10
     assert granted(rates, "busy", 2, 5) == 0
 
 

@@ -1,0 +1,176 @@
+// Who may be answered without the Python path, and how often; and servers that ask for it. Run under the sanitizers
+// too.
+#include "callers.h"
+
+#include <unistd.h>
+
+#include <limits>
+#include <thread>
+
+#include "blake2b.h"
+#include "check.h"
+#include "http_client.h"
+
+using namespace emberline::front;
+
+namespace {
+
+constexpr double kNeverOver = std::numeric_limits<double>::infinity();
+
+std::shared_ptr<Callers> callers() { return std::make_shared<Callers>(std::make_shared<Rates>(1000)); }
+
+ServerOptions guarded(const std::shared_ptr<Callers>& known) {
+  ServerOptions made = options();
+  made.callers = known;
+  return made;
+}
+
+// What the Python path gets of a request; empty where the server answers it.
+std::vector<HandedOver> passed_on(const HttpWorld& world, const std::string& bytes) {
+  const int end = world.connect();
+  send_all(end, bytes);
+  const std::int64_t answered = world.server->answered();
+  std::vector<HandedOver> found;
+  CHECK(within_five_seconds([&] {
+    found = world.server->take_handed_over();
+    return !found.empty() || world.server->answered() > answered;
+  }));
+  for (const HandedOver& each : found) {
+    ::close(each.descriptor);
+    world.server->closed(each.ticket);
+  }
+  ::close(end);
+  return found;
+}
+
+}  // namespace
+
+TEST(digests_are_those_of_hashlib) {
+  CHECK((blake2b_256("k", "message") ==
+         std::array<std::uint64_t, 4>{0x15d57f376caa4a3d, 0x94e17c44e2772e2b, 0x9756fe441c643f58, 0x5429cda1389cff37}));
+  CHECK((blake2b_256(std::string(32, 'k'), "") ==
+         std::array<std::uint64_t, 4>{0x7ac892dbdbd9fac7, 0x3f9503cd9a212b93, 0x44e566f400f9eccc, 0x72fd0681261a67b7}));
+  CHECK((blake2b_256(std::string(64, 'k'), std::string(300, 'x')) ==
+         std::array<std::uint64_t, 4>{0x65536a80befa81bb, 0xbb7f207f84d23f02, 0xe99af3df07eb7033, 0xd13aadeb848280c0}));
+}
+
+TEST(a_caller_is_let_in_for_the_models_that_were_named_and_no_other) {
+  const auto known = callers();
+  CHECK(known->find("Bearer a") == nullptr && known->find("") == nullptr);
+  known->let_in("Bearer a", "m", {"a", 0.0, kNeverOver, {}});
+  known->let_in("Bearer a", "n", {"a", 0.0, kNeverOver, {}});
+  const auto found = known->find("Bearer a");
+  CHECK(found != nullptr && found->name == "a" && found->may_ask("m") && found->may_ask("n"));
+  CHECK(!found->may_ask("m.t") && !found->may_ask("") && !found->may_ask("M"));
+  CHECK(known->find("Bearer b") == nullptr && known->find("bearer a") == nullptr &&
+        known->find("Bearer a ") == nullptr);
+  CHECK(known->find("") == nullptr);
+  known->let_in("", "m", {"anonymous", 0.0, kNeverOver, {}});
+  CHECK(known->find("")->name == "anonymous" && !known->find("")->may_ask("n"));
+  known->forget();
+  CHECK(known->find("Bearer a") == nullptr && known->find("") == nullptr && found->may_ask("m"));
+}
+
+TEST(a_caller_whose_time_is_over_is_not_known) {
+  const auto known = callers();
+  known->let_in("x", "m", {"x", 0.0, 1e9, {}});
+  known->let_in("y", "m", {"y", 0.0, 1e11, {}});
+  CHECK(known->find("x") == nullptr && known->find("y") != nullptr);
+}
+
+TEST(callers_and_their_models_are_bounded) {
+  const auto known = callers();
+  for (int i = 0; i < 3000; ++i) known->let_in("x", std::to_string(i), {"x", 0.0, kNeverOver, {}});
+  CHECK(known->find("x")->models.size() <= 1024 && known->find("x")->may_ask("2999"));
+  for (int i = 0; i < 20000; ++i) known->let_in(std::to_string(i), "m", {"x", 0.0, kNeverOver, {}});
+  int left = 0;
+  for (int i = 0; i < 20000; ++i) left += known->find(std::to_string(i)) != nullptr;
+  CHECK(left > 0 && left <= 8192 && known->find("19999") != nullptr);
+}
+
+TEST(a_second_at_once_then_as_the_rate_says) {
+  Rates rates(10);
+  const auto granted = [&](double now, int times, double rate = 10.0, std::string_view client = "a") {
+    int count = 0;
+    for (int i = 0; i < times; ++i) count += rates.take(client, rate, now) == 0.0;
+    return count;
+  };
+  CHECK(granted(1000.0, 100) == 10 && granted(1000.5, 100) == 5 && granted(5000.0, 100) == 10);
+  CHECK(granted(4999.0, 100) == 0 && granted(5000.0, 100) == 0);  // a thread that is behind brings nothing
+  CHECK(granted(5000.0, 100, 0.5, "b") == 1 && rates.take("b", 0.5, 5001.0) == 1.0);
+  for (int i = 0; i < 1000; ++i) {
+    rates.take("a", 10.0, 5000.0);
+    rates.take(std::to_string(i), 10.0, 5000.0);
+  }
+  CHECK(rates.clients() == 10 && granted(5000.0, 100) == 0);
+}
+
+TEST(many_threads_take_what_there_is) {
+  const auto rates = std::make_shared<Rates>(4);
+  const auto known = std::make_shared<Callers>(rates);
+  std::atomic<int> granted{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        if (rates->take("a", 500.0, 7.0) == 0.0) ++granted;
+        rates->take(std::to_string(i % 7), 1.0, 7.0);
+        known->let_in("x", std::to_string(i % 5), {"x", 0.0, kNeverOver, {}});
+        if (i % 100 == 0) known->forget();
+        if (const auto found = known->find("x")) CHECK(found->name == "x");
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  CHECK(granted >= 500);  // more where the busy client was forgotten in between
+}
+
+TEST(requests_of_callers_that_were_not_let_in_are_for_python) {
+  const auto known = callers();
+  const HttpWorld world({.server = guarded(known)});
+  const std::string mine = "Authorization: Bearer a\r\n";
+  CHECK(passed_on(world, request(1)).size() == 1 && passed_on(world, request(1, mine)).size() == 1);
+  known->let_in("Bearer a", "other", {"a", 0.0, kNeverOver, {}});
+  CHECK(passed_on(world, request(1, mine)).size() == 1);
+  known->let_in("Bearer a", "m", {"a", 0.0, kNeverOver, {}});
+  CHECK(passed_on(world, request(1, mine)).empty() &&
+        passed_on(world, request(1, "AUTHORIZATION:Bearer a \r\n")).empty());
+  for (const char* other : {"Authorization: Bearer b\r\n", "Authorization: Bearer a b\r\n", "Authorization:\r\n",
+                            "Authorization: Bearer a\r\nAuthorization: Bearer a\r\n",
+                            "Authorization:\r\nAuthorization: Bearer a\r\n", "Proxy-Authorization: Bearer a\r\n", ""}) {
+    CHECK(passed_on(world, request(1, other)).size() == 1);
+  }
+  known->let_in("", "m", {"anonymous", 0.0, kNeverOver, {}});
+  CHECK(passed_on(world, request(1)).empty() && passed_on(world, request(1, "Authorization: \r\n")).size() == 1);
+  known->forget();
+  CHECK(passed_on(world, request(1, mine)).size() == 1 && passed_on(world, request(1)).size() == 1);
+}
+
+TEST(a_body_is_not_waited_for_before_its_caller_is_known) {
+  const HttpWorld world({.server = guarded(callers())});
+  const std::string whole = request(4, "Authorization: Bearer a\r\n");
+  const std::string head = whole.substr(0, whole.find("\r\n\r\n") + 4);
+  const auto found = passed_on(world, head);
+  CHECK(found.size() == 1 && found[0].bytes == head);
+}
+
+TEST(a_caller_that_comes_too_often_is_for_python_and_its_connection_stays_there) {
+  const auto known = callers();
+  known->let_in("Bearer a", "m", {"a", 2.0, kNeverOver, {}});
+  const HttpWorld world({.server = guarded(known)});
+  const std::string mine = request(1, "Authorization: Bearer a\r\n");
+  const int end = world.connect();
+  send_all(end, mine + mine);
+  CHECK(read_responses(end, 2).find("HTTP/1.1 200 OK") == 0 && world.server->answered() == 2);
+  send_all(end, mine);
+  for (int turn = 1; turn <= 3; ++turn) {
+    std::vector<HandedOver> found;
+    CHECK(within_five_seconds([&] { return !(found = world.server->take_handed_over()).empty(); }));
+    CHECK(found.size() == 1 && found[0].bytes == mine && found[0].may_return == (turn < 3));
+    ::close(found.at(0).descriptor);
+    if (turn < 3) world.server->give_back(found.at(0).ticket, mine);
+  }
+  ::close(end);
+}
+
+RUN_ALL_TESTS()
