@@ -131,9 +131,13 @@ class AllowBody(ControlBody):
 
 
 class WakeBody(ControlBody):
-    """The body by which one replica makes another look at the object store. wake: the word that it keeps there."""
+    """The body by which one replica makes another look at the object store, or asks what it serves.
+
+    wake: the word that it keeps there. looks: whether it is to look; its answer is about what it serves by now.
+    """
 
     wake: Annotated[str, Field(max_length=64)]
+    looks: bool = True
 
 
 class RegisterBody(ControlBody):

@@ -127,15 +127,16 @@ class Fleet:
         member = self.member(name)
         return "" if member is None else member.why_not()
 
-    def wake(self, name: str, word: str) -> str:
-        """Looks what is published and served now, and returns the snapshot that is served here.
+    def wake(self, name: str, word: str, *, looks: bool) -> str:
+        """Returns the snapshot that is served here. looks: whether to look, too, what is published and ordered now.
 
         Raises Forbidden unless the word is the one in the object store.
         """
         member = self.member(name)
         if member is None or word != member.wake_word:
             raise Forbidden("this call is for the other replicas of the fleet")
-        member.wake()
+        if looks:
+            member.wake()
         return member.itself().served
 
     def close(self) -> None:

@@ -63,15 +63,17 @@ class Peers:
         return {name: known.get(name, "unknown") for name in futures}
 
     def serve(self, model: str, replicas: Iterable[Replica], timeout_s: float = 2 * _TIMEOUT_S) -> dict[str, str]:
-        """Returns the snapshots that replicas serve, by id, asked now; it wakes them. Those that do not say it lack."""
-        futures = {each.id: self._pool.submit(_wake, each, model) for each in replicas if each.url and each.wake}
+        """Returns the snapshots that replicas serve, by id, asked now. Those that do not say it lack."""
+        futures = {
+            each.id: self._pool.submit(_told, each, model, looks=False) for each in replicas if each.url and each.wake
+        }
         return {name: served for name, served in _within(timeout_s, futures).items() if served}
 
     def wake(self, model: str, replicas: Iterable[Replica]) -> None:
         """Makes replicas look at the object store now, without waiting for it."""
         for replica in replicas:
             if replica.url and replica.wake:
-                self._pool.submit(_wake, replica, model)
+                self._pool.submit(_told, replica, model, looks=True)
 
 
 def _within(timeout_s: float, futures: Mapping[str, Future[_T]]) -> dict[str, _T]:
@@ -99,11 +101,12 @@ def ask(url: str) -> Health:
     return "ready" if status == 200 else "unready"
 
 
-def _wake(replica: Replica, model: str) -> str:
-    """Makes a replica look, and returns the snapshot that it serves; "" where it does not say."""
+def _told(replica: Replica, model: str, *, looks: bool) -> str:
+    """Returns the snapshot that a replica serves; "" where it does not say. looks: whether to make it look, too."""
     try:
         path = f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/look"
-        status, answer = _request(replica.url, "POST", path, json.dumps({"wake": replica.wake}))
+        body = {"wake": replica.wake} | ({} if looks else {"looks": False})
+        status, answer = _request(replica.url, "POST", path, json.dumps(body))
         served = json.loads(answer)["served"] if status == 200 and answer else ""
         return served if isinstance(served, str) else ""
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):

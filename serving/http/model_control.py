@@ -94,10 +94,10 @@ def _explain(call: ControlCall) -> Awaitable[_State]:
 
 
 def _wake(call: ControlCall) -> _State:
-    word = bodies.WakeBody.parse(call.read_object()).wake
+    body = bodies.WakeBody.parse(call.read_object())
     if call.repository.fleet is None:
         raise NotFound("this server has no fleet")
-    return {"served": call.repository.fleet.wake(call.name, word)}
+    return {"served": call.repository.fleet.wake(call.name, body.wake, looks=body.looks)}
 
 
 async def _control(verb: str, call: ControlCall) -> _State | None:
@@ -153,7 +153,7 @@ MODEL_CONTROL_OPERATIONS = (
         _PATH + "look",
         OPEN,
         _wake,
-        "Look at the object store now, for the other replicas of a fleet, and say what is served here",
+        "Look at the object store, if asked to, for the other replicas of a fleet, and say what is served here",
         "repository",
         ANY_OBJECT,
         bodies.WakeBody,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import queue
 import socket
 import threading
 import time
@@ -15,6 +16,9 @@ import pytest
 from serving.fleet.peers import Peers
 from storage.objects.fleet import Replica
 
+#: The bodies of requests, in the order in which they came.
+asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -23,7 +27,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        asked.put(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
         body = json.dumps({"served": "a" * 32}).encode() if self.path.endswith("/look") else b""
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -51,6 +55,16 @@ def test_those_that_answer_say_what_they_serve(live: str) -> None:
     with contextlib.closing(Peers()) as peers:
         assert peers.wait([replica("one", live)]) == {"one": "ready"}
         assert peers.serve("ranker", [replica("one", live), replica("none", "")]) == {"one": "a" * 32}
+
+
+def test_asking_wakes_nobody_and_waking_does(live: str) -> None:
+    with contextlib.closing(Peers()) as peers:
+        while not asked.empty():
+            asked.get()
+        peers.serve("ranker", [replica("one", live)])
+        assert json.loads(asked.get(timeout=5)) == {"wake": "w" * 16, "looks": False}
+        peers.wake("ranker", [replica("one", live)])
+        assert json.loads(asked.get(timeout=5)) == {"wake": "w" * 16}
 
 
 def test_what_was_not_asked_in_time_is_not_asked_later(live: str) -> None:
