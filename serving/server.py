@@ -126,7 +126,7 @@ class Server:
             self._stopping.set()
 
     def __enter__(self) -> Server:
-        return self.start()
+        return self.start() if self._thread is None else self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

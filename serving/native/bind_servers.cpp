@@ -39,10 +39,11 @@ void bind_servers(nb::module_& m) {
       .def(
           "let_in",
           [](Callers& self, const nb::bytes& authorization, std::string_view model, std::string name, double rate,
-             double expires_s) {
-            self.let_in({authorization.c_str(), authorization.size()}, model, {std::move(name), rate, expires_s, {}});
+             bool by_address, double expires_s) {
+            self.let_in({authorization.c_str(), authorization.size()}, model,
+                        {std::move(name), rate, by_address, expires_s, {}});
           },
-          "authorization"_a, "model"_a, "name"_a, "rate"_a, "expires_s"_a)
+          "authorization"_a, "model"_a, "name"_a, "rate"_a, "by_address"_a, "expires_s"_a)
       .def("forget", &Callers::forget);
 
   nb::class_<ServerOptions>(m, "ServerOptions")

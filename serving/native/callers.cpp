@@ -91,8 +91,10 @@ std::shared_ptr<const Caller> Callers::find(std::string_view authorization) cons
   return is_over ? nullptr : known;
 }
 
-bool Callers::take(const Caller& caller) const {
-  return caller.rate <= 0.0 || rates_->take(caller.name, caller.rate, 1e-9 * static_cast<double>(now_ns())) == 0.0;
+bool Callers::take(const Caller& caller, std::string_view client) const {
+  if (caller.rate <= 0.0) return true;
+  return rates_->take(caller.by_address ? client : caller.name, caller.rate, 1e-9 * static_cast<double>(now_ns())) ==
+         0.0;
 }
 
 }  // namespace emberline::front

@@ -43,8 +43,9 @@ class Rates {
 // A caller that was let in. Immutable.
 struct Caller {
   std::string name;
-  // Requests a second; 0 for any number.
+  // Requests a second; 0 for any number. Whether each address has so many, and not all that send this header together.
   double rate = 0.0;
+  bool by_address = false;
   // On CLOCK_REALTIME.
   double expires_s = 0.0;
   // The models that it was let in for.
@@ -66,8 +67,8 @@ class Callers {
   void forget();
   // Returns who sends this header; null for nobody that was let in, or whose time is over.
   std::shared_ptr<const Caller> find(std::string_view authorization) const;
-  // Counts one request of a caller; returns whether it is granted.
-  bool take(const Caller& caller) const;
+  // Counts one request of a caller, or, where rates are by address, of `client`; returns whether it is granted.
+  bool take(const Caller& caller, std::string_view client) const;
 
  private:
   using Digest = std::array<std::uint64_t, 4>;

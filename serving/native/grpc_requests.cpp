@@ -80,7 +80,7 @@ bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> reque
     request->deadline_ns = request->deadline_ns == 0 ? deadline_ns : std::min(request->deadline_ns, deadline_ns);
   }
   const auto queues = request->model->queues();
-  if (queues->all.size() != 1 || !take(caller, *request)) return false;
+  if (queues->all.size() != 1 || !take(*call.connection, caller, *request)) return false;
   if (is_observed()) note_arrival(*call.connection, *request);
   const auto& queue = queues->all.front();
   const Refusal refusal = queue->put(request);

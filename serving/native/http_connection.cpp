@@ -166,7 +166,7 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
     return pass_on(connection, request->bytes + connection.buffer);
   }
   if (request->id.empty() && header_id.size != 0) request->id = request->text(header_id);
-  if (!take(caller, *request)) {
+  if (!take(connection, caller, *request)) {
     ++connection.unchecked;
     return pass_on(connection, request->bytes + connection.buffer);
   }

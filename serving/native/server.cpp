@@ -153,10 +153,12 @@ bool Server::is_let_in(std::string_view authorization, std::string_view model,
   return caller != nullptr && caller->may_ask(model);
 }
 
-bool Server::take(const std::shared_ptr<const Caller>& caller, InferRequest& request) const {
+bool Server::take(const Connection& connection, const std::shared_ptr<const Caller>& caller,
+                  InferRequest& request) const {
   if (caller == nullptr) return true;
   request.principal = caller->name;
-  return options_.callers->take(*caller);
+  // As serving/security/gate.py names clients without a token.
+  return options_.callers->take(*caller, caller->by_address ? "@" + client_text(connection.address) : std::string());
 }
 
 void Server::note_arrival(const Connection& connection, InferRequest& request) const {

@@ -133,7 +133,7 @@ class Server {
   // where callers need not be known.
   bool is_let_in(std::string_view authorization, std::string_view model, std::shared_ptr<const Caller>& caller) const;
   // Counts a request of a caller, which it is set to come from; returns whether it is granted.
-  bool take(const std::shared_ptr<const Caller>& caller, InferRequest& request) const;
+  bool take(const Connection& connection, const std::shared_ptr<const Caller>& caller, InferRequest& request) const;
   void remember_deadline(const std::shared_ptr<InferRequest>& request);
   // text: what the client gets.
   void missed(const InferRequest& request, Missed::Why why, std::string_view text = {});

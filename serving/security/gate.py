@@ -194,13 +194,11 @@ class Gate:
             self._rates.take(principal.name if principal.is_known else f"@{client_of(caller.address)}", rate)
 
     def _let_in(self, principal: Principal, authorization: bytes | None, model: str) -> None:
-        """Lets native code answer the next requests of a caller for a model that was just let in for it.
-
-        Rates of callers without a token are counted by address, which is done here alone.
-        """
-        rate = principal.requests_per_second or self._rate
-        if principal.is_known is (authorization is not None) and (principal.is_known or rate is None):
-            self.callers.let_in(authorization or b"", model, principal.name, rate or 0.0, principal.expires_unix)
+        """Lets native code answer the next requests of a caller for a model that was just let in for it."""
+        if principal.is_known and authorization is None:
+            return  # it is known by its certificate
+        rate, by_address = principal.requests_per_second or self._rate or 0.0, not principal.is_known
+        self.callers.let_in(authorization or b"", model, principal.name, rate, by_address, principal.expires_unix)
 
     def _check_role(self, principal: Principal, need: Need) -> None:
         if need.is_met(principal.roles):

@@ -57,15 +57,15 @@ TEST(digests_are_those_of_hashlib) {
 TEST(a_caller_is_let_in_for_the_models_that_were_named_and_no_other) {
   const auto known = callers();
   CHECK(known->find("Bearer a") == nullptr && known->find("") == nullptr);
-  known->let_in("Bearer a", "m", {"a", 0.0, kNeverOver, {}});
-  known->let_in("Bearer a", "n", {"a", 0.0, kNeverOver, {}});
+  known->let_in("Bearer a", "m", {"a", 0.0, false, kNeverOver, {}});
+  known->let_in("Bearer a", "n", {"a", 0.0, false, kNeverOver, {}});
   const auto found = known->find("Bearer a");
   CHECK(found != nullptr && found->name == "a" && found->may_ask("m") && found->may_ask("n"));
   CHECK(!found->may_ask("m.t") && !found->may_ask("") && !found->may_ask("M"));
   CHECK(known->find("Bearer b") == nullptr && known->find("bearer a") == nullptr &&
         known->find("Bearer a ") == nullptr);
   CHECK(known->find("") == nullptr);
-  known->let_in("", "m", {"anonymous", 0.0, kNeverOver, {}});
+  known->let_in("", "m", {"anonymous", 0.0, false, kNeverOver, {}});
   CHECK(known->find("")->name == "anonymous" && !known->find("")->may_ask("n"));
   known->forget();
   CHECK(known->find("Bearer a") == nullptr && known->find("") == nullptr && found->may_ask("m"));
@@ -73,16 +73,16 @@ TEST(a_caller_is_let_in_for_the_models_that_were_named_and_no_other) {
 
 TEST(a_caller_whose_time_is_over_is_not_known) {
   const auto known = callers();
-  known->let_in("x", "m", {"x", 0.0, 1e9, {}});
-  known->let_in("y", "m", {"y", 0.0, 1e11, {}});
+  known->let_in("x", "m", {"x", 0.0, false, 1e9, {}});
+  known->let_in("y", "m", {"y", 0.0, false, 1e11, {}});
   CHECK(known->find("x") == nullptr && known->find("y") != nullptr);
 }
 
 TEST(callers_and_their_models_are_bounded) {
   const auto known = callers();
-  for (int i = 0; i < 3000; ++i) known->let_in("x", std::to_string(i), {"x", 0.0, kNeverOver, {}});
+  for (int i = 0; i < 3000; ++i) known->let_in("x", std::to_string(i), {"x", 0.0, false, kNeverOver, {}});
   CHECK(known->find("x")->models.size() <= 1024 && known->find("x")->may_ask("2999"));
-  for (int i = 0; i < 20000; ++i) known->let_in(std::to_string(i), "m", {"x", 0.0, kNeverOver, {}});
+  for (int i = 0; i < 20000; ++i) known->let_in(std::to_string(i), "m", {"x", 0.0, false, kNeverOver, {}});
   int left = 0;
   for (int i = 0; i < 20000; ++i) left += known->find(std::to_string(i)) != nullptr;
   CHECK(left > 0 && left <= 8192 && known->find("19999") != nullptr);
@@ -115,7 +115,7 @@ TEST(many_threads_take_what_there_is) {
       for (int i = 0; i < 2000; ++i) {
         if (rates->take("a", 500.0, 7.0) == 0.0) ++granted;
         rates->take(std::to_string(i % 7), 1.0, 7.0);
-        known->let_in("x", std::to_string(i % 5), {"x", 0.0, kNeverOver, {}});
+        known->let_in("x", std::to_string(i % 5), {"x", 0.0, false, kNeverOver, {}});
         if (i % 100 == 0) known->forget();
         if (const auto found = known->find("x")) CHECK(found->name == "x");
       }
@@ -130,9 +130,9 @@ TEST(requests_of_callers_that_were_not_let_in_are_for_python) {
   const HttpWorld world({.server = guarded(known)});
   const std::string mine = "Authorization: Bearer a\r\n";
   CHECK(passed_on(world, request(1)).size() == 1 && passed_on(world, request(1, mine)).size() == 1);
-  known->let_in("Bearer a", "other", {"a", 0.0, kNeverOver, {}});
+  known->let_in("Bearer a", "other", {"a", 0.0, false, kNeverOver, {}});
   CHECK(passed_on(world, request(1, mine)).size() == 1);
-  known->let_in("Bearer a", "m", {"a", 0.0, kNeverOver, {}});
+  known->let_in("Bearer a", "m", {"a", 0.0, false, kNeverOver, {}});
   CHECK(passed_on(world, request(1, mine)).empty() &&
         passed_on(world, request(1, "AUTHORIZATION:Bearer a \r\n")).empty());
   for (const char* other : {"Authorization: Bearer b\r\n", "Authorization: Bearer a b\r\n", "Authorization:\r\n",
@@ -140,7 +140,7 @@ TEST(requests_of_callers_that_were_not_let_in_are_for_python) {
                             "Authorization:\r\nAuthorization: Bearer a\r\n", "Proxy-Authorization: Bearer a\r\n", ""}) {
     CHECK(passed_on(world, request(1, other)).size() == 1);
   }
-  known->let_in("", "m", {"anonymous", 0.0, kNeverOver, {}});
+  known->let_in("", "m", {"anonymous", 0.0, false, kNeverOver, {}});
   CHECK(passed_on(world, request(1)).empty() && passed_on(world, request(1, "Authorization: \r\n")).size() == 1);
   known->forget();
   CHECK(passed_on(world, request(1, mine)).size() == 1 && passed_on(world, request(1)).size() == 1);
@@ -156,7 +156,7 @@ TEST(a_body_is_not_waited_for_before_its_caller_is_known) {
 
 TEST(a_caller_that_comes_too_often_is_for_python_and_its_connection_stays_there) {
   const auto known = callers();
-  known->let_in("Bearer a", "m", {"a", 2.0, kNeverOver, {}});
+  known->let_in("Bearer a", "m", {"a", 2.0, false, kNeverOver, {}});
   const HttpWorld world({.server = guarded(known)});
   const std::string mine = request(1, "Authorization: Bearer a\r\n");
   const int end = world.connect();
@@ -171,6 +171,16 @@ TEST(a_caller_that_comes_too_often_is_for_python_and_its_connection_stays_there)
     if (turn < 3) world.server->give_back(found.at(0).ticket, mine);
   }
   ::close(end);
+}
+
+TEST(callers_without_a_token_have_their_rate_by_address) {
+  const auto rates = std::make_shared<Rates>(10);
+  const auto known = std::make_shared<Callers>(rates);
+  known->let_in("", "m", {"anonymous", 3.0, true, kNeverOver, {}});
+  const HttpWorld world({.server = guarded(known)});
+  CHECK(rates->take("@127.0.0.1", 3.0, 1e-9 * static_cast<double>(now_ns())) == 0.0);
+  CHECK(passed_on(world, request(1)).empty() && passed_on(world, request(1)).empty());
+  CHECK(passed_on(world, request(1)).size() == 1 && rates->clients() == 1);
 }
 
 RUN_ALL_TESTS()

@@ -260,11 +260,11 @@ TEST(calls_of_callers_that_were_not_let_in_are_passed_on) {
   for (const std::string& method : {infer, stream}) {
     known->forget();
     CHECK(!is_answered({"Bearer a"}, method) && !is_answered({}, method));
-    known->let_in("Bearer a", "other", {"a", 0.0, 1e300, {}});
+    known->let_in("Bearer a", "other", {"a", 0.0, false, 1e300, {}});
     CHECK(!is_answered({"Bearer a"}, method));
-    known->let_in("Bearer a", "m", {"a", 0.0, 1e300, {}});
+    known->let_in("Bearer a", "m", {"a", 0.0, false, 1e300, {}});
     CHECK(is_answered({"Bearer a"}, method) && !is_answered({"Bearer b"}, method) && !is_answered({}, method));
-    known->let_in("Bearer r", "m", {method, 1.0, 1e300, {}});
+    known->let_in("Bearer r", "m", {method, 1.0, false, 1e300, {}});
     CHECK(is_answered({"Bearer r"}, method) && !is_answered({"Bearer r"}, method));
   }
   ::unlink(path.c_str());
