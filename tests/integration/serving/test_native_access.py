@@ -49,7 +49,11 @@ class Guarded:
         return made
 
     def answered(self, transport: int = 0) -> tuple[int, int]:
-        """Returns how many requests native code has answered, and passed on, since the last look."""
+        """Returns how many requests native code has answered, and passed on, since the last look.
+
+        Python has let go of the connections by then.
+        """
+        time.sleep(0.05)
         native = (self.server.native, self.server.native_grpc)[transport]
         assert native is not None
         found, before = native.counts or (0, 0), self.counted[transport]
@@ -148,10 +152,10 @@ def test_a_token_that_is_taken_back_is_refused_on_connections_that_are_open(
     client, form = guarded.client(), body_of(tensors(published, 3))
     data, metadata = bytes_of(tensors(published, 3)), (("authorization", "Bearer first"),)
     with own_channel(guarded.server) as channel:
-        for _ in range(3):
+        for expected in ((0, 1), (1, 0), (1, 0)):
             assert client.post(*form, bearer("first")).status == 200
             assert call(channel, data, metadata)[0] is StatusCode.OK
-        assert guarded.answered() == (2, 1)
+            assert guarded.answered() == expected
         write_access(guarded.access, [{"name": "second", "roles": ["predict"]}])
         # Nobody else calls: the server looks by itself.
         until(lambda: client.post(*form, bearer("first")).status == 401, 5)
@@ -203,8 +207,9 @@ def test_anonymous_callers_are_let_in_where_the_file_says_so(
 ) -> None:
     guarded = guard(TOKENS, anonymous={"roles": ["predict"], "models": ["ranker"]})
     client, form = guarded.client(), body_of(tensors(published, 3))
-    assert [client.post(*form).status for _ in range(4)] == [200] * 4
-    assert guarded.answered() == (3, 1)
+    assert (client.post(*form).status, guarded.answered()) == (200, (0, 1))
+    assert [client.post(*form).status for _ in range(3)] == [200] * 3
+    assert guarded.answered() == (3, 0)
     assert client.post(*form, {"Authorization": "Bearer wrong"}).status == 401
     assert client.post(*form, path="/v2/models/other/infer").status == 401
     assert guarded.client().post(*form).status == 200
@@ -241,8 +246,9 @@ def test_an_expired_token_is_refused_also_where_it_was_let_in(
     today = datetime.datetime.now(datetime.UTC).date()
     guarded = guard([{"name": "short", "roles": ["predict"], "expires": today.isoformat()}])
     client, form = guarded.client(), body_of(tensors(published, 3))
-    assert [client.post(*form, bearer("short")).status for _ in range(3)] == [200] * 3
-    assert guarded.answered() == (2, 1)
+    for expected in ((0, 1), (1, 0)):
+        assert client.post(*form, bearer("short")).status == 200
+        assert guarded.answered() == expected
     write_access(guarded.access, [{"name": "short", "roles": ["predict"], "expires": "2020-01-01"}])
     until(lambda: client.post(*form, bearer("short")).status == 401, 5)
 
@@ -259,7 +265,9 @@ def test_tritons_clients_are_answered_natively_with_a_token(
             inputs.append(module.InferInput(name, value.shape, {"int64": "INT64", "float32": "FP32"}[value.dtype.name]))
             inputs[-1].set_data_from_numpy(value)
         headers = {key.lower(): value for key, value in bearer("caller").items()}
-        for _ in range(4):
+        client.infer("ranker", inputs, headers=headers)
+        guarded.answered(transport)
+        for _ in range(3):
             client.infer("ranker", inputs, headers=headers)
-        assert guarded.answered(transport)[0] == (3, 4 if HAS_NATIVE_GRPC else 0)[transport]
+        assert guarded.answered(transport) == ((3, 0) if transport == 0 or HAS_NATIVE_GRPC else (0, 0))
         client.close()
