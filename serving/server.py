@@ -218,6 +218,7 @@ class Server:
             if is_native:
                 routes = NativeRoutes(self.repository)
                 stack.callback(routes.close)
+                gate.natively = routes.serve
                 self.native = NativeHttpServer(config, observation.native, callers, routes, ports.http, http.connection)
             self._loading.start()
             if is_native_grpc:

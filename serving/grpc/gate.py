@@ -17,6 +17,8 @@ from serving.security.principals import ANONYMOUS_NAME
 
 #: The metadata key by which the native server says whose call it passes on, after its secret.
 CLIENT_KEY = "emberline-client"
+#: The metadata key by which it says, with its secret, that a call is one request of a stream whose caller was let in.
+PART_KEY = "emberline-part"
 _MAX_SHOWN_BYTES = 4096
 
 
@@ -56,9 +58,16 @@ class GrpcGate:
         self._secret = secret
 
     def begin(self, method: str, metadata: Iterable[Any]) -> None:
-        """Refuses a call before its message is read, where that can be decided. Raises Unauthenticated, Forbidden."""
-        if not self._gate.is_open:
+        """Refuses a call before its message is read, where that can be decided. Raises Unauthenticated, Forbidden.
+
+        A request of a stream that was let in is refused by `admit_inference`, so that the stream goes on.
+        """
+        if not self._gate.is_open and not self._is_part(metadata):
             self._gate.begin(GRPC_NEEDS.get(method, UNKNOWN_CALL).need, authorization_of(metadata))
+
+    def _is_part(self, metadata: Iterable[Any]) -> bool:
+        said = next((str(value) for key, value in metadata or () if key == PART_KEY), "")
+        return bool(self._secret and said) and hmac.compare_digest(said.encode(), self._secret.encode())
 
     def refused(self, method: str, context: Any, error: BaseException) -> None:
         """Records that `begin` refused a call."""

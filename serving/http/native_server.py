@@ -24,6 +24,8 @@ from serving.native_path.options import server_options
 from serving.native_path.routes import NativeRoutes, NativeServer
 from storage.errors import EmberlineError
 
+# Of callers that are not known, may not do it, or come too often.
+_ACCESS_REFUSED = frozenset((401, 403, 429))
 _INFER_LINE = (b"POST /v2/models/", b"/infer HTTP/1.1")
 
 
@@ -43,6 +45,16 @@ class AdoptedConnection(HttpProtocol):
         self._first = data
         self._may_return = may_return
         self._is_returned = False
+        self._is_refused = False
+
+    def on_headers_complete(self) -> None:
+        """Admits a request, or refuses it; a connection whose caller was refused stays here until one is let in.
+
+        Going back and forth would make refusals expensive.
+        """
+        super().on_headers_complete()
+        refused = None if self._arriving is None else self._arriving.refused
+        self._is_refused = refused is not None and refused.status in _ACCESS_REFUSED
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Continues with the bytes that the native server has read."""
@@ -55,7 +67,7 @@ class AdoptedConnection(HttpProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes of requests; gives the connection back when an ordinary request begins."""
-        if self._may_return and self.is_at_rest and _is_ordinary(data):
+        if self._may_return and not self._is_refused and self.is_at_rest and _is_ordinary(data):
             self._is_returned = True
             self._server.give_back(self._ticket, data)
             self._transport.abort()

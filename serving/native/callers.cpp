@@ -13,9 +13,7 @@ namespace emberline::front {
 
 namespace {
 
-// Past so many callers, or models of one, all are forgotten, or all models of it, and have to be let in again.
-constexpr std::size_t kMostCallers = 8192;
-constexpr std::size_t kMostModels = 1024;
+constexpr std::size_t kMostHeaders = 8192;
 
 double real_time_s() {
   timespec now{};
@@ -48,6 +46,12 @@ double Rates::take(std::string_view client, double rate, double now_s) {
   return 0.0;
 }
 
+void Rates::give_back(std::string_view client, double rate) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_client_.find(client);
+  if (found != by_client_.end()) found->second->left = std::min(std::max(1.0, rate), found->second->left + 1.0);
+}
+
 std::size_t Rates::clients() const {
   const std::lock_guard lock(mutex_);
   return buckets_.size();
@@ -63,38 +67,51 @@ Callers::Callers(std::shared_ptr<Rates> rates) : rates_(std::move(rates)) {
 
 Callers::Digest Callers::digest_of(std::string_view authorization) const { return blake2b_256(key_, authorization); }
 
-void Callers::let_in(std::string_view authorization, std::string_view model, Caller caller) {
+void Callers::let_in(std::string_view authorization, std::string_view model, const Caller& caller) {
   const Digest digest = digest_of(authorization);
   const std::lock_guard lock(mutex_);
-  if (callers_.size() >= kMostCallers && callers_.find(digest) == callers_.end()) callers_.clear();
-  auto& known = callers_[digest];
-  if (known != nullptr && known->models.size() < kMostModels) caller.models = known->models;
-  caller.models.emplace(model);
-  known = std::make_shared<const Caller>(std::move(caller));
+  std::shared_ptr<Known>& known = by_name_[caller.name];
+  if (known == nullptr) known = std::make_shared<Known>(Known{std::make_shared<const Caller>(caller)});
+  if (!model.empty() && !known->caller->may_ask(model)) {
+    auto made = std::make_shared<Caller>(*known->caller);
+    made->models.emplace(model);
+    known->caller = std::move(made);
+  }
+  if (!by_header_.insert_or_assign(digest, known).second) return;
+  headers_.push_back(digest);
+  if (headers_.size() <= kMostHeaders) return;
+  by_header_.erase(headers_.front());  // it has to be let in again
+  headers_.pop_front();
 }
 
 void Callers::forget() {
   const std::lock_guard lock(mutex_);
-  callers_.clear();
+  by_header_.clear();
+  headers_.clear();
+  by_name_.clear();
 }
 
 std::shared_ptr<const Caller> Callers::find(std::string_view authorization) const {
   const Digest digest = digest_of(authorization);
-  std::shared_ptr<const Caller> known;
+  std::shared_ptr<const Caller> caller;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = callers_.find(digest);
-    if (found != callers_.end()) known = found->second;
+    const auto found = by_header_.find(digest);
+    if (found != by_header_.end()) caller = found->second->caller;
   }
-  const bool is_over = known != nullptr && known->expires_s < std::numeric_limits<double>::infinity() &&
-                       known->expires_s < real_time_s();
-  return is_over ? nullptr : known;
+  const bool is_over = caller != nullptr && caller->expires_s < std::numeric_limits<double>::infinity() &&
+                       caller->expires_s < real_time_s();
+  return is_over ? nullptr : caller;
 }
 
 bool Callers::take(const Caller& caller, std::string_view client) const {
   if (caller.rate <= 0.0) return true;
   return rates_->take(caller.by_address ? client : caller.name, caller.rate, 1e-9 * static_cast<double>(now_ns())) ==
          0.0;
+}
+
+void Callers::give_back(const Caller& caller, std::string_view client) const {
+  if (caller.rate > 0.0) rates_->give_back(caller.by_address ? client : caller.name, caller.rate);
 }
 
 }  // namespace emberline::front

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -24,6 +25,8 @@ class Rates {
   // Counts one request. rate: requests a second. now_s: on CLOCK_MONOTONIC. Returns 0, or, where the client has come too
   // often, in how many seconds the next request is granted.
   double take(std::string_view client, double rate, double now_s);
+  // Takes back that a request was counted.
+  void give_back(std::string_view client, double rate);
   std::size_t clients() const;
 
  private:
@@ -49,7 +52,7 @@ struct Caller {
   // On CLOCK_REALTIME.
   double expires_s = 0.0;
   // The models that it was let in for.
-  std::set<std::string, std::less<>> models;
+  std::set<std::string, std::less<>> models = {};
 
   bool may_ask(std::string_view model) const { return models.find(model) != models.end(); }
 };
@@ -60,27 +63,36 @@ class Callers {
  public:
   explicit Callers(std::shared_ptr<Rates> rates);
 
-  // Lets whoever sends this header ask for a model from now on, as the caller is said to be. authorization: "" for
-  // callers that send none.
-  void let_in(std::string_view authorization, std::string_view model, Caller caller);
+  // Knows whoever sends this header from now on as a caller, whose name no other one has. authorization: "" for those
+  // that send none. model: that it may ask for, and all that send other headers of this caller; "" for none.
+  void let_in(std::string_view authorization, std::string_view model, const Caller& caller);
   // Forgets all of them.
   void forget();
   // Returns who sends this header; null for nobody that was let in, or whose time is over.
   std::shared_ptr<const Caller> find(std::string_view authorization) const;
   // Counts one request of a caller, or, where rates are by address, of `client`; returns whether it is granted.
   bool take(const Caller& caller, std::string_view client) const;
+  // Takes back that `take` counted one.
+  void give_back(const Caller& caller, std::string_view client) const;
 
  private:
   using Digest = std::array<std::uint64_t, 4>;
   struct First {
     std::size_t operator()(const Digest& digest) const { return static_cast<std::size_t>(digest[0]); }
   };
+  // A caller as it is now: a further model makes another one.
+  struct Known {
+    std::shared_ptr<const Caller> caller;
+  };
   Digest digest_of(std::string_view authorization) const;
 
   const std::shared_ptr<Rates> rates_;
   std::string key_;
   mutable std::mutex mutex_;
-  std::unordered_map<Digest, std::shared_ptr<const Caller>, First> callers_;
+  std::unordered_map<Digest, std::shared_ptr<Known>, First> by_header_;
+  // The keys, the oldest first.
+  std::deque<Digest> headers_;
+  std::unordered_map<std::string, std::shared_ptr<Known>> by_name_;
 };
 
 }  // namespace emberline::front

@@ -67,8 +67,7 @@ void GrpcServer::on_head(Call& call) {
   call.arrived_ns = now_ns();
   if (!hold(call, call.head.bytes())) {
     refuse_bytes(call);
-  } else if (!call.is_infer ||
-             (options_.callers != nullptr && options_.callers->find(call.authorization()) == nullptr)) {
+  } else if (!call.is_infer || (options_.callers != nullptr && find_caller(call.authorization()) == nullptr)) {
     forward(call, "");  // of a caller that is not known before a message of its is waited for
   }
 }
@@ -217,7 +216,8 @@ void GrpcServer::refuse(Call& call, std::string_view code, std::string_view text
 // Refuses a call for whose bytes there is no room. One that was passed on is noted where it is.
 void GrpcServer::refuse_bytes(Call& call) {
   if (call.forward == nullptr) {
-    note_unread(*call.connection, true, kNoRoomCode, options_.too_many_bytes, call.request_id(), call.arrived_ns);
+    note_unread(*call.connection, true, kNoRoomCode, options_.too_many_bytes, call.request_id(), call.arrived_ns,
+                find_caller(call.authorization()).get());
   }
   refuse(call, options_.overloaded_status, options_.too_many_bytes);
 }

@@ -99,6 +99,10 @@ Session GrpcServer::ClientSide::make(GrpcConnection& connection) {
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
   nghttp2_option_set_no_auto_window_update(option, 1);
   nghttp2_option_set_no_closed_streams(option, 1);
+#if NGHTTP2_VERSION_NUM >= 0x013200
+  // Other servers of gRPC take values that begin or end with a space.
+  nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation(option, 1);
+#endif
   nghttp2_session* made = nullptr;
   const int failed = nghttp2_session_server_new2(&made, callbacks, &connection, option);
   nghttp2_session_callbacks_del(callbacks);
@@ -152,7 +156,7 @@ int GrpcServer::ClientSide::on_header(nghttp2_session* session, const nghttp2_fr
   auto* call = static_cast<Call*>(nghttp2_session_get_stream_user_data(session, frame->hd.stream_id));
   if (call == nullptr) return 0;
   const std::string_view key = text(name, name_size), content = text(value, value_size);
-  if (key == kClientHeader) return 0;  // clients have no say in it
+  if (key == kClientHeader || key == kPartHeader) return 0;  // clients have no say in them
   // A byte of a head may name a field of four kilobytes, so what it says counts, and not what was sent. gRPC's own
   // server takes no larger heads.
   if (call->head.bytes() + key.size() + content.size() > kLargestHeadBytes) {
@@ -182,8 +186,8 @@ int GrpcServer::ClientSide::on_header(nghttp2_session* session, const nghttp2_fr
   } else if (key == kTraceparentHeader) {
     call->has_traceparent = true;
   } else if (key == "authorization") {
-    // As over HTTP: what Python makes of two, or of an empty one, is left to it.
-    expect(!std::exchange(call->has_authorization, true) && !content.empty());
+    // As over HTTP: what Python makes of two is left to it.
+    expect(!std::exchange(call->has_authorization, true));
   }
   return 0;
 }

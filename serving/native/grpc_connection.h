@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -18,6 +19,8 @@ namespace emberline::front {
 
 // Says to the Python path which client a call comes from: the secret, and the peer as gRPC writes it.
 constexpr std::string_view kClientHeader = "emberline-client";
+// Says that a call is one request of a stream whose caller was let in: the secret.
+constexpr std::string_view kPartHeader = "emberline-part";
 
 struct SessionDeleter {
   void operator()(nghttp2_session* session) const { nghttp2_session_del(session); }
@@ -112,8 +115,8 @@ struct GrpcServer::Call {
   // Whether its head has an id that can be echoed, and a trace.
   bool has_request_id = false, has_traceparent = false, has_authorization = false;
   std::int64_t timeout_ns = 0, arrived_ns = 0;
-  std::string_view authorization() const {
-    return has_authorization ? head.value("authorization") : std::string_view();
+  std::optional<std::string_view> authorization() const {
+    return has_authorization ? std::optional(head.value("authorization")) : std::nullopt;
   }
   std::string_view request_id() const { return has_request_id ? head.value(kRequestIdHeader) : std::string_view(); }
   // Messages, with their prefixes, and how many of the first bytes have become requests.

@@ -66,9 +66,7 @@ bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> reque
   if (!message) return false;
   const std::shared_ptr<const Route> route = routes_->find(message->path());
   request->arrived_ns = now_ns();
-  std::shared_ptr<const Caller> caller;
-  if (route == nullptr || !is_let_in(call.authorization(), route->main->name(), caller)) return false;
-  if (!message->fill(*route, *request, kPrefixBytes)) return false;
+  if (route == nullptr || !message->fill(*route, *request, kPrefixBytes)) return false;
   if (call.has_request_id || call.has_traceparent) take_context(call, *request);
   request->mailbox = mailbox_;
   request->ticket = call.connection->ticket;
@@ -80,11 +78,15 @@ bool GrpcServer::put(Call& call, Slot& slot, std::shared_ptr<InferRequest> reque
     request->deadline_ns = request->deadline_ns == 0 ? deadline_ns : std::min(request->deadline_ns, deadline_ns);
   }
   const auto queues = request->model->queues();
-  if (queues->all.size() != 1 || !take(*call.connection, caller, *request)) return false;
+  if (queues->all.size() != 1) return false;
+  if (!admit(*call.connection, call.authorization(), route->main->name(), request->caller)) return false;
   if (is_observed()) note_arrival(*call.connection, *request);
   const auto& queue = queues->all.front();
   const Refusal refusal = queue->put(request);
-  if (refusal.is_closed) return false;
+  if (refusal.is_closed) {
+    uncount(*call.connection, std::move(request->caller));
+    return false;
+  }
   if (refusal) {
     missed(*request, Missed::Why::kOverloaded, refusal.overloaded);
     refuse_request(call, slot, request->id, options_.overloaded_status, refusal.overloaded);
@@ -125,7 +127,7 @@ void GrpcServer::forward_request(Call& call, Slot& slot, std::string message) {
   }
   slot.request.reset();
   slot.queue.reset();
-  slot.forward = begin_forward(call, std::move(message), true);
+  slot.forward = begin_forward(call, std::move(message), true, true);
   if (slot.forward == nullptr) {
     ClientSide::reset(call, NGHTTP2_REFUSED_STREAM);
     return;
@@ -142,8 +144,9 @@ void GrpcServer::drop(Slot& slot) {
   if (slot.forward != nullptr) end_forward(*slot.forward, true);
 }
 
-// Begins a call on the Python path; null where that cannot be. bytes: of its messages.
-GrpcServer::Forward* GrpcServer::begin_forward(Call& call, std::string bytes, bool is_ended) {
+// Begins a call on the Python path; null where that cannot be. bytes: of its messages. is_part: it is one request of a
+// stream, whose caller was let in when the stream began; what is wrong with that caller since then is said of the request.
+GrpcServer::Forward* GrpcServer::begin_forward(Call& call, std::string bytes, bool is_ended, bool is_part) {
   GrpcConnection& connection = *call.connection;
   if (!open_upstream(connection)) return nullptr;
   if (connection.peer.empty()) connection.peer = peer_of(connection.descriptor);
@@ -154,6 +157,7 @@ GrpcServer::Forward* GrpcServer::begin_forward(Call& call, std::string bytes, bo
   made->to_upstream.is_ended = is_ended;
   HeaderList head = call.head;
   head.add(kClientHeader, secret_ + " " + connection.peer);
+  if (is_part) head.add(kPartHeader, secret_);
   if (!UpstreamSide::call(*made, head)) return nullptr;
   passed_on_.fetch_add(1, std::memory_order_relaxed);
   return connection.forwards.emplace(made->id, std::move(made)).first->second.get();

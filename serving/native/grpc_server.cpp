@@ -250,7 +250,10 @@ void GrpcServer::read_letter(Connection& given, Mailbox::Letter& letter) {
     case Mailbox::Letter::Kind::kExpire:
       refuse_request(call, *slot, letter.request->id, options_.expired_status, options_.expired);
       break;
-    case Mailbox::Letter::Kind::kHandOver: forward_request(call, *slot, std::move(letter.request->bytes)); break;
+    case Mailbox::Letter::Kind::kHandOver:
+      uncount(connection, letter.request->caller);
+      forward_request(call, *slot, std::move(letter.request->bytes));
+      break;
     case Mailbox::Letter::Kind::kGiveBack:
     case Mailbox::Letter::Kind::kClosed: break;
   }
@@ -308,7 +311,8 @@ void GrpcServer::on_due(Connection& given) {
     if (is_stuck(*call)) {
       ClientSide::reset(*call, NGHTTP2_CANCEL);
     } else {
-      note_unread(connection, true, kLateCode, options_.late, call->request_id(), call->arrived_ns);
+      note_unread(connection, true, kLateCode, options_.late, call->request_id(), call->arrived_ns,
+                  find_caller(call->authorization()).get());
       refuse(*call, options_.late_status, options_.late);
     }
   }

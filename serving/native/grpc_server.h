@@ -87,7 +87,7 @@ class GrpcServer : public Server {
   static Slot* find_slot(Call& call, std::uint32_t number);
 
   // Steps of what is passed on.
-  Forward* begin_forward(Call& call, std::string bytes, bool is_ended);
+  Forward* begin_forward(Call& call, std::string bytes, bool is_ended, bool is_part = false);
   // Settles that bytes have gone to the Python path.
   void passed(Forward& forward, std::size_t bytes);
   // Parts a call from what it is on the Python path. cancels: that is still under way.

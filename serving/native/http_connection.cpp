@@ -48,7 +48,7 @@ std::string escaped(std::string_view text) {
 
 bool HttpServer::hold(HttpConnection& connection, std::size_t bytes) {
   if (held_ + static_cast<std::int64_t>(bytes) > options_.max_inflight_bytes) {
-    note_unread(connection, false, 503, options_.too_many_bytes, {}, 0);
+    note_unread(connection, false, 503, options_.too_many_bytes, {}, 0, connection.caller.get(), connection.model());
     refuse(connection, options_.overloaded_status, options_.too_many_bytes, true);
     return false;
   }
@@ -118,22 +118,20 @@ HttpServer::Step HttpServer::advance(HttpConnection& connection) {
   if (state == HeadState::kInference && head.content_length <= options_.max_body_bytes) {
     route = routes_->find(std::string(head.path));
   }
-  std::shared_ptr<const Caller> caller;
-  // Before the body: bytes of callers that are not known are not waited for.
-  if (route != nullptr && !is_let_in(head.authorization, route->main->name(), caller)) {
-    ++connection.unchecked;
-    route = nullptr;
-  }
-  if (route == nullptr) return pass_on(connection, std::exchange(connection.buffer, {}));
+  // Once for each request, and before its body: that of a caller who is not known, or comes too often, is not waited for.
+  const bool is_admitted =
+      route != nullptr &&
+      (connection.route != nullptr || admit(connection, head.authorization, route->main->name(), connection.caller));
+  if (!is_admitted) return pass_on(connection, std::exchange(connection.buffer, {}));
+  connection.route = route;
   connection.wanted = head.size + static_cast<std::size_t>(head.content_length);
   connection.needs_more = connection.buffer.size() < connection.wanted;
   if (connection.needs_more) return Step::kGoOn;
   connection.wanted = 0;
-  return begin_request(connection, head, *route, caller);
+  return begin_request(connection, head, *route);
 }
 
-HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const InferHead& head, const Route& route,
-                                           const std::shared_ptr<const Caller>& caller) {
+HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const InferHead& head, const Route& route) {
   const std::size_t body = head.size, whole = body + static_cast<std::size_t>(head.content_length);
   const std::int64_t json_length = head.json_length;
   const bool accepts_encoding = head.accepts_encoding;
@@ -166,17 +164,15 @@ HttpServer::Step HttpServer::begin_request(HttpConnection& connection, const Inf
     return pass_on(connection, request->bytes + connection.buffer);
   }
   if (request->id.empty() && header_id.size != 0) request->id = request->text(header_id);
-  if (!take(connection, caller, *request)) {
-    ++connection.unchecked;
-    return pass_on(connection, request->bytes + connection.buffer);
-  }
-  connection.unchecked = 0;
+  request->caller = connection.caller;
   if (is_observed()) note_arrival(connection, *request);
   const auto& queue = queues->all.front();
   Refusal refusal = queue->put(request);
   if (refusal.is_closed) {
     return pass_on(connection, request->bytes + connection.buffer);
   }
+  connection.route.reset();
+  connection.caller.reset();
   if (refusal) {
     missed(*request, Missed::Why::kOverloaded, refusal.overloaded);
     refuse(connection, options_.overloaded_status, refusal.overloaded, false, request->text(header_id));
@@ -215,6 +211,8 @@ void HttpServer::drop(HttpConnection& connection) {
   held_ -= static_cast<std::int64_t>(connection.held);
   connection.held = 0;
   connection.buffer.clear();
+  connection.route.reset();
+  connection.caller.reset();
   connection.wanted = 0;
   connection.needs_more = false;
 }
@@ -258,6 +256,7 @@ HttpServer::Step HttpServer::pass_on(HttpConnection& connection, std::string byt
     refuse(connection, options_.overloaded_status, options_.too_many_connections, true);
     return Step::kGoOn;
   }
+  uncount(connection, std::move(connection.caller));
   release(connection);
   drop(connection);
   passed_on_.fetch_add(1, std::memory_order_relaxed);
@@ -268,8 +267,7 @@ HttpServer::Step HttpServer::pass_on(HttpConnection& connection, std::string byt
   {
     const std::lock_guard lock(mutex_);
     was_empty = handed_over_.empty();
-    handed_over_.push_back({copy, connection.ticket, std::move(bytes),
-                            std::max(connection.declined, connection.unchecked) < kMostDeclined});
+    handed_over_.push_back({copy, connection.ticket, std::move(bytes), connection.declined < kMostDeclined});
   }
   if (was_empty) wake_python();
   return Step::kWait;

@@ -24,10 +24,18 @@ struct HttpServer::HttpConnection : Server::Connection {
   // Bytes that the request in the buffer has, where its head is complete; whether it cannot be read before more arrive.
   std::size_t wanted = 0;
   bool needs_more = false;
-  // Requests that were not plain, and requests since the last one that was answered whose callers had to be checked.
-  int declined = 0, unchecked = 0;
+  int declined = 0;
+  // What the request in the buffer is answered by, where its head is complete and its caller was let in, and counted as
+  // `caller`; null before.
+  std::shared_ptr<const Route> route;
+  std::shared_ptr<const Caller> caller;
   std::shared_ptr<InferRequest> request;
   std::shared_ptr<Queue> queue;
+
+  // The model that the request in the buffer is for, as far as that is known.
+  std::string_view model() const {
+    return route == nullptr ? std::string_view() : std::string_view(route->main->name());
+  }
 };
 
 }  // namespace emberline::front

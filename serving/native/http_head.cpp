@@ -105,7 +105,8 @@ struct Headers {
   bool has_host = false;
   std::optional<std::int64_t> content_length, json_length;
   std::optional<std::string_view> routing_key;
-  std::string_view request_id, traceparent, authorization;
+  std::optional<std::string_view> authorization;
+  std::string_view request_id, traceparent;
   bool has_traceparent = false;
   bool accepts_encoding = false;
 
@@ -131,9 +132,9 @@ struct Headers {
         request_id = is_request_id(value) ? value : std::string_view();
         return true;
       case 13:
-        // Two of them, and an empty one, are for Python to refuse.
+        // Two of them are for Python to refuse.
         if (!equals(name, "authorization")) break;
-        if (!authorization.empty() || value.empty()) return false;
+        if (authorization) return false;
         authorization = value;
         return true;
       case 14: return !equals(name, "content-length") || set(content_length, value);

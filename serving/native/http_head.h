@@ -23,8 +23,8 @@ struct InferHead {
   std::string_view routing_key;
   // Of the headers X-Request-Id, where it can be echoed, and Traceparent; empty for none.
   std::string_view request_id, traceparent;
-  // Of the header Authorization; empty for none.
-  std::string_view authorization;
+  // Of the header Authorization.
+  std::optional<std::string_view> authorization;
   // Whether the client may be sent a compressed response.
   bool accepts_encoding = false;
 };

@@ -86,6 +86,7 @@ void HttpServer::read_letter(Connection& given, Mailbox::Letter& letter) {
     case Mailbox::Letter::Kind::kHandOver:
       release(connection);
       ++connection.declined;
+      connection.caller = letter.request->caller;
       if (pass_on(connection, letter.request->bytes + connection.buffer) == Step::kGoOn) work(connection);
       break;
     case Mailbox::Letter::Kind::kGiveBack:
@@ -128,7 +129,8 @@ void HttpServer::on_due(Connection& given) {
   if (connection.state == HttpConnection::State::kReading && !connection.buffer.empty() && connection.unsent.empty()) {
     InferHead head;
     read_head(connection.buffer, head);
-    note_unread(connection, false, 400, options_.late, head.request_id, connection.due_ns - options_.body_timeout_ns);
+    note_unread(connection, false, 400, options_.late, head.request_id, connection.due_ns - options_.body_timeout_ns,
+                connection.caller.get(), connection.model());
     refuse(connection, options_.late_status, options_.late, true, head.request_id);
     work(connection);
   } else {

@@ -56,8 +56,7 @@ class HttpServer : public Server {
 
   Step read_some(HttpConnection& connection);
   Step advance(HttpConnection& connection);
-  Step begin_request(HttpConnection& connection, const struct InferHead& head, const Route& route,
-                     const std::shared_ptr<const Caller>& caller);
+  Step begin_request(HttpConnection& connection, const struct InferHead& head, const Route& route);
   Step flush(HttpConnection& connection);
   Step pass_on(HttpConnection& connection, std::string bytes);
   void refuse(HttpConnection& connection, std::string_view status, std::string_view text, bool ends,

@@ -69,6 +69,7 @@ struct WantedOutput {
   bool is_binary = true;
 };
 
+struct Caller;
 class Mailbox;
 class Model;
 
@@ -102,8 +103,8 @@ struct InferRequest : Waiting {
   // For whoever observes requests, else 0 and empty: when it was put into its queue, and its client.
   std::int64_t queued_ns = 0;
   std::string address;
-  // Who asks, as the access log names it.
-  std::string principal = std::string(kAnonymous);
+  // Who asks, and was counted; null where callers need not be known.
+  std::shared_ptr<const Caller> caller;
 
   std::string_view text(const Span& span) const { return {data(span), span.size}; }
   const char* data(const Span& span) const { return (span.is_made ? made : bytes).data() + span.offset; }

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <system_error>
 
+#include "callers.h"
 #include "grpc_message.h"
 
 namespace emberline::front {
@@ -64,7 +65,7 @@ RequestNote note_of(const InferRequest& request) {
   note.header_id = request.text(request.header_id);
   note.traceparent = request.text(request.traceparent);
   note.address = request.address;
-  note.principal = request.principal;
+  note.principal = request.caller == nullptr ? kAnonymous : std::string_view(request.caller->name);
   note.rows = request.rows;
   note.request_bytes = static_cast<std::int64_t>(request.bytes.size());
   note.arrived_ns = request.arrived_ns;

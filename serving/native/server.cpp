@@ -146,19 +146,29 @@ void Server::drain() {
 
 void Server::wake_python() const { write_event(wake_python_); }
 
-bool Server::is_let_in(std::string_view authorization, std::string_view model,
-                       std::shared_ptr<const Caller>& caller) const {
-  if (options_.callers == nullptr) return true;
-  caller = options_.callers->find(authorization);
-  return caller != nullptr && caller->may_ask(model);
+std::shared_ptr<const Caller> Server::find_caller(std::optional<std::string_view> authorization) const {
+  // An empty one is not none: Python refuses it.
+  const bool is_empty = authorization && authorization->empty();
+  return options_.callers == nullptr || is_empty ? nullptr : options_.callers->find(authorization.value_or(""));
 }
 
-bool Server::take(const Connection& connection, const std::shared_ptr<const Caller>& caller,
-                  InferRequest& request) const {
-  if (caller == nullptr) return true;
-  request.principal = caller->name;
-  // As serving/security/gate.py names clients without a token.
-  return options_.callers->take(*caller, caller->by_address ? "@" + client_text(connection.address) : std::string());
+bool Server::admit(const Connection& connection, std::optional<std::string_view> authorization, std::string_view model,
+                   std::shared_ptr<const Caller>& caller) const {
+  if (options_.callers == nullptr) return true;
+  auto found = find_caller(authorization);
+  if (found == nullptr || !found->may_ask(model)) return false;
+  if (!options_.callers->take(*found, rate_client(connection, *found))) return false;
+  caller = std::move(found);
+  return true;
+}
+
+void Server::uncount(const Connection& connection, std::shared_ptr<const Caller> caller) const {
+  if (caller != nullptr) options_.callers->give_back(*caller, rate_client(connection, *caller));
+}
+
+// Whose requests are counted where rates are by address, as serving/security/gate.py names them.
+std::string Server::rate_client(const Connection& connection, const Caller& caller) {
+  return caller.by_address ? "@" + client_text(connection.address) : std::string();
 }
 
 void Server::note_arrival(const Connection& connection, InferRequest& request) const {
@@ -167,13 +177,19 @@ void Server::note_arrival(const Connection& connection, InferRequest& request) c
 }
 
 void Server::note_unread(const Connection& connection, bool is_grpc, int status, std::string_view text,
-                         std::string_view header_id, std::int64_t since_ns) const {
+                         std::string_view header_id, std::int64_t since_ns, const Caller* caller,
+                         std::string_view model) const {
   if (!is_observed()) return;
   RequestNote note;
   note.is_grpc = is_grpc;
   note.id = note.header_id = header_id;
   note.address = connection.client;
-  note.principal = kAnonymous;
+  note.model = model;
+  if (caller != nullptr) {
+    note.principal = caller->name;
+  } else if (options_.callers == nullptr) {
+    note.principal = kAnonymous;
+  }
   note.status = status;
   note.error = text;
   note.ended_ns = now_ns();

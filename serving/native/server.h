@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -129,11 +130,14 @@ class Server {
   Connection* find(std::uint64_t ticket);
   // Remembers a connection that can go on; others have their turn first.
   void resume_later(const Connection& connection) { unfinished_.push_back(connection.ticket); }
-  // Whether a request for a model of whoever sends this header can be answered here. caller: set to who that is, null
-  // where callers need not be known.
-  bool is_let_in(std::string_view authorization, std::string_view model, std::shared_ptr<const Caller>& caller) const;
-  // Counts a request of a caller, which it is set to come from; returns whether it is granted.
-  bool take(const Connection& connection, const std::shared_ptr<const Caller>& caller, InferRequest& request) const;
+  // Returns who sends this header; null for nobody that was let in, and where callers need not be known.
+  std::shared_ptr<const Caller> find_caller(std::optional<std::string_view> authorization) const;
+  // Whether a request for a model of whoever sends this header is answered here, and not by the Python path; it is
+  // counted then. caller: set to who that is, null where callers need not be known.
+  bool admit(const Connection& connection, std::optional<std::string_view> authorization, std::string_view model,
+             std::shared_ptr<const Caller>& caller) const;
+  // Takes back that a request of a caller, which may be null, was counted: the Python path counts it.
+  void uncount(const Connection& connection, std::shared_ptr<const Caller> caller) const;
   void remember_deadline(const std::shared_ptr<InferRequest>& request);
   // text: what the client gets.
   void missed(const InferRequest& request, Missed::Why why, std::string_view text = {});
@@ -141,8 +145,10 @@ class Server {
   // Sets what observers want to know of a request that is about to be put into a queue.
   void note_arrival(const Connection& connection, InferRequest& request) const;
   // Notes that a request was refused before it was read. header_id: of its head. since_ns: when it began to arrive.
+  // caller, model: as far as they are known.
   void note_unread(const Connection& connection, bool is_grpc, int status, std::string_view text,
-                   std::string_view header_id, std::int64_t since_ns) const;
+                   std::string_view header_id, std::int64_t since_ns, const Caller* caller,
+                   std::string_view model = {}) const;
   void wake_python() const;
   bool is_retiring() const { return mailbox_->is_retiring.load(std::memory_order_relaxed); }
   bool is_draining() const { return mailbox_->is_draining.load(std::memory_order_relaxed); }
@@ -159,6 +165,7 @@ class Server {
   std::string scratch_;
 
  private:
+  static std::string rate_client(const Connection& connection, const Caller& caller);
   void run();
   void on_event(std::uint64_t key, std::uint32_t events);
   void accept_all();

@@ -51,6 +51,10 @@ class NativeRoutes:
         assert self._native is not None
         return self._native
 
+    def serve(self, name: str) -> bool:
+        """Returns whether native servers answer requests for a model of this name."""
+        return bool(self._paths.get(name))
+
     def close(self) -> None:
         """Follows the models no more, and lets go of what native code has of them. The servers must have ended."""
         with self._publishing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from serving.security.access import LOOK_S, SEND_TOKEN, Access
 from serving.security.audit import AuditLog
 from serving.security.hosts import KnownHosts
 from serving.security.needs import INFER, MODEL, SERVER, Need
-from serving.security.principals import ROLES, Caller, Principal
+from serving.security.principals import PREDICT, ROLES, Caller, Principal
 from serving.security.rates import Rates, client_of
 from storage.errors import EmberlineError
 
@@ -47,6 +48,8 @@ class Gate:
         self._rates = Rates()
         #: Whom native code may answer without asking here again, and for what.
         self.callers = Callers(self._rates.native)
+        #: Returns whether native code answers requests for a model; None where it answers none.
+        self.natively: Callable[[str], bool] | None = None
         self._access = Access(config.access_file, own_digest, open_admin=config.open_admin, changed=self.callers.forget)
         self._audit = AuditLog(config.audit_log)
         self._hosts = KnownHosts(config.allowed_hosts)
@@ -63,6 +66,7 @@ class Gate:
         if authorization is None and self._asks_certificates:
             return
         self._check_role(principal, need)
+        self._let_in(principal, authorization)
 
     def admit(
         self, need: Need, model: str, authorization: bytes | None, caller: Caller, transport: str, call: str
@@ -76,8 +80,7 @@ class Gate:
         if not need.is_control:
             principal = self._find(authorization, caller)
             self._check(principal, need, model, caller)
-            if need is INFER:
-                self._let_in(principal, authorization, model)
+            self._let_in(principal, authorization, model if need is INFER else "")
             return None
         name = ""
         try:
@@ -193,10 +196,14 @@ class Gate:
         if rate is not None:
             self._rates.take(principal.name if principal.is_known else f"@{client_of(caller.address)}", rate)
 
-    def _let_in(self, principal: Principal, authorization: bytes | None, model: str) -> None:
-        """Lets native code answer the next requests of a caller for a model that was just let in for it."""
+    def _let_in(self, principal: Principal, authorization: bytes | None, model: str = "") -> None:
+        """Lets native code answer the next requests of a caller. model: that it was just let in for, "" for none."""
+        if self.natively is None or not principal.roles & PREDICT:
+            return
         if principal.is_known and authorization is None:
             return  # it is known by its certificate
+        # The name may be anything that the caller wrote.
+        model = model if self.natively(model) else ""
         rate, by_address = principal.requests_per_second or self._rate or 0.0, not principal.is_known
         self.callers.let_in(authorization or b"", model, principal.name, rate, by_address, principal.expires_unix)
 

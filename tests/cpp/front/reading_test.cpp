@@ -95,9 +95,9 @@ TEST(the_affinity_of_a_head_is_for_load_balancers_alone) {
   CHECK(state(with("Host: ", "Emberline-Affinitx: user-7\r\nHost: ")) == HeadState::kOther);
 }
 
-TEST(one_authorization_is_read_and_two_or_an_empty_one_are_not) {
+TEST(one_authorization_is_read_and_two_are_not) {
   CHECK(state(with("Host: ", "AUTHORIZATION: Bearer x\r\nHost: ")) == HeadState::kInference);
-  CHECK(state(with("Host: ", "Authorization: \r\nHost: ")) == HeadState::kOther);
+  CHECK(state(with("Host: ", "Authorization: \r\nHost: ")) == HeadState::kInference);
   CHECK(state(with("Host: ", "Authorization: x\r\nAuthorization: x\r\nHost: ")) == HeadState::kOther);
   CHECK(state(with("Host: ", "Emberline-abc: x\r\nHost: ")) == HeadState::kOther);
 }

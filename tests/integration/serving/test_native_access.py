@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import queue
 import shutil
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ import grpc
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from tritonclient.grpc import service_pb2
 
 from serving import Server
 from serving.grpc.native_server import HAS_NATIVE_GRPC
@@ -25,11 +27,11 @@ from serving.security.own_token import read_own_token
 from tests.integration.serving.conftest import Published
 from tests.integration.serving.guarded import TOKENS, bearer, write_access
 from tests.integration.serving.http_calls import until
-from tests.integration.serving.native_clients import Client, body_of, tensors
+from tests.integration.serving.native_clients import PATH, Client, body_of, tensors
 from tests.integration.serving.test_native_grpc import STREAM, bytes_of, call, own_channel
 
 StatusCode = grpc.StatusCode
-over_grpc = pytest.mark.skipif(not HAS_NATIVE_GRPC, reason="native code was built without nghttp2")
+with_native_grpc = pytest.mark.skipif(not HAS_NATIVE_GRPC, reason="native code was built without nghttp2")
 
 
 @dataclass
@@ -73,11 +75,17 @@ def guard(version_dir: Path, tmp_path: Path, start_server: Callable[..., Server]
         config = shutil.copytree(version_dir.parent, tmp_path / "models" / name) / "config.pbtxt"
         config.write_text(config.read_text().replace('"ranker"', f'"{name}"', 1))
 
-    def made(tokens: list[dict[str, Any]] = TOKENS, **rest: Any) -> Guarded:
+    def made(tokens: list[dict[str, Any]] = TOKENS, max_inflight_bytes: int = 1 << 28, **rest: Any) -> Guarded:
         access = write_access(tmp_path / "access.yaml", tokens, **rest)
         log = tmp_path / "access.log"
         server = start_server(
-            tmp_path / "models", tmp_path / "store", access_file=access, access_log=log, log_format="json"
+            tmp_path / "models",
+            tmp_path / "store",
+            access_file=access,
+            access_log=log,
+            log_format="json",
+            max_inflight_bytes=max_inflight_bytes,
+            max_body_bytes=min(max_inflight_bytes, 1 << 26),
         )
         started.callback(server.stop)
         return Guarded(server, access, log, started)
@@ -113,7 +121,7 @@ def test_a_token_is_checked_once_and_answered_natively_from_then_on(
     assert Counter(guarded.principals(15)) == asked
 
 
-@over_grpc
+@with_native_grpc
 def test_calls_and_streams_with_a_token_are_answered_natively(
     guard: Callable[..., Guarded], published: Published
 ) -> None:
@@ -253,6 +261,7 @@ def test_an_expired_token_is_refused_also_where_it_was_let_in(
     until(lambda: client.post(*form, bearer("short")).status == 401, 5)
 
 
+@with_native_grpc
 def test_tritons_clients_are_answered_natively_with_a_token(
     guard: Callable[..., Guarded], published: Published
 ) -> None:
@@ -269,5 +278,96 @@ def test_tritons_clients_are_answered_natively_with_a_token(
         guarded.answered(transport)
         for _ in range(3):
             client.infer("ranker", inputs, headers=headers)
-        assert guarded.answered(transport) == ((3, 0) if transport == 0 or HAS_NATIVE_GRPC else (0, 0))
+        assert guarded.answered(transport) == (3, 0)
         client.close()
+
+
+def test_a_connection_of_many_callers_is_answered_natively(guard: Callable[..., Guarded], published: Published) -> None:
+    """As that of a proxy is. A refused caller's stays with Python until somebody is let in."""
+    names = [f"caller-{number}" for number in range(8)]
+    guarded = guard([{"name": name, "roles": ["predict"]} for name in names])
+    client, form = guarded.client(), body_of(tensors(published, 3))
+    for name in names:
+        assert client.post(*form, bearer(name)).status == 200
+        guarded.answered()
+    assert [client.post(*form, bearer(name)).status for name in names * 3] == [200] * 24
+    assert guarded.answered() == (24, 0)
+    assert [client.post(*form, bearer("nobody")).status for _ in range(5)] == [401] * 5
+    assert guarded.answered() == (0, 1)
+    assert (client.post(*form, bearer(names[0])).status, guarded.answered()) == (200, (0, 0))
+    assert (client.post(*form, bearer(names[0])).status, guarded.answered()) == (200, (1, 0))
+
+
+@with_native_grpc
+def test_a_stream_goes_on_when_its_token_was_taken_back_and_given_again(
+    guard: Callable[..., Guarded], published: Published
+) -> None:
+    tokens = [{"name": "mine", "roles": ["predict"]}]
+    guarded, data = guard(tokens), bytes_of(tensors(published, 3), id="17")
+    metadata = (("authorization", "Bearer mine"),)
+    asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def answer() -> service_pb2.ModelStreamInferResponse:
+        asked.put(data)
+        return service_pb2.ModelStreamInferResponse.FromString(next(answers))
+
+    with own_channel(guarded.server) as channel:
+        # Any call of the token lets its streams be read natively.
+        assert call(channel, b"", metadata, "/inference.GRPCInferenceService/ServerMetadata")[0] is StatusCode.OK
+        stream = channel.stream_stream(STREAM)
+        answers = stream(iter(asked.get, None), metadata=metadata, timeout=60)
+        for expected in ((0, 1), (1, 0)):
+            assert answer().error_message == ""
+            assert guarded.answered(1)[0] == expected[0]
+        write_access(guarded.access, [{"name": "other", "roles": ["predict"]}])
+        until(lambda: "not one of this server's" in answer().error_message, 5)
+        refused = answer()
+        assert refused.infer_response.id == "17"
+        write_access(guarded.access, [{"name": "mine", "roles": ["read"]}])
+        until(lambda: answer().error_message == "'mine' does not have the role predict", 5)
+        write_access(guarded.access, tokens)
+        until(lambda: answer().error_message == "", 5)
+        guarded.answered(1)
+        assert (answer().error_message, guarded.answered(1)) == ("", (1, 0))
+        asked.put(None)
+        assert list(answers) == []
+
+
+@with_native_grpc
+def test_metadata_may_begin_and_end_with_spaces(guard: Callable[..., Guarded], published: Published) -> None:
+    guarded, data = guard(), bytes_of(tensors(published, 3))
+    with own_channel(guarded.server) as channel:
+        for token, beside in (("Bearer caller", " x "), ("Bearer caller ", "x"), ("Bearer caller", "x ")):
+            assert call(channel, data, (("authorization", token), ("x-note", beside)))[0] is StatusCode.OK
+        assert call(channel, data, (("authorization", " "),))[0] is StatusCode.UNAUTHENTICATED
+
+
+def test_a_caller_over_its_rate_is_refused_before_its_body(guard: Callable[..., Guarded], published: Published) -> None:
+    guarded = guard([{"name": "slow", "roles": ["predict"], "requests_per_second": 0.05}])
+    assert guarded.client().post(*body_of(tensors(published, 1)), bearer("slow")).status == 200
+    connection = guarded.client().connection
+    connection.putrequest("POST", PATH)
+    connection.putheader("Authorization", "Bearer slow")
+    connection.putheader("Content-Length", "30000000")
+    connection.endheaders()
+    assert connection.getresponse().status == 429
+
+
+def test_the_access_log_names_callers_whose_bodies_found_no_room(
+    guard: Callable[..., Guarded], published: Published
+) -> None:
+    guarded = guard(max_inflight_bytes=1 << 20)
+    body, _ = body_of(tensors(published, 1))
+    assert guarded.client().post(*body_of(tensors(published, 1)), bearer("caller")).status == 200
+    connections = [guarded.client().connection for _ in range(2)]
+    for connection in connections:
+        connection.putrequest("POST", PATH)
+        connection.putheader("Authorization", "Bearer caller")
+        connection.putheader("Content-Length", str(800_000))
+        connection.endheaders()
+        connection.send(body + b" " * 700_000)
+        time.sleep(0.2)
+    assert connections[1].getresponse().status == 503
+    assert guarded.principals(2) == ["caller", "caller"]
+    refused = json.loads(guarded.log.read_text().splitlines()[-1])
+    assert (refused["status"], refused["model"]) == (503, "ranker")

@@ -226,7 +226,7 @@ def test_a_token_that_nobody_asked_for_changes_nothing(
 ) -> None:
     form = body_of(tensors(published, 2))
     reply, before = client.post(*form), native.native.passed_on
-    for shown in ("Bearer none", "Basic eDp5"):
+    for shown in ("Bearer none", "Basic eDp5", ""):
         assert client.post(*form, {"Authorization": shown}) == reply
     assert native.native.passed_on == before
 

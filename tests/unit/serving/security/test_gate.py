@@ -295,3 +295,68 @@ def test_the_authorization_of_a_grpc_call() -> None:
     assert authorization_of([("authorization", "Bearer \xfc")]) == b"Bearer \xfc"
     with pytest.raises(Unauthenticated, match="more than one"):
         authorization_of([("authorization", "Bearer a"), ("authorization", "Bearer b")])
+
+
+class Recorder:
+    """Takes the place of the native list of callers."""
+
+    def __init__(self) -> None:
+        self.let_in_as: list[tuple[Any, ...]] = []
+
+    def let_in(self, *arguments: Any) -> None:
+        self.let_in_as.append(arguments)
+
+
+def recorded(gate: Gate) -> list[tuple[Any, ...]]:
+    recorder = Recorder()
+    gate.callers = recorder  # type: ignore[assignment]
+    gate.natively = lambda name: name == "ranker"
+    return recorder.let_in_as
+
+
+def test_who_may_predict_is_let_in_and_for_models_that_are_served_natively(tmp_path: Path) -> None:
+    guarded = gate(tmp_path, ACCESS, max_requests_per_second=1000.0)
+    found = recorded(guarded)
+    forever = float("inf")
+    ask(guarded, INFER, "ranker", "web")
+    # Whatever a caller writes behind its model is no name to remember.
+    ask(guarded, INFER, "ranker." + "x" * 10_000, "web")
+    ask(guarded, KNOWN, "", "all")
+    ask(guarded, LOOK_AT_SERVER, "", "board")
+    for name in ("board", "nobody", ""):
+        with pytest.raises((Forbidden, Unauthenticated)):
+            ask(guarded, INFER, "ranker", name)
+    assert found == [
+        (b"Bearer web", "ranker", "web", 1000.0, False, forever),
+        (b"Bearer web", "", "web", 1000.0, False, forever),
+        (b"Bearer all", "", "all", 1000.0, False, forever),
+    ]
+
+
+def test_callers_without_a_token_are_let_in_by_their_address(tmp_path: Path) -> None:
+    open_one = gate(tmp_path, max_requests_per_second=10.0)
+    found = recorded(open_one)
+    ask(open_one, INFER, "ranker")
+    ask(open_one, INFER, "ranker", "of a proxy")
+    ask(open_one, INFER, "ranker", "own")
+    assert [entry[:5] for entry in found] == [
+        (b"", "ranker", "anonymous", 10.0, True),
+        (b"Bearer of a proxy", "ranker", "anonymous", 10.0, True),
+        (b"Bearer own", "ranker", "own-token", 10.0, False),
+    ]
+
+
+def test_a_certificate_lets_nobody_else_in(tmp_path: Path) -> None:
+    content = {"certificates": [{"common_name": "scorer", "roles": ["predict"]}]}
+    guarded = gate(tmp_path, content, tls_certificate=tmp_path / "c", tls_client_ca=tmp_path / "ca")
+    found = recorded(guarded)
+    ask(guarded, INFER, "ranker", caller=Connection("192.0.2.7", "scorer"))
+    assert found == []
+
+
+def test_nobody_is_let_in_where_nothing_is_answered_natively(tmp_path: Path) -> None:
+    guarded = gate(tmp_path, ACCESS)
+    found = recorded(guarded)
+    guarded.natively = None
+    ask(guarded, INFER, "ranker", "web")
+    assert found == []
