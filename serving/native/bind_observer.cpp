@@ -20,7 +20,7 @@ using namespace emberline::front;
 namespace {
 
 nb::tuple take(Observer& observer, double timeout_s) {
-  std::string lines;
+  thread_local std::string lines;
   std::vector<KeptRequest> kept;
   {
     const nb::gil_scoped_release release;

@@ -10,7 +10,7 @@ namespace emberline::front {
 namespace {
 
 // With so much noted, it is taken before the timeout.
-constexpr std::size_t kManyLineBytes = 64 << 10;
+constexpr std::size_t kManyLineBytes = 512 << 10;
 
 std::mt19937_64& generator() {
   thread_local std::mt19937_64 made(std::random_device{}());
@@ -116,7 +116,8 @@ void Observer::take(std::int64_t timeout_ns, std::string& lines, std::vector<Kep
   changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] {
     return is_stopping_ || lines_.size() >= kManyLineBytes || kept_.size() >= max_kept_ / 2;
   });
-  lines = std::exchange(lines_, {});
+  lines.clear();
+  lines.swap(lines_);  // each has its memory already the next time
   kept = std::exchange(kept_, {});
 }
 

@@ -79,7 +79,8 @@ class Observer {
   // Whether requests need to be noted.
   bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
   void note(const RequestNote& note);
-  // Waits for much to be noted, for `stop`, or for the timeout; moves what there is.
+  // Waits for much to be noted, for `stop`, or for the timeout; moves what there is. Further lines are written into the
+  // memory of `lines`, so that of the last call is best.
   void take(std::int64_t timeout_ns, std::string& lines, std::vector<KeptRequest>& kept);
   // Ends the present and every later `take` at once.
   void stop();
