@@ -6,7 +6,7 @@ import ipaddress
 import math
 import time
 
-from serving import _front
+from serving._front import Rates as NativeRates
 from serving.errors import RateLimited
 
 _MAX_CLIENTS = 65_536
@@ -20,7 +20,7 @@ class Rates:
 
     def __init__(self, max_clients: int = _MAX_CLIENTS) -> None:
         """Starts without clients. max_clients: past it the least recent client is forgotten."""
-        self.native = _front.Rates(max_clients)
+        self.native = NativeRates(max_clients)
 
     def take(self, client: str, rate: float) -> None:
         """Counts one request. rate: requests a second. Raises RateLimited."""
