@@ -205,7 +205,7 @@ class Server:
                 protocol=StreamingConnection,
             )
             await grpc.start()
-            following = asyncio.create_task(gate.follow())
+            stack.callback(asyncio.create_task(gate.follow()).cancel)
             tasks = [
                 asyncio.create_task(server.serve(sockets=bound))
                 for server, bound in ((http, [] if is_native else [ports.http]), (metrics, [ports.metrics]))
@@ -243,7 +243,6 @@ class Server:
                     bound.close()
                     tasks.append(asyncio.create_task(native.drain(config.drain_timeout_s)))
             await asyncio.gather(grpc.stop(config.drain_timeout_s), *tasks)
-            following.cancel()
         left = max(0.5, deadline - time.monotonic())
         await asyncio.get_running_loop().run_in_executor(None, self._loading.close, left)
 

@@ -35,7 +35,7 @@ void bind_servers(nb::module_& m) {
       .def_prop_ro("clients", &Rates::clients);
 
   nb::class_<Callers>(m, "Callers")
-      .def(nb::init<std::shared_ptr<Rates>>(), "rates"_a)
+      .def(nb::init<std::shared_ptr<Rates>, bool>(), "rates"_a, "is_open"_a)
       .def(
           "let_in",
           [](Callers& self, const nb::bytes& authorization, std::string_view model, std::string name, double rate,

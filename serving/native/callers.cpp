@@ -13,7 +13,8 @@ namespace emberline::front {
 
 namespace {
 
-constexpr std::size_t kMostHeaders = 8192;
+// A token can be sent in many forms: in letters of either case, with more spaces. So many of one caller are known.
+constexpr std::size_t kMostHeaders = 8;
 
 double real_time_s() {
   timespec now{};
@@ -57,7 +58,7 @@ std::size_t Rates::clients() const {
   return buckets_.size();
 }
 
-Callers::Callers(std::shared_ptr<Rates> rates) : rates_(std::move(rates)) {
+Callers::Callers(std::shared_ptr<Rates> rates, bool is_open) : rates_(std::move(rates)), is_open_(is_open) {
   std::random_device random;
   for (int i = 0; i < 8; ++i) {
     const std::uint32_t bits = random();
@@ -78,20 +79,26 @@ void Callers::let_in(std::string_view authorization, std::string_view model, con
     known->caller = std::move(made);
   }
   if (!by_header_.insert_or_assign(digest, known).second) return;
-  headers_.push_back(digest);
-  if (headers_.size() <= kMostHeaders) return;
-  by_header_.erase(headers_.front());  // it has to be let in again
-  headers_.pop_front();
+  known->headers.push_back(digest);
+  if (known->headers.size() <= kMostHeaders) return;
+  by_header_.erase(known->headers.front());  // it has to be let in again
+  known->headers.pop_front();
 }
 
 void Callers::forget() {
   const std::lock_guard lock(mutex_);
   by_header_.clear();
-  headers_.clear();
   by_name_.clear();
 }
 
-std::shared_ptr<const Caller> Callers::find(std::string_view authorization) const {
+std::shared_ptr<const Caller> Callers::find(std::optional<std::string_view> authorization) const {
+  if (!authorization) return look_up("");
+  // An empty one is not none: where callers have to be known, Python refuses it.
+  auto found = authorization->empty() ? nullptr : look_up(*authorization);
+  return found == nullptr && is_open_ ? look_up("") : found;
+}
+
+std::shared_ptr<const Caller> Callers::look_up(std::string_view authorization) const {
   const Digest digest = digest_of(authorization);
   std::shared_ptr<const Caller> caller;
   {

@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -61,15 +62,17 @@ struct Caller {
 // token as for another one, and no token is in it.
 class Callers {
  public:
-  explicit Callers(std::shared_ptr<Rates> rates);
+  // is_open: whoever sends an unknown header is as good as one who sends none.
+  Callers(std::shared_ptr<Rates> rates, bool is_open);
 
   // Knows whoever sends this header from now on as a caller, whose name no other one has. authorization: "" for those
   // that send none. model: that it may ask for, and all that send other headers of this caller; "" for none.
   void let_in(std::string_view authorization, std::string_view model, const Caller& caller);
   // Forgets all of them.
   void forget();
-  // Returns who sends this header; null for nobody that was let in, or whose time is over.
-  std::shared_ptr<const Caller> find(std::string_view authorization) const;
+  // Returns who sends this header; null for nobody that was let in, or whose time is over. authorization: nothing for
+  // callers that send none.
+  std::shared_ptr<const Caller> find(std::optional<std::string_view> authorization) const;
   // Counts one request of a caller, or, where rates are by address, of `client`; returns whether it is granted.
   bool take(const Caller& caller, std::string_view client) const;
   // Takes back that `take` counted one.
@@ -80,18 +83,20 @@ class Callers {
   struct First {
     std::size_t operator()(const Digest& digest) const { return static_cast<std::size_t>(digest[0]); }
   };
-  // A caller as it is now: a further model makes another one.
+  // A caller as it is now (a further model makes another one), and the digests of its headers, the oldest first.
   struct Known {
     std::shared_ptr<const Caller> caller;
+    std::deque<Digest> headers = {};
   };
   Digest digest_of(std::string_view authorization) const;
 
+  std::shared_ptr<const Caller> look_up(std::string_view authorization) const;
+
   const std::shared_ptr<Rates> rates_;
+  const bool is_open_;
   std::string key_;
   mutable std::mutex mutex_;
   std::unordered_map<Digest, std::shared_ptr<Known>, First> by_header_;
-  // The keys, the oldest first.
-  std::deque<Digest> headers_;
   std::unordered_map<std::string, std::shared_ptr<Known>> by_name_;
 };
 

@@ -147,9 +147,7 @@ void Server::drain() {
 void Server::wake_python() const { write_event(wake_python_); }
 
 std::shared_ptr<const Caller> Server::find_caller(std::optional<std::string_view> authorization) const {
-  // An empty one is not none: Python refuses it.
-  const bool is_empty = authorization && authorization->empty();
-  return options_.callers == nullptr || is_empty ? nullptr : options_.callers->find(authorization.value_or(""));
+  return options_.callers == nullptr ? nullptr : options_.callers->find(authorization);
 }
 
 bool Server::admit(const Connection& connection, std::optional<std::string_view> authorization, std::string_view model,

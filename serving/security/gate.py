@@ -47,7 +47,7 @@ class Gate:
         """Reads the access file. own_digest: that of the server's own token. Raises ConfigError."""
         self._rates = Rates()
         #: Whom native code may answer without asking here again, and for what.
-        self.callers = Callers(self._rates.native)
+        self.callers = Callers(self._rates.native, config.access_file is None)
         #: Returns whether native code answers requests for a model; None where it answers none.
         self.natively: Callable[[str], bool] | None = None
         self._access = Access(config.access_file, own_digest, open_admin=config.open_admin, changed=self.callers.forget)
@@ -205,7 +205,8 @@ class Gate:
         # The name may be anything that the caller wrote.
         model = model if self.natively(model) else ""
         rate, by_address = principal.requests_per_second or self._rate or 0.0, not principal.is_known
-        self.callers.let_in(authorization or b"", model, principal.name, rate, by_address, principal.expires_unix)
+        shown = authorization if principal.is_known and authorization is not None else b""
+        self.callers.let_in(shown, model, principal.name, rate, by_address, principal.expires_unix)
 
     def _check_role(self, principal: Principal, need: Need) -> None:
         if need.is_met(principal.roles):

@@ -234,7 +234,7 @@ TEST(other_calls_are_passed_on_and_back) {
 }
 
 TEST(calls_of_callers_that_were_not_let_in_are_passed_on) {
-  const auto known = std::make_shared<Callers>(std::make_shared<Rates>(10));
+  const auto known = std::make_shared<Callers>(std::make_shared<Rates>(10), false);
   const std::string path = local_path("-guarded");
   ::unlink(path.c_str());
   const GrpcWorld behind(WorldOptions{.local = path}, std::string("/nowhere"), std::string("s"));

@@ -341,7 +341,7 @@ def test_callers_without_a_token_are_let_in_by_their_address(tmp_path: Path) -> 
     ask(open_one, INFER, "ranker", "own")
     assert [entry[:5] for entry in found] == [
         (b"", "ranker", "anonymous", 10.0, True),
-        (b"Bearer of a proxy", "ranker", "anonymous", 10.0, True),
+        (b"", "ranker", "anonymous", 10.0, True),
         (b"Bearer own", "ranker", "own-token", 10.0, False),
     ]
 
