@@ -23,8 +23,8 @@ class Rates {
   // max_clients: past it the least recent client is forgotten.
   explicit Rates(std::size_t max_clients) : max_clients_(max_clients) {}
 
-  // Counts one request. rate: requests a second. now_s: on CLOCK_MONOTONIC. Returns 0, or, where the client has come too
-  // often, in how many seconds the next request is granted.
+  // Counts one request. rate: requests a second. now_s: on CLOCK_MONOTONIC. Returns 0, or, where the client has come
+  // too often, in how many seconds the next request is granted.
   double take(std::string_view client, double rate, double now_s);
   // Takes back that a request was counted.
   void give_back(std::string_view client, double rate);

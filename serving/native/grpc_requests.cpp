@@ -145,7 +145,8 @@ void GrpcServer::drop(Slot& slot) {
 }
 
 // Begins a call on the Python path; null where that cannot be. bytes: of its messages. is_part: it is one request of a
-// stream, whose caller was let in when the stream began; what is wrong with that caller since then is said of the request.
+// stream, whose caller was let in when the stream began; what is wrong with that caller since then is said of the
+// request.
 GrpcServer::Forward* GrpcServer::begin_forward(Call& call, std::string bytes, bool is_ended, bool is_part) {
   GrpcConnection& connection = *call.connection;
   if (!open_upstream(connection)) return nullptr;

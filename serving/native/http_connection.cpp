@@ -118,7 +118,8 @@ HttpServer::Step HttpServer::advance(HttpConnection& connection) {
   if (state == HeadState::kInference && head.content_length <= options_.max_body_bytes) {
     route = routes_->find(std::string(head.path));
   }
-  // Once for each request, and before its body: that of a caller who is not known, or comes too often, is not waited for.
+  // Once for each request, and before its body: that of a caller who is not known, or comes too often, is not waited
+  // for.
   const bool is_admitted =
       route != nullptr &&
       (connection.route != nullptr || admit(connection, head.authorization, route->main->name(), connection.caller));

@@ -283,7 +283,7 @@ def test_tritons_clients_are_answered_natively_with_a_token(
 
 
 def test_a_connection_of_many_callers_is_answered_natively(guard: Callable[..., Guarded], published: Published) -> None:
-    """As that of a proxy is. A refused caller's stays with Python until somebody is let in."""
+    """Such a connection is a proxy's. After a refusal it stays with Python until somebody is let in."""
     names = [f"caller-{number}" for number in range(8)]
     guarded = guard([{"name": name, "roles": ["predict"]} for name in names])
     client, form = guarded.client(), body_of(tensors(published, 3))
