@@ -174,8 +174,8 @@ def test_locusts_own_command_writes_figures_when_it_is_ended(tiny: ServerProcess
         process.kill()
     found = figures(path)
     assert found["failures"] == 0, printed
-    # The server may have answered those that were under way.
-    assert 40 <= found["requests"] <= answered(tiny) - before <= found["requests"] + 2
+    # The server may have answered those that were under way, and what the two users asked while the command ended.
+    assert 40 <= found["requests"] <= answered(tiny) - before <= found["requests"] + 4
     assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
 
 
