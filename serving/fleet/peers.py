@@ -105,12 +105,9 @@ def _told(replica: Replica, model: str, *, looks: bool) -> str:
     """Returns the snapshot that a replica serves; "" where it does not say. looks: whether to make it look, too."""
     try:
         path = f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/look"
-        body = json.dumps({"wake": replica.wake})
-        status, answer = 400, b""
-        if not looks:
-            status, answer = _request(replica.url, "POST", path, json.dumps({"wake": replica.wake, "looks": False}))
-        if status == 400:  # or a replica of an earlier release, which always looks
-            status, answer = _request(replica.url, "POST", path, body)
+        status, answer = _request(replica.url, "POST", path, json.dumps({"wake": replica.wake, "looks": looks}))
+        if status == 400:  # a replica of an earlier release, which always looks
+            status, answer = _request(replica.url, "POST", path, json.dumps({"wake": replica.wake}))
         served = json.loads(answer)["served"] if status == 200 and answer else ""
         return served if isinstance(served, str) else ""
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):

@@ -37,9 +37,8 @@ class GrpcCaller:
         """See Caller."""
         peer = str(self._context.peer())
         if peer.startswith("unix"):
-            said = next((str(value) for key, value in self._context.invocation_metadata() if key == CLIENT_KEY), "")
-            secret, _, client = said.partition(" ")
-            peer = client if self._secret and hmac.compare_digest(secret, self._secret) else peer
+            secret, _, client = _value_of(self._context.invocation_metadata(), CLIENT_KEY).partition(" ")
+            peer = client if _is_secret(secret, self._secret) else peer
         return address_of(peer)
 
     @property
@@ -66,8 +65,7 @@ class GrpcGate:
             self._gate.begin(GRPC_NEEDS.get(method, UNKNOWN_CALL).need, authorization_of(metadata))
 
     def _is_part(self, metadata: Iterable[Any]) -> bool:
-        said = next((str(value) for key, value in metadata or () if key == PART_KEY), "")
-        return bool(self._secret and said) and hmac.compare_digest(said.encode(), self._secret.encode())
+        return _is_secret(_value_of(metadata, PART_KEY), self._secret)
 
     def refused(self, method: str, context: Any, error: BaseException) -> None:
         """Records that `begin` refused a call."""
@@ -128,6 +126,15 @@ class GrpcGate:
             raise
         finally:
             self._gate.done(admission, _arguments_of(message), outcome)
+
+
+def _value_of(metadata: Iterable[Any] | None, name: str) -> str:
+    return next((str(value) for key, value in metadata or () if key == name), "")
+
+
+def _is_secret(said: str, secret: str) -> bool:
+    """Returns whether a caller has said the secret; "": there is none."""
+    return bool(secret) and hmac.compare_digest(said.encode(), secret.encode())
 
 
 def _arguments_of(message: Any) -> str:

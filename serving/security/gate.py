@@ -200,12 +200,12 @@ class Gate:
         """Lets native code answer the next requests of a caller. model: that it was just let in for, "" for none."""
         if self.natively is None or not principal.roles & PREDICT:
             return
-        if principal.is_known and authorization is None:
+        shown = authorization if principal.is_known else b""
+        if shown is None:
             return  # it is known by its certificate
         # The name may be anything that the caller wrote.
         model = model if self.natively(model) else ""
         rate, by_address = principal.requests_per_second or self._rate or 0.0, not principal.is_known
-        shown = authorization if principal.is_known and authorization is not None else b""
         self.callers.let_in(shown, model, principal.name, rate, by_address, principal.expires_unix)
 
     def _check_role(self, principal: Principal, need: Need) -> None:

@@ -64,7 +64,7 @@ def test_asking_wakes_nobody_and_waking_does(live: str) -> None:
         peers.serve("ranker", [replica("one", live)])
         assert json.loads(asked.get(timeout=5)) == {"wake": "w" * 16, "looks": False}
         peers.wake("ranker", [replica("one", live)])
-        assert json.loads(asked.get(timeout=5)) == {"wake": "w" * 16}
+        assert json.loads(asked.get(timeout=5)) == {"wake": "w" * 16, "looks": True}
 
 
 def test_what_was_not_asked_in_time_is_not_asked_later(live: str) -> None:
