@@ -166,7 +166,7 @@ void Server::uncount(const Connection& connection, std::shared_ptr<const Caller>
 
 // Whose requests are counted where rates are by address, as serving/security/gate.py names them.
 std::string Server::rate_client(const Connection& connection, const Caller& caller) {
-  return caller.by_address ? "@" + client_text(connection.address) : std::string();
+  return caller.by_address && caller.rate > 0.0 ? "@" + client_text(connection.address) : std::string();
 }
 
 void Server::note_arrival(const Connection& connection, InferRequest& request) const {
