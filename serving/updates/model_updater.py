@@ -414,7 +414,7 @@ class ModelUpdater:
                 take_on_store(model, config, mount, take)
                 return
             except (TooDifferent, NotFound) as reason:
-                logger.info("%s/%d: gets a store of its own: %s", model.name, found.version, reason)
+                logger.info("%s/%d: gets a store of its own: %s", model.name, found.version, str(reason))
         take_version(model, config, take)
         model.anew = False
         if model.canary_entry() is None:

@@ -125,6 +125,8 @@ def is_listening(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S).close()
     except ConnectionRefusedError:
         return False
+    except ConnectionResetError:  # it was taken from the queue of a socket that closed at this moment
+        return True
     return True
 
 

@@ -29,11 +29,19 @@ export class Try extends Component {
     this.setState({ isBusy: false });
   }
 
+  // What is typed while the sample is on its way stays.
   sample() {
+    const before = this.state.text;
     return this.run(async () => {
       const { text } = await call("GET", `v2/repository/models/${this.path}/sample`);
       const rows = instances(text);
-      this.setState({ rows, row: 0, text: rows[0] ?? "{}", answer: null, explained: null });
+      this.setState((state) => ({
+        rows,
+        row: 0,
+        text: state.text === before ? (rows[0] ?? "{}") : state.text,
+        answer: null,
+        explained: null,
+      }));
     });
   }
 

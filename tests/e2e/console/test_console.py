@@ -32,7 +32,7 @@ from tests.support.faulty_proxy import proxy_of_store
 from tests.support.server_process import free_ports
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&amp;"
 EDGE = 2**63 - 1
@@ -71,6 +71,24 @@ def test_a_sample_is_predicted_and_explained(browser: Browser, live: Live, first
         request.fill('{"user": "<b>nobody</b>"}')
         page.get_by_role("button", name="Predict").click()
         expect(page.get_by_text("expected INT64, got str")).to_be_visible()
+
+
+def test_what_is_typed_before_the_sample_comes_stays(browser: Browser, live: Live, first: Planted) -> None:
+    with opened(browser, live.server.metrics_port) as page:
+        held: list[Route] = []
+        page.route("**/sample", lambda route: held.append(route))
+        with page.expect_request("**/sample"):
+            page.get_by_role("link", name=NAME).click()
+        inputs = page.get_by_label("The inputs of one row, as JSON")
+        inputs.fill("{}")
+        held[0].continue_()
+        expect(page.get_by_label("Sample row")).to_be_visible()
+        expect(inputs).to_have_value("{}")
+        with page.expect_request("**/sample"):
+            page.get_by_role("button", name="Load a sample").click()
+        expect(inputs).to_have_value("{}")
+        held[1].continue_()
+        expect(inputs).not_to_have_value("{}")
 
 
 def test_load_is_shown_while_it_comes(browser: Browser, live: Live, first: Planted) -> None:

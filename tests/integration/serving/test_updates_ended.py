@@ -27,7 +27,10 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 @pytest.mark.slow
-def test_replaced_versions_are_not_held_by_those_before_them(live: Live) -> None:
+def test_replaced_versions_are_held_neither_by_those_before_them_nor_by_the_log(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)  # Its handler keeps every record with its arguments.
     live.version()
     live.start()
     first = live.repository.get(NAME)  # Simulates a heap that was frozen at the start.
