@@ -7,6 +7,7 @@ from typing import Any
 
 from loadtest.counts import SecondCounts
 from loadtest.figures import latency_figures, over_time, total
+from loadtest.histogram import Histogram
 from loadtest.phases import Phase
 
 #: Share of a core that a process of the generator may use before its own work shows in the figures.
@@ -40,6 +41,22 @@ class PhaseRecord:
     def counts(self, skip: int = 0) -> SecondCounts:
         """Returns all counts but those of the stretches that end within the first `skip` seconds."""
         return total(each for second, each in self.seconds.items() if second >= self._left_out(skip))
+
+    def parts(self, number: int, least_s: float, skip: int = 0) -> list[Histogram]:
+        """Returns the latencies of so many equally long parts of the phase, without its first `skip` seconds.
+
+        The list is empty where a part would take less than `least_s` seconds or have no answer, as with a generator
+        that counts a phase as a whole.
+        """
+        begin = self._left_out(skip)
+        length = (self.lasted - begin) / number
+        if length < max(least_s, self.width):
+            return []
+        found = [Histogram() for _ in range(number)]
+        for second, each in self.seconds.items():
+            if second >= begin:
+                found[min(int((second - begin) / length), number - 1)].merge(each.latency)
+        return found if all(part.total for part in found) else []
 
     def answered(self, skip: int = 0) -> int:
         """Returns how many good answers came before the phase ended, without those of the first `skip` seconds.

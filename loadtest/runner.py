@@ -11,20 +11,24 @@ from loadtest.drivers import Watch
 from loadtest.figures import latency_figures, total
 from loadtest.phases import Phase
 from loadtest.records import PhaseRecord
-from loadtest.search import FAILED, KEPT_UP, Found, Step, find_rate
+from loadtest.search import FAILED, HOLD_PARTS, KEPT_UP, LEAST_PART_S, Found, Step, find_rate, p99_of
 
 #: Seconds that the last answers of a phase may take: as long as a request waits for one.
 DRAIN_S = 30.0
 # The same for a measurement of a search, of which most show only that a rate is too high.
 _SEARCH_DRAIN_S = 2.0
 # Share of late requests, of all that it would send, with which a measurement is over: more than twice what the p99
-# allows. A piece of a confirmation goes on for longer, because a disturbance of some seconds is a part of its p99.
-_LATE_SHARE = {"search": 0.02, "confirm": 0.2}
+# allows. A piece of a confirmation goes on for longer, because a disturbance of some seconds is a part of its p99. A
+# hold is over when its p99 cannot be under the bound any more.
+_LATE_SHARE = {"search": 0.02, "confirm": 0.2, "hold": 0.01}
 # A measurement of a search is made longer until it has so many requests, but not for that beyond _LONGEST_STEP_S.
 _STEP_REQUESTS = 1000
 _LONGEST_STEP_S = 60.0
 # Seconds at the begin of each measurement that a search leaves out, while connections open and caches settle.
 _SETTLING_S = 1
+
+
+_TITLES = {"search": "trying", "confirm": "confirming", "hold": "holding"}
 
 
 class Drivers(Protocol):
@@ -95,7 +99,7 @@ class KindRun:
         """Returns the phases that the figures are about: all of a profile; of a search, the hold or what came last."""
         if self.found is None or not self.records:
             return self.records
-        return self.records[-1:]
+        return self.records[self.found.place :][:1]
 
     def figures(self) -> dict[str, Any]:
         """Returns the figures of the whole run; of a search, those of the hold or of its last measurement."""
@@ -184,24 +188,17 @@ def _search(run: KindRun, drivers: Drivers, plan: Plan, bound_ms: float, show: S
 
     def measure(rate: float, seconds: float, purpose: str) -> Step:
         seconds = max(seconds, min(_STEP_REQUESTS / rate, _LONGEST_STEP_S)) + _SETTLING_S
-        title = f"{'confirming' if purpose == 'confirm' else 'trying'} {rate:.4g}/s"
+        title = f"{_TITLES[purpose]} {rate:.4g}/s"
 
         def watch(record: PhaseRecord) -> bool:
             show(title, record)
             return record.counts(_SETTLING_S).latency.over(bound_ms) > _LATE_SHARE[purpose] * rate * seconds
 
         phase = Phase(seconds, (rate, rate))
-        record = _phase(run, drivers, plan, phase, _SEARCH_DRAIN_S, watch)
+        record = _phase(run, drivers, plan, phase, DRAIN_S if purpose == "hold" else _SEARCH_DRAIN_S, watch)
         return _step(record, rate, bound_ms, purpose)
 
-    find_rate(found, measure, first=plan.first_rate, step_s=plan.step_s)
-    if found.rate is not None and plan.hold_s:
-        title = f"holding {found.rate:.4g}/s"
-        phase = Phase(plan.hold_s, (found.rate, found.rate))
-        record = drivers.run(phase, seed=plan.gaps, drain_s=DRAIN_S, watch=_shown(show, title))
-        run.records.append(record)
-        found.held_p99_ms, found.held_s = record.counts(_SETTLING_S).latency.quantile(0.99), record.lasted
-        _check(record)
+    find_rate(found, measure, first=plan.first_rate, step_s=plan.step_s, hold_s=plan.hold_s)
 
 
 def _step(record: PhaseRecord, rate: float, bound_ms: float, purpose: str) -> Step:
@@ -220,4 +217,7 @@ def _step(record: PhaseRecord, rate: float, bound_ms: float, purpose: str) -> St
     else:
         why = ""
     latency = record.counts(_SETTLING_S).latency
-    return Step(rate, record.lasted, p99, why, purpose, answered, figures["p50_ms"], is_kept_up, failed, latency)
+    parts = record.parts(HOLD_PARTS, LEAST_PART_S, _SETTLING_S) if purpose == "hold" else []
+    error = p99_of(parts)[1] if parts else math.nan
+    p50 = figures["p50_ms"]
+    return Step(rate, record.lasted, p99, why, purpose, answered, p50, is_kept_up, failed, latency, error)

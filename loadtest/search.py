@@ -1,14 +1,15 @@
-"""Finds the highest rate whose p99 stays under a bound: doubles, halves the interval, and confirms what it found.
+"""Finds the highest rate whose p99 stays under a bound: doubles, halves the interval, confirms it, and holds it.
 
 A confirmation lasts until its p99 is known to a few percent. A short one would pass where a lucky stretch lies under
-the bound, and tell a p99 that nobody sees again.
+the bound, and tell a p99 that nobody sees again. A hold lasts as long as the caller says, and finds what changes from
+one minute to the next: a rate whose p99 is over the bound then, or comes and goes, is lowered and held again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import stdev
 from typing import Any
 
@@ -26,7 +27,11 @@ _FAR_OVER = 2.0
 # A confirmation is made of pieces, each so much longer than a measurement of the search; so many at least and at most.
 PIECE_TIMES = 2.0
 FEWEST_PIECES, LONGEST_PIECES = 4, 15
-# The standard error, as a share of the p99 or of a bound far above it, with which a confirmation is exact enough.
+#: A hold is compared in so many parts where each has so many seconds.
+HOLD_PARTS, LEAST_PART_S = 10, 5
+# No rate is lowered further than to this share because its p99 comes and goes: then that is how the machine is.
+_LOWEST_UNSTEADY = 0.5
+# The standard error, as a share of the p99 or of a bound far above it, with which a proof is exact enough.
 _EXACT, _EXACT_OF_BOUND = 0.04, 0.02
 # How many standard errors beyond the bound end it early.
 _SURE = 2.0
@@ -54,6 +59,8 @@ class Step:
     failed: float = 0.0
     #: What it counted.
     latency: Histogram = field(default_factory=Histogram, repr=False, compare=False)
+    #: Standard error of the p99 of a hold, by the differences between its parts; not a number for a short one.
+    p99_error_ms: float = math.nan
 
     @property
     def is_good(self) -> bool:
@@ -80,22 +87,19 @@ class Found:
     bound_ms: float
     steps: list[Step] = field(default_factory=list)
     rate: float | None = None
-    #: p99 of the confirmation, and its standard error.
+    #: p99 of the hold, or without one of the confirmation, and its standard error.
     p99_ms: float = math.nan
     p99_error_ms: float = math.nan
     why: str = ""
-    #: p99 of the hold after it; not a number without one.
-    held_p99_ms: float = math.nan
+    #: Seconds for which the rate was held; 0 when it was confirmed only.
     held_s: float = 0.0
-
-    @property
-    def difference(self) -> float:
-        """Returns by which share the held p99 differs from that of the search."""
-        return self.held_p99_ms / self.p99_ms - 1
+    #: Whether the p99 is about the same in each part of the hold, or of the confirmation.
+    is_steady: bool = True
+    #: Place among the steps of the one that the rate was found by.
+    place: int = -1
 
     def to_json_value(self) -> dict[str, Any]:
         """Returns the result for a report."""
-        held = self.held_s > 0
         return {
             "bound_ms": self.bound_ms,
             "rate": self.rate,
@@ -103,13 +107,12 @@ class Found:
             "p99_error_ms": self.p99_error_ms,
             "why": self.why,
             "held_s": self.held_s,
-            "held_p99_ms": self.held_p99_ms if held else None,
-            "difference": self.difference if held else None,
+            "steady": self.is_steady,
             "steps": [step.to_json_value() for step in self.steps],
         }
 
 
-# Measures a rate for some seconds; purpose is search or confirm.
+# Measures a rate for some seconds; purpose is search, confirm or hold.
 Measure = Callable[[float, float, str], Step]
 
 
@@ -117,10 +120,10 @@ class SearchEndedError(Exception):
     """No rate was found."""
 
 
-def find_rate(found: Found, measure: Measure, *, first: float, step_s: float) -> None:
+def find_rate(found: Found, measure: Measure, *, first: float, step_s: float, hold_s: float = 0.0) -> None:
     """Searches, and fills `found` as it goes on, so that an interrupted search keeps its steps.
 
-    first: the rate to begin with. step_s: seconds of a measurement.
+    first: the rate to begin with. step_s: seconds of a measurement. hold_s: seconds of the hold; 0 for none.
     """
     try:
         good, bad = _interval(found, measure, first, step_s)
@@ -130,16 +133,54 @@ def find_rate(found: Found, measure: Measure, *, first: float, step_s: float) ->
                 good = middle
             else:
                 bad = middle
-        for rate in (share * good for share in _LOWERED):
-            p99 = _confirmed(found, measure, rate, step_s)
-            if p99 is not None:
-                found.rate, (found.p99_ms, found.p99_error_ms) = rate, p99
-                return
+        _prove(found, measure, good, step_s, hold_s)
+    except SearchEndedError as ended:
+        found.why = str(ended)
+
+
+def _prove(found: Found, measure: Measure, good: float, step_s: float, hold_s: float) -> None:
+    """Confirms and holds a rate, or the highest lower one for which that succeeds."""
+    rates = [share * good for share in _LOWERED]
+    while rates and (p99 := _confirmed(found, measure, rates[0], step_s)) is None:
+        del rates[0]
+    if not rates:
         raise SearchEndedError(
             f"no rate near {good:.4g}/s was confirmed: the p99 changes from one measurement to the next"
         )
-    except SearchEndedError as ended:
-        found.why = str(ended)
+    assert p99 is not None
+    found.rate, (found.p99_ms, found.p99_error_ms) = rates[0], p99
+    found.is_steady = found.p99_error_ms <= _exact_ms(found, found.p99_ms)
+    if not hold_s:
+        return
+    # An interrupted hold leaves what was confirmed.
+    unsteady: tuple[float, int] | None = None
+    for rate in rates:  # a rate below one that is confirmed needs no confirmation
+        if unsteady is not None and rate < _LOWEST_UNSTEADY * rates[0]:
+            break
+        step = _measured(found, measure, rate, hold_s, "hold")
+        if not step.is_good:
+            continue
+        if not step.p99_error_ms > _exact_ms(found, step.p99_ms):
+            _take(found, len(found.steps) - 1, is_steady=True)
+            return
+        why = f"p99 {step.p99_ms:.2f} ms ± {step.p99_error_ms:.2f}, which comes and goes"
+        found.steps[-1] = replace(step, why=why)
+        unsteady = unsteady or (rate, len(found.steps) - 1)
+    if unsteady is None:
+        found.rate, found.p99_ms, found.p99_error_ms = None, math.nan, math.nan
+        raise SearchEndedError(f"no rate up to {rates[0]:.4g}/s was held: {found.steps[-1].why}")
+    _take(found, unsteady[1], is_steady=False)
+
+
+def _take(found: Found, place: int, *, is_steady: bool) -> None:
+    step = found.steps[place]
+    found.rate, found.p99_ms, found.p99_error_ms = step.rate, step.p99_ms, step.p99_error_ms
+    found.held_s, found.is_steady, found.place = step.seconds, is_steady, place
+
+
+def _exact_ms(found: Found, p99_ms: float) -> float:
+    """Returns the standard error up to which a p99 is known well."""
+    return max(_EXACT * p99_ms, _EXACT_OF_BOUND * found.bound_ms)
 
 
 def _interval(found: Found, measure: Measure, first: float, step_s: float) -> tuple[float, float]:
@@ -182,8 +223,7 @@ def _confirmed(found: Found, measure: Measure, rate: float, step_s: float) -> tu
         p99, error = p99_of([piece.latency for piece in pieces])
         if p99 - _SURE * error > found.bound_ms:
             return None
-        exact = max(_EXACT * p99, _EXACT_OF_BOUND * found.bound_ms)
-        if error <= exact or len(pieces) >= LONGEST_PIECES:
+        if error <= _exact_ms(found, p99) or len(pieces) >= LONGEST_PIECES:
             return (p99, error) if p99 <= found.bound_ms else None
 
 
@@ -194,9 +234,9 @@ def p99_of(pieces: Sequence[Histogram]) -> tuple[float, float]:
 
 
 def _measured(found: Found, measure: Measure, rate: float, seconds: float, purpose: str) -> Step:
-    most = {"search": MOST_STEPS, "confirm": MOST_PIECES}[purpose]
+    most, done = {"search": (MOST_STEPS, "found"), "confirm": (MOST_PIECES, "confirmed")}.get(purpose, (math.inf, ""))
     if sum(step.purpose == purpose for step in found.steps) >= most:
-        raise SearchEndedError(f"no rate was {'found' if purpose == 'search' else 'confirmed'} in {most} measurements")
+        raise SearchEndedError(f"no rate was {done} in {most} measurements")
     step = measure(rate, seconds, purpose)
     found.steps.append(step)
     return step

@@ -71,11 +71,11 @@ def _key_figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         if search["rate"] is None:
             found.append((f"p99 under {search['bound_ms']:g} ms", "no rate", search["why"]))
         else:
-            beside = f"{_ms(search['p99_ms'])} ± {_ms(search['p99_error_ms'])}"
+            error = search["p99_error_ms"]
+            beside = _ms(search["p99_ms"]) + (f" ± {_ms(error)}" if _is_number(error) else "")
+            beside += f", held for {search['held_s']:.0f} s" if search["held_s"] else ""
+            beside += "" if search["steady"] else ", which comes and goes"
             found.append((f"p99 under {search['bound_ms']:g} ms", f"{search['rate']:,.0f}/s", beside))
-        if search["difference"] is not None:
-            beside = f"{search['difference']:+.1%} beside the search"
-            found.append((f"held for {search['held_s']:.0f} s", _ms(search["held_p99_ms"]), beside))
     generator = run["generator"]
     found.append(
         (

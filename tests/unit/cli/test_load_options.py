@@ -75,25 +75,6 @@ def test_a_request_without_an_answer_fails_the_command(
     assert ended.value.code == code
 
 
-@pytest.mark.parametrize(("p99", "is_held"), [(9.99, True), (10.0, True), (10.004, False), (31.5, False)])
-def test_a_hold_over_the_bound_fails_the_command(
-    p99: float, is_held: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    search = {"rate": 1200.0, "bound_ms": 10.0, "held_s": 60.0, "held_p99_ms": p99}
-    run = {"interrupted": False, "broken": "", "failures": 0, "unanswered": 0, "requests": 5, "search": search}
-    monkeypatch.setattr("emberline.cli.loadtest._run", lambda *_: {"http_binary": run})
-    arguments = ["loadtest", "--model", "m", "--data", __file__, "--find-p99", "10", "--hold", "1m"]
-    if is_held:
-        main(arguments)
-        assert "failed" not in capsys.readouterr().err
-        return
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 1
-    line = f"failed: http_binary: held at 1,200/s, the p99 was {p99:.2f} ms, over the bound of 10 ms\n"
-    assert capsys.readouterr().err == line
-
-
 def test_names_of_models_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(url: str, path: str, timeout: float) -> tuple[dict[str, list[str]], dict[str, str]]:
         assert (url, path) == ("http://127.0.0.1:1", "/v1/models")

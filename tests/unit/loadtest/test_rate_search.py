@@ -81,6 +81,74 @@ def test_a_rate_that_is_not_confirmed_is_lowered() -> None:
     assert lowered.rate == pytest.approx(calm.rate * 0.9)
 
 
+def held(p99_by_share: dict[float, tuple[float, float]], hold_s: float = 300.0) -> Found:
+    """Searches on the queue, and holds. p99_by_share: p99 and its error of a hold, by the share of the best rate."""
+    best = search(10.0, 640.0).rate
+    assert best is not None
+    found = Found(10.0)
+
+    def measure(rate: float, seconds: float, purpose: str) -> Step:
+        if purpose != "hold":
+            return step(rate, seconds, queue_p99(rate, 640.0), 10.0, purpose)
+        assert seconds == hold_s
+        p99, error = p99_by_share[round(rate / best, 2)]
+        return replace(step(rate, seconds, p99, 10.0, purpose), p99_error_ms=error)
+
+    find_rate(found, measure, first=100.0, step_s=5.0, hold_s=hold_s)
+    return found
+
+
+def test_a_rate_that_is_held_under_the_bound_and_steady_is_what_was_found() -> None:
+    calm = search(10.0, 640.0)
+    assert calm.rate is not None
+    found = held({1.0: (9.5, 0.3)})
+    assert (found.rate, found.p99_ms, found.p99_error_ms) == (calm.rate, 9.5, 0.3)
+    assert (found.held_s, found.is_steady) == (300.0, True)
+    # A p99 of a short hold has no error.
+    found = held({1.0: (9.5, math.nan)}, 20.0)
+    assert (found.rate, found.held_s, found.is_steady) == (calm.rate, 20.0, True)
+    lowered = held({1.0: (20.0, 1.0), 0.95: (9.9, 1.5), 0.9: (6.0, 0.2)})
+    assert lowered.rate == pytest.approx(0.9 * calm.rate)
+    assert (lowered.p99_ms, lowered.is_steady) == (6.0, True)
+    assert [each.why for each in lowered.steps if each.purpose == "hold"] == [
+        "p99 20.00 ms",
+        "p99 9.90 ms ± 1.50, which comes and goes",
+        "",
+    ]
+    # A rate below one that was confirmed is not confirmed again.
+    assert sum(each.purpose == "confirm" for each in lowered.steps) == FEWEST_PIECES
+
+
+def test_where_no_rate_is_steady_the_highest_that_stayed_under_the_bound_is_found() -> None:
+    calm = search(10.0, 640.0)
+    assert calm.rate is not None
+    found = held({1.0: (20.0, 1.0), **dict.fromkeys((0.95, 0.9, 0.8, 0.65, 0.5), (6.0, 2.0))})
+    assert found.rate == pytest.approx(0.95 * calm.rate)
+    assert (found.p99_ms, found.p99_error_ms, found.is_steady, found.held_s) == (6.0, 2.0, False, 300.0)
+    assert found.steps[found.place].rate == found.rate
+    assert found.place < len(found.steps) - 1
+
+
+def test_a_rate_that_is_held_nowhere_is_said() -> None:
+    found = held(dict.fromkeys((1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1), (20.0, 1.0)))
+    assert (found.rate, found.held_s) == (None, 0.0)
+    assert math.isnan(found.p99_ms)
+    assert "/s was held: p99 20.00 ms" in found.why
+
+
+def test_an_interrupted_hold_leaves_what_was_confirmed() -> None:
+    calm, found = search(10.0, 640.0), Found(10.0)
+
+    def measure(rate: float, seconds: float, purpose: str) -> Step:
+        if purpose == "hold":
+            raise KeyboardInterrupt
+        return step(rate, seconds, queue_p99(rate, 640.0), 10.0, purpose)
+
+    with pytest.raises(KeyboardInterrupt):
+        find_rate(found, measure, first=100.0, step_s=5.0, hold_s=300.0)
+    assert (found.rate, found.p99_ms, found.held_s) == (calm.rate, calm.p99_ms, 0.0)
+
+
 def test_a_bound_below_every_latency_is_said() -> None:
     found = search(4.0, 640.0)
     assert found.rate is None
@@ -177,6 +245,22 @@ class _Instant:
 
     def note(self) -> str:
         return ""
+
+
+def test_the_parts_of_a_phase_are_equally_long() -> None:
+    record = PhaseRecord(Phase(61.0, (100.0, 100.0)), 1, 0.0, lasted=61.0)
+    for second in range(62):  # the last answers come after the end
+        counts = SecondCounts()
+        counts.latency.add(1.0 if second else 500.0, 100)
+        record.add(second, counts)
+    parts = record.parts(10, 5, 1)
+    assert [part.total for part in parts] == [600] * 9 + [700]
+    assert max(part.quantile(1.0) for part in parts) < 2.0
+    assert record.parts(10, 7, 1) == []
+    # A generator that counts the phase as a whole has nothing to compare.
+    whole = PhaseRecord(Phase(61.0, (100.0, 100.0)), 1, 0.0, lasted=61.0)
+    whole.add(1, counts)
+    assert whole.parts(10, 5, 1) == []
 
 
 @pytest.mark.parametrize(("step_s", "longest"), [(5.0, 60.0), (90.0, 180.0)])
