@@ -7,15 +7,12 @@ from typing import Any
 
 import click
 
-from emberline.ages import utc
+from emberline.ages import age, utc
 from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.names import MODEL
 from emberline.cli.server_call import URL, call_server, model_path, timeout_option
 from emberline.fitted_table import FittedTable, elided, whole, wrapping
-
-# The threshold of the alert EmberlineDiskSlow.
-_SLOW_DISK_MS = 50.0
 
 
 @click.command(
@@ -63,8 +60,9 @@ def beside(state: Mapping[str, Any]) -> Iterator[str]:
     for lost in state.get("gpus_given_up", ()):
         holds = "holds no rows any more" if lost["what"] == "rows" else "is not used any more"
         yield f"GPU {lost['gpu']} {holds} for version {lost['version']}: {lost['reason']}"
-    if (wait_ms := state.get("disk_wait_ms")) is not None and wait_ms > _SLOW_DISK_MS:
-        yield f"the disk is slow: lookups that read from it wait {wait_ms:,.0f} ms at present"
+    if (since := state.get("disk_slow_since_unix_ms")) is not None:
+        wait_ms = state["disk_wait_ms"]
+        yield f"the disk has been slow for {age(since)}: lookups that read from it wait {wait_ms:,.0f} ms at present"
     if state.get("staging"):
         yield f"taking {state['staging']}: it is read, staged and judged"
     if state.get("waiting"):

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from pydantic import JsonValue
+
 #: Lookups that are older, in seconds, say nothing about now.
 WINDOW_S = 60.0
+#: A disk is slow where the mean wait is longer, in milliseconds. The alert EmberlineDiskSlow has the same limit.
+SLOW_MS = 50.0
 # With fewer lookups that read, the mean says nothing. Looks that are kept, and seconds between two of them.
 _FEWEST_READS, _MOST_LOOKS, _LEAST_S = 20, 128, 0.5
 
@@ -18,9 +22,13 @@ class DiskWaits:
         self._lock = threading.Lock()
         # When, lookups that read by then, and the nanoseconds that they waited.
         self._looks: deque[tuple[float, int, int]] = deque(maxlen=_MOST_LOOKS)
+        self._slow_since: int | None = None
 
-    def note(self, now: float, reads: int, read_ns: int) -> None:
-        """Takes counts since the store was opened. now: of `time.monotonic`. Smaller ones than before begin anew."""
+    def note(self, now: float, reads: int, read_ns: int, unix_ms: float) -> None:
+        """Takes counts since the store was opened. Smaller ones than before begin anew.
+
+        now: of `time.monotonic`. unix_ms: the same as the time of day.
+        """
         with self._lock:
             if self._looks and reads < self._looks[-1][1]:
                 self._looks.clear()
@@ -29,17 +37,22 @@ class DiskWaits:
             self._looks.append((now, reads, read_ns))
             while len(self._looks) > 2 and now - self._looks[1][0] >= WINDOW_S:
                 self._looks.popleft()
+            if (mean_ms := self._mean_ms()) is not None:  # with too few lookups, what was known still holds
+                self._slow_since = None if mean_ms <= SLOW_MS else self._slow_since or int(unix_ms)
 
-    @property
-    def mean_ms(self) -> float | None:
-        """Returns how long the last lookups that read waited on average; None with too few of them.
+    def to_json_value(self) -> dict[str, JsonValue]:
+        """Returns how long the last lookups that read waited on average, and since when that is slow, for reports.
 
-        A slow disk brings few of them, so those before it became slow are not taken along.
+        Both are None with too few such lookups. A slow disk brings few of them, so those before it became slow are not
+        taken along.
         """
         with self._lock:
-            looks = list(self._looks)
-        for _, reads, read_ns in reversed(looks):
-            count = looks[-1][1] - reads
+            mean_ms = self._mean_ms()
+            return {"disk_wait_ms": mean_ms, "disk_slow_since_unix_ms": None if mean_ms is None else self._slow_since}
+
+    def _mean_ms(self) -> float | None:
+        for _, reads, read_ns in reversed(self._looks):
+            count = self._looks[-1][1] - reads
             if count >= _FEWEST_READS:
-                return (looks[-1][2] - read_ns) / count / 1e6
+                return (self._looks[-1][2] - read_ns) / count / 1e6
         return None

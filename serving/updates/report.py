@@ -14,6 +14,7 @@ from serving.engine.session_scaling import SessionScaling
 from serving.gpu.device_model import DeviceModel
 from serving.model_config.in_force import model_settings
 from serving.updates.counters import UpdateCounters
+from serving.updates.disk_waits import DiskWaits
 from serving.updates.keep import kept_in
 from serving.updates.live_model import LiveModel
 from serving.updates.mount import MountedStore, StagedSnapshot
@@ -70,7 +71,7 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
             ],
             "staging": model.staging or None,
             "gpus_given_up": [*_gpus_given_up(mounts)],
-            "disk_wait_ms": None if default is None else default.disk_waits.mean_ms,
+            **(DiskWaits() if default is None else default.disk_waits).to_json_value(),
             "waiting": waiting(model),
             **on_the_disk,
         }
@@ -94,7 +95,7 @@ def note_disk_waits(model: LiveModel) -> None:
     if mount is not None:
         with suppress(StoreError):  # it is being closed just now
             stats = mount.view.current.loaded.model.store_stats()
-            mount.disk_waits.note(time.monotonic(), stats.reads, stats.read_ns)
+            mount.disk_waits.note(time.monotonic(), stats.reads, stats.read_ns, 1000 * time.time())
 
 
 def _on_the_disk(model: LiveModel) -> dict[str, JsonValue]:

@@ -5,7 +5,6 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 // Samples that are kept, one a second, and those that a percentile is made of.
 const MOST = 300;
 const WINDOW = 10;
-const SLOW_DISK_MS = 50;
 
 export function count(value) {
   return value === null || value === undefined ? "–" : NUMBER.format(Math.round(value));
@@ -31,9 +30,10 @@ export function milliseconds(value) {
   return value < 10 ? `${value.toFixed(2)} ms` : `${NUMBER.format(Math.round(value))} ms`;
 }
 
-// Returns a sentence where lookups wait long for the disk, and otherwise nothing. The limit is that of the alert.
-export function slowDisk(wait) {
-  return (wait ?? 0) > SLOW_DISK_MS ? `The disk is slow: lookups that read from it wait ${milliseconds(wait)}. ` : "";
+// Returns a sentence where lookups wait long for the disk, and otherwise nothing.
+export function slowDisk({ disk_wait_ms: wait, disk_slow_since_unix_ms: since }) {
+  if (!since) return "";
+  return `The disk is slow since ${time(since)}: lookups that read from it wait ${milliseconds(wait)}. `;
 }
 
 export function percent(value) {

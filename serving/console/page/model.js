@@ -50,7 +50,7 @@ function Facts({ line, state }) {
     ["Answered", count(line.answered)],
     ["Failed", count(line.failed)],
   ];
-  const slow = slowDisk(state.model.snapshots.disk_wait_ms);
+  const slow = slowDisk(state.model.snapshots);
   const lost = (state.model.snapshots.gpus_given_up ?? [])
     .map(({ gpu, what, version, reason }) => {
       const fate = what === "rows" ? "holds no rows any more" : "is not used any more";

@@ -26,7 +26,7 @@ export function Models({ state }) {
 }
 
 function note(row) {
-  return slowDisk(row.updates.disk_wait_ms) + (row.updates.waiting ?? row.reason);
+  return slowDisk(row.updates) + (row.updates.waiting ?? row.reason);
 }
 
 export function modeOf(updates) {

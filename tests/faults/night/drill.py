@@ -58,9 +58,9 @@ FAULTS = (
         "EmberlineDiskSlow",
         {
             "alert": r"wait \d+(\.\d+)?m?s for the disk",
-            "status": r"the disk is slow: lookups that read from it wait \d+ ms",
-            "snapshots": r"the disk is slow: lookups that read from it wait \d+ ms",
-            "console": r'"disk_wait_ms": ?([5-9]\d|\d{3,})\b',
+            "status": r"the disk has been slow for \d+ \w+: lookups that read from it wait \d+ ms",
+            "snapshots": r"the disk has been slow for \d+ \w+: lookups that read from it wait \d+ ms",
+            "console": r'"disk_wait_ms": ?([5-9]\d|\d{3,})\b.*"disk_slow_since_unix_ms": ?\d{13}',
             "commands": r"emberline_ssd_read_seconds_total\{",
             "page": r"Who else uses the disk\?",
         },

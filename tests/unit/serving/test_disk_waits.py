@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import JsonValue
 
 from serving.updates.disk_waits import WINDOW_S, DiskWaits
 
 MS = 1_000_000
 
 
-def waits(*looks: tuple[float, int, int]) -> float | None:
+def waits(*looks: tuple[float, int, int]) -> JsonValue:
     made = DiskWaits()
     for now, reads, ms in looks:
-        made.note(now, reads, ms * MS)
-    return made.mean_ms
+        made.note(now, reads, ms * MS, 1e12 + 1000 * now)
+    return made.to_json_value()["disk_wait_ms"]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,19 @@ def test_the_mean_is_that_of_the_last_lookups(looks: list[tuple[float, int, int]
 def test_looks_are_bounded() -> None:
     made = DiskWaits()
     for number in range(10_000):
-        made.note(number * 0.5, number * 30, number * 30 * MS)
+        made.note(number * 0.5, number * 30, number * 30 * MS, 1e12)
     assert len(made._looks) <= 2 + 2 * WINDOW_S
-    assert made.mean_ms == 1.0
+    assert made.to_json_value() == {"disk_wait_ms": 1.0, "disk_slow_since_unix_ms": None}
+
+
+def test_the_time_since_which_a_disk_is_slow_is_that_of_the_first_look() -> None:
+    made, reads, waited_ms, since = DiskWaits(), 0, 0, []
+    # Lookups since the look before, and how long each waited: fast, slow, too few to say, slow, fast, slow again.
+    for number, (more, each_ms) in enumerate([(100, 1), (100, 60), (100, 70), (5, 1), (100, 80), (100, 1), (100, 60)]):
+        reads, waited_ms = reads + more, waited_ms + more * each_ms
+        made.note(2.0 * number, reads, waited_ms * MS, 1e12 + number)
+        since.append(made.to_json_value()["disk_slow_since_unix_ms"])
+    assert since == [None, 10**12 + 1, 10**12 + 1, 10**12 + 1, 10**12 + 1, None, 10**12 + 6]
+    made.note(100.0, reads, waited_ms * MS, 1e12 + 100)
+    made.note(200.0, reads, waited_ms * MS, 1e12 + 200)
+    assert made.to_json_value() == {"disk_wait_ms": None, "disk_slow_since_unix_ms": None}
