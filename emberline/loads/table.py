@@ -68,4 +68,4 @@ def found_lines(found: Found) -> Iterator[str]:
         f"{found.p99_ms:.2f} ms{error}{held}, after {len(found.steps)} measurements"
     )
     if not found.is_steady:
-        yield "  note: the p99 comes and goes, also at lower rates; another time it may be over the bound"
+        yield "  note: the p99 comes and goes; another time it may be over the bound"
