@@ -82,7 +82,9 @@ def _found(run: Run, served: Served, requests: Path) -> dict[str, Any]:
 
 def _sent(run: Run, served: Served, requests: Path, rate: float) -> float:
     """Sends a rate for as long as a hold; returns its p99 in milliseconds."""
-    p99: float = _load(run, served, requests, "--rate", f"{rate}@{QUICK_HOLD if run.quick else HOLD}")["p99_ms"]
+    # As in a search, the first second does not count.
+    phases = f"{rate}@1s,{rate}@{QUICK_HOLD if run.quick else HOLD}"
+    p99: float = _load(run, served, requests, "--rate", phases)["phases"][1]["p99_ms"]
     return p99
 
 

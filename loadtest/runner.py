@@ -11,7 +11,17 @@ from loadtest.drivers import Watch
 from loadtest.figures import latency_figures, total
 from loadtest.phases import Phase
 from loadtest.records import PhaseRecord
-from loadtest.search import FAILED, HOLD_PARTS, KEPT_UP, LEAST_PART_S, Found, Step, find_rate, p99_of
+from loadtest.search import (
+    FAILED,
+    HOLD_PARTS,
+    KEPT_UP,
+    LEAST_PART_ANSWERS,
+    LEAST_PART_S,
+    Found,
+    Step,
+    find_rate,
+    p99_of,
+)
 
 #: Seconds that the last answers of a phase may take: as long as a request waits for one.
 DRAIN_S = 30.0
@@ -103,10 +113,10 @@ class KindRun:
 
     def figures(self) -> dict[str, Any]:
         """Returns the figures of the whole run; of a search, those of the hold or of its last measurement."""
-        judged = self.judged()
-        counts = total(record.counts() for record in judged)
-        seconds = sum(record.lasted for record in judged)
-        return latency_figures(counts, seconds, sum(record.answered() for record in judged))
+        judged, skip = self.judged(), 0 if self.found is None else _SETTLING_S
+        counts = total(record.counts(skip) for record in judged)
+        seconds = sum(max(0.0, record.lasted - skip) for record in judged)
+        return latency_figures(counts, seconds, sum(record.answered(skip) for record in judged))
 
     def over_time(self) -> list[dict[str, Any]]:
         """Returns the figures by second, from the begin of the first phase."""
@@ -187,12 +197,16 @@ def _search(run: KindRun, drivers: Drivers, plan: Plan, bound_ms: float, show: S
     found = run.found = Found(bound_ms)
 
     def measure(rate: float, seconds: float, purpose: str) -> Step:
-        seconds = max(seconds, min(_STEP_REQUESTS / rate, _LONGEST_STEP_S)) + _SETTLING_S
+        if purpose != "hold":
+            seconds = max(seconds, min(_STEP_REQUESTS / rate, _LONGEST_STEP_S))
+        seconds += _SETTLING_S
         title = f"{_TITLES[purpose]} {rate:.4g}/s"
 
         def watch(record: PhaseRecord) -> bool:
             show(title, record)
-            return record.counts(_SETTLING_S).latency.over(bound_ms) > _LATE_SHARE[purpose] * rate * seconds
+            counts = record.counts(_SETTLING_S)
+            is_late = counts.latency.over(bound_ms) > _LATE_SHARE[purpose] * rate * seconds
+            return is_late or counts.failed > FAILED * rate * seconds
 
         phase = Phase(seconds, (rate, rate))
         record = _phase(run, drivers, plan, phase, DRAIN_S if purpose == "hold" else _SEARCH_DRAIN_S, watch)
@@ -218,6 +232,7 @@ def _step(record: PhaseRecord, rate: float, bound_ms: float, purpose: str) -> St
         why = ""
     latency = record.counts(_SETTLING_S).latency
     parts = record.parts(HOLD_PARTS, LEAST_PART_S, _SETTLING_S) if purpose == "hold" else []
-    error = p99_of(parts)[1] if parts else math.nan
-    p50 = figures["p50_ms"]
-    return Step(rate, record.lasted, p99, why, purpose, answered, p50, is_kept_up, failed, latency, error)
+    can_compare = parts and min(part.total for part in parts) >= LEAST_PART_ANSWERS
+    error = p99_of(parts)[1] if can_compare else math.nan
+    p50, seconds = figures["p50_ms"], max(0.0, record.lasted - _SETTLING_S)
+    return Step(rate, seconds, p99, why, purpose, answered, p50, is_kept_up, failed, latency, error)

@@ -27,8 +27,9 @@ _FAR_OVER = 2.0
 # A confirmation is made of pieces, each so much longer than a measurement of the search; so many at least and at most.
 PIECE_TIMES = 2.0
 FEWEST_PIECES, LONGEST_PIECES = 4, 15
-#: A hold is compared in so many parts where each has so many seconds.
-HOLD_PARTS, LEAST_PART_S = 10, 5
+#: A hold is compared in so many parts where each has so many seconds and answers. With fewer answers, their p99s differ
+#: by chance.
+HOLD_PARTS, LEAST_PART_S, LEAST_PART_ANSWERS = 10, 5, 2000
 # No rate is lowered further than to this share because its p99 comes and goes: then that is how the machine is.
 _LOWEST_UNSTEADY = 0.5
 # The standard error, as a share of the p99 or of a bound far above it, with which a proof is exact enough.
@@ -93,8 +94,9 @@ class Found:
     why: str = ""
     #: Seconds for which the rate was held; 0 when it was confirmed only.
     held_s: float = 0.0
-    #: Whether the p99 is about the same in each part of the hold, or of the confirmation.
-    is_steady: bool = True
+    #: Whether the p99 is about the same in each part of the hold, or without one of the confirmation; None where a hold
+    #: could not be compared.
+    is_steady: bool | None = None
     #: Place among the steps of the one that the rate was found by.
     place: int = -1
 
@@ -152,30 +154,35 @@ def _prove(found: Found, measure: Measure, good: float, step_s: float, hold_s: f
     found.is_steady = found.p99_error_ms <= _exact_ms(found, found.p99_ms)
     if not hold_s:
         return
-    # An interrupted hold leaves what was confirmed.
-    unsteady: tuple[float, int] | None = None
+    # An interrupted first hold leaves what was confirmed.
     for rate in rates:  # a rate below one that is confirmed needs no confirmation
-        if unsteady is not None and rate < _LOWEST_UNSTEADY * rates[0]:
-            break
-        step = _measured(found, measure, rate, hold_s, "hold")
-        if not step.is_good:
-            continue
-        if not step.p99_error_ms > _exact_ms(found, step.p99_ms):
-            _take(found, len(found.steps) - 1, is_steady=True)
+        if found.held_s and rate < _LOWEST_UNSTEADY * rates[0]:
             return
-        why = f"p99 {step.p99_ms:.2f} ms ± {step.p99_error_ms:.2f}, which comes and goes"
-        found.steps[-1] = replace(step, why=why)
-        unsteady = unsteady or (rate, len(found.steps) - 1)
-    if unsteady is None:
-        found.rate, found.p99_ms, found.p99_error_ms = None, math.nan, math.nan
-        raise SearchEndedError(f"no rate up to {rates[0]:.4g}/s was held: {found.steps[-1].why}")
-    _take(found, unsteady[1], is_steady=False)
+        step = _measured(found, measure, rate, hold_s, "hold")
+        if not step.is_good:  # nor does a higher one count that was held in a lucky stretch
+            found.rate, found.p99_ms, found.p99_error_ms, found.is_steady = None, math.nan, math.nan, None
+            found.held_s, found.place = 0.0, -1
+            found.why = f"{rate:.4g}/s was confirmed, and not held: {step.why}"
+        elif math.isnan(step.p99_error_ms):
+            _take(found, is_steady=None)
+            return
+        elif step.p99_error_ms <= _exact_ms(found, step.p99_ms):
+            _take(found, is_steady=True)
+            return
+        else:
+            why = f"p99 {step.p99_ms:.2f} ms ± {step.p99_error_ms:.2f}, which comes and goes"
+            found.steps[-1] = replace(step, why=why)
+            if not found.held_s:
+                _take(found, is_steady=False)
+    if not found.held_s:
+        raise SearchEndedError(found.why)
 
 
-def _take(found: Found, place: int, *, is_steady: bool) -> None:
-    step = found.steps[place]
+def _take(found: Found, *, is_steady: bool | None) -> None:
+    """Takes the last measurement for what was found."""
+    step, found.place = found.steps[-1], len(found.steps) - 1
     found.rate, found.p99_ms, found.p99_error_ms = step.rate, step.p99_ms, step.p99_error_ms
-    found.held_s, found.is_steady, found.place = step.seconds, is_steady, place
+    found.held_s, found.is_steady, found.why = step.seconds, is_steady, ""
 
 
 def _exact_ms(found: Found, p99_ms: float) -> float:

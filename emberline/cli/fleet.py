@@ -139,9 +139,11 @@ def _line(state: Mapping[str, Any]) -> str:
     served = state["served"]
     if served is None:
         return f"{state['model']}: no fleet serves it so far; start servers with --fleet"
+    are_all_ready = not any(each["health"] in ("unready", "gone") for each in state["replicas"])
     others = any(each["behind"] for each in state["replicas"])
-    all_serve = "all served" if _trouble(state) else "all should serve" if others else "all serve"
-    text = f"{state['model']}: {state['mode']}, {all_serve} {_name(served)} ({served['id']})"
+    serve = "all should serve" if others else "all serve" if are_all_ready else "all that are ready serve"
+    serve = "all served" if _trouble(state) else serve
+    text = f"{state['model']}: {state['mode']}, {serve} {_name(served)} ({served['id']})"
     text += f" since {age(state['since_unix_ms'])}, by {state['by']}"
     if state["newest"] and state["newest"]["id"] != served["id"]:
         text += f"; newest is {_name(state['newest'])}"

@@ -74,7 +74,7 @@ def _key_figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             error = search["p99_error_ms"]
             beside = _ms(search["p99_ms"]) + (f" ± {_ms(error)}" if _is_number(error) else "")
             beside += f", held for {search['held_s']:.0f} s" if search["held_s"] else ""
-            beside += "" if search["steady"] else ", which comes and goes"
+            beside += ", which comes and goes" if search["steady"] is False else ""
             found.append((f"p99 under {search['bound_ms']:g} ms", f"{search['rate']:,.0f}/s", beside))
     generator = run["generator"]
     found.append(

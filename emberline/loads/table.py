@@ -67,5 +67,5 @@ def found_lines(found: Found) -> Iterator[str]:
         f"  {found.rate:,.0f}/s is the highest rate whose p99 stayed under {found.bound_ms:g} ms: it was "
         f"{found.p99_ms:.2f} ms{error}{held}, after {len(found.steps)} measurements"
     )
-    if not found.is_steady:
+    if found.is_steady is False:
         yield "  note: the p99 comes and goes; another time it may be over the bound"

@@ -22,7 +22,9 @@ class DiskWaits:
         self._lock = threading.Lock()
         # When, lookups that read by then, and the nanoseconds that they waited.
         self._looks: deque[tuple[float, int, int]] = deque(maxlen=_MOST_LOOKS)
+        # Since when the disk is slow, as the time of day, and when that was last known, as `now`.
         self._slow_since: int | None = None
+        self._known_at = 0.0
 
     def note(self, now: float, reads: int, read_ns: int, unix_ms: float) -> None:
         """Takes counts since the store was opened. Smaller ones than before begin anew.
@@ -32,13 +34,18 @@ class DiskWaits:
         with self._lock:
             if self._looks and reads < self._looks[-1][1]:
                 self._looks.clear()
+                self._slow_since = None
             if self._looks and now - self._looks[-1][0] < _LEAST_S:
                 return
             self._looks.append((now, reads, read_ns))
             while len(self._looks) > 2 and now - self._looks[1][0] >= WINDOW_S:
                 self._looks.popleft()
-            if (mean_ms := self._mean_ms()) is not None:  # with too few lookups, what was known still holds
+            mean_ms = self._mean_ms()
+            if mean_ms is not None:
                 self._slow_since = None if mean_ms <= SLOW_MS else self._slow_since or int(unix_ms)
+                self._known_at = now
+            elif now - self._known_at > WINDOW_S:  # with too few lookups, what was known holds for a while
+                self._slow_since = None
 
     def to_json_value(self) -> dict[str, JsonValue]:
         """Returns how long the last lookups that read waited on average, and since when that is slow, for reports.

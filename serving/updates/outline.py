@@ -36,6 +36,7 @@ def outline(model: LiveModel) -> dict[str, JsonValue]:
             "refused": len(facts.quarantine),
             "staging": model.staging or None,
             "waiting": report.waiting(model),
+            "gpus_given_up": [*report.gpus_given_up(model.mounts)],
             **(DiskWaits() if default is None else default.disk_waits).to_json_value(),
         }
 

@@ -70,14 +70,14 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
                 for r in facts.quarantine.values()
             ],
             "staging": model.staging or None,
-            "gpus_given_up": [*_gpus_given_up(mounts)],
+            "gpus_given_up": [*gpus_given_up(mounts)],
             **(DiskWaits() if default is None else default.disk_waits).to_json_value(),
             "waiting": waiting(model),
             **on_the_disk,
         }
 
 
-def _gpus_given_up(mounts: Sequence[MountedStore]) -> Iterator[JsonValue]:
+def gpus_given_up(mounts: Sequence[MountedStore]) -> Iterator[JsonValue]:
     """Yields the GPUs that the served versions use no more, or whose cache of rows they do not, and why."""
     for mount in mounts:
         loaded = mount.view.current.loaded.model

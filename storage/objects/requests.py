@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 # What obstore says when a connection broke.
 _BROKEN = "HTTP error: "
+# In what obstore adds for its developers: the words of the system for why a connection broke, or that time ran out.
+_CAUSE = re.compile(r'\b(?:message|error): "([^"\\]*)"')
+_TIMED_OUT = "source: TimedOut"
 _FIRST_WAIT_S = 0.1
 # Seconds between looks whether a request is to be given up.
 _LOOK_S = 0.1
@@ -102,7 +105,10 @@ class Requests:
 
 def reason_of(error: Exception) -> str:
     """Returns what a store says of a failure, on one line, without queries, which may hold a signature."""
-    text = str(error).partition("Debug source:")[0]
+    text, _, details = str(error).partition("Debug source:")
+    if _BROKEN in text:
+        cause = _CAUSE.search(details)
+        text = text.rstrip() + (f": {cause[1]}" if cause else ": no answer in time" if _TIMED_OUT in details else "")
     message = re.search(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", text, re.DOTALL)
     text = re.sub(r"\?\S*", "", text.partition("<?xml")[0])
     text = " ".join(text.split())

@@ -36,6 +36,16 @@ export function slowDisk({ disk_wait_ms: wait, disk_slow_since_unix_ms: since })
   return `The disk is slow since ${time(since)}: lookups that read from it wait ${milliseconds(wait)}. `;
 }
 
+// Returns sentences on the GPUs that versions do not use any more.
+export function lostGpus({ gpus_given_up: lost }) {
+  return (lost ?? [])
+    .map(({ gpu, what, version, reason }) => {
+      const fate = what === "rows" ? "holds no rows any more" : "is not used any more";
+      return `GPU ${gpu} ${fate} for version ${version}: ${reason}. `;
+    })
+    .join("");
+}
+
 export function percent(value) {
   return value === null || value === undefined || Number.isNaN(value) ? "–" : `${(100 * value).toFixed(1)} %`;
 }

@@ -1,5 +1,5 @@
 // One model: what it serves and does, and what can be done with it.
-import { count, rate, slowDisk, time } from "./figures.js";
+import { count, lostGpus, rate, slowDisk, time } from "./figures.js";
 import { Feedback } from "./feedback.js";
 import { Fleet } from "./fleet.js";
 import { html } from "./html.js";
@@ -50,15 +50,9 @@ function Facts({ line, state }) {
     ["Answered", count(line.answered)],
     ["Failed", count(line.failed)],
   ];
-  const slow = slowDisk(state.model.snapshots);
-  const lost = (state.model.snapshots.gpus_given_up ?? [])
-    .map(({ gpu, what, version, reason }) => {
-      const fate = what === "rows" ? "holds no rows any more" : "is not used any more";
-      return `GPU ${gpu} ${fate} for version ${version}: ${reason}. `;
-    })
-    .join("");
+  const faults = lostGpus(state.model.snapshots) + slowDisk(state.model.snapshots);
   const staging = line.updates.staging ? `${line.updates.staging} is being read, staged and judged. ` : "";
-  const waiting = lost + slow + staging + (line.updates.waiting ?? (line.state === "READY" ? "" : line.reason));
+  const waiting = faults + staging + (line.updates.waiting ?? (line.state === "READY" ? "" : line.reason));
   return html`
     <dl class="facts">
       ${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}

@@ -1,5 +1,5 @@
 // The list of all models that the caller may see.
-import { count, rate, slowDisk } from "./figures.js";
+import { count, lostGpus, rate, slowDisk } from "./figures.js";
 import { html } from "./html.js";
 import { State, Table } from "./parts.js";
 
@@ -26,7 +26,7 @@ export function Models({ state }) {
 }
 
 function note(row) {
-  return slowDisk(row.updates) + (row.updates.waiting ?? row.reason);
+  return lostGpus(row.updates) + slowDisk(row.updates) + (row.updates.waiting ?? row.reason);
 }
 
 export function modeOf(updates) {

@@ -117,12 +117,12 @@ def test_a_rate_is_found_and_held(tiny: ServerProcess, rows: Path, tmp_path: Pat
     search = figures(json_path)["http_binary"]["search"]
     assert search["rate"] >= 1
     assert search["p99_ms"] <= 2000
-    assert search["held_s"] == pytest.approx(3, abs=1)
-    assert (search["p99_error_ms"], search["steady"]) == (None, True)  # too short to be compared with itself
+    assert search["held_s"] == pytest.approx(2, abs=0.5)
+    assert (search["p99_error_ms"], search["steady"]) == (None, None)  # too short to be compared with itself
     assert search["steps"][-1]["purpose"] == "hold"
     assert figures(json_path)["http_binary"]["p99_ms"] <= 2000
     assert any(step["why"] for step in search["steps"])
-    assert "ms over 3 s, after" in done.stdout
+    assert "ms over 2 s, after" in done.stdout
     assert "Search" in (tmp_path / "load.html").read_text(encoding="utf-8")
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.exceptions import BaseError
+from obstore.store import HTTPStore
 
 from storage.checkpoint import open_delta, open_version
 from storage.errors import (
@@ -424,3 +428,17 @@ def test_words_of_a_store_are_passed_on(store_url: str) -> None:
     with pytest.raises(ObjectStoreError, match=r"there is no such bucket"):
         ObjectStore(missing, retry_s=0.1).read("x")
     assert reason_of(ValueError("a?X-Amz-Signature=abc b\n\nDebug source:\nsecret")) == "a b"
+
+
+@pytest.mark.parametrize(("listens", "cause"), [(False, "Connection refused"), (True, "no answer in time")])
+def test_the_cause_of_a_broken_connection_is_said(listens: bool, cause: str) -> None:
+    once: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()  # and answers nothing
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        store = HTTPStore(address, client_options={"allow_http": True, "timeout": "300ms"}, retry_config=once)
+        with pytest.raises(BaseError) as raised:
+            store.get("x")
+    assert reason_of(raised.value) == f"HTTP error: error sending request: {cause} ({address})"

@@ -106,7 +106,7 @@ def test_a_rate_that_is_held_under_the_bound_and_steady_is_what_was_found() -> N
     assert (found.held_s, found.is_steady) == (300.0, True)
     # A p99 of a short hold has no error.
     found = held({1.0: (9.5, math.nan)}, 20.0)
-    assert (found.rate, found.held_s, found.is_steady) == (calm.rate, 20.0, True)
+    assert (found.rate, found.held_s, found.is_steady) == (calm.rate, 20.0, None)
     lowered = held({1.0: (20.0, 1.0), 0.95: (9.9, 1.5), 0.9: (6.0, 0.2)})
     assert lowered.rate == pytest.approx(0.9 * calm.rate)
     assert (lowered.p99_ms, lowered.is_steady) == (6.0, True)
@@ -129,11 +129,19 @@ def test_where_no_rate_is_steady_the_highest_that_stayed_under_the_bound_is_foun
     assert found.place < len(found.steps) - 1
 
 
+def test_an_unsteady_rate_does_not_count_where_a_lower_one_is_not_held() -> None:
+    calm = search(10.0, 640.0)
+    assert calm.rate is not None
+    found = held({1.0: (9.0, 2.0), 0.95: (9.0, 2.0), 0.9: (20.0, 1.0), 0.8: (4.0, 0.1)})
+    assert found.rate == pytest.approx(0.8 * calm.rate)
+    assert (found.p99_ms, found.is_steady) == (4.0, True)
+
+
 def test_a_rate_that_is_held_nowhere_is_said() -> None:
     found = held(dict.fromkeys((1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1), (20.0, 1.0)))
     assert (found.rate, found.held_s) == (None, 0.0)
     assert math.isnan(found.p99_ms)
-    assert "/s was held: p99 20.00 ms" in found.why
+    assert "/s was confirmed, and not held: p99 20.00 ms" in found.why
 
 
 def test_an_interrupted_hold_leaves_what_was_confirmed() -> None:
@@ -147,6 +155,28 @@ def test_an_interrupted_hold_leaves_what_was_confirmed() -> None:
     with pytest.raises(KeyboardInterrupt):
         find_rate(found, measure, first=100.0, step_s=5.0, hold_s=300.0)
     assert (found.rate, found.p99_ms, found.held_s) == (calm.rate, calm.p99_ms, 0.0)
+
+
+@pytest.mark.parametrize(("first", "rate_is_known"), [((9.0, 2.0), True), ((39.94, 1.0), False)])
+def test_a_later_hold_that_is_interrupted_leaves_what_the_first_has_shown(
+    first: tuple[float, float], rate_is_known: bool
+) -> None:
+    calm, found, holds = search(10.0, 640.0), Found(10.0), itertools.count()
+
+    def measure(rate: float, seconds: float, purpose: str) -> Step:
+        if purpose != "hold":
+            return step(rate, seconds, queue_p99(rate, 640.0), 10.0, purpose)
+        if next(holds):
+            raise KeyboardInterrupt
+        return replace(step(rate, seconds, first[0], 10.0, purpose), p99_error_ms=first[1])
+
+    with pytest.raises(KeyboardInterrupt):
+        find_rate(found, measure, first=100.0, step_s=5.0, hold_s=300.0)
+    if rate_is_known:
+        assert (found.rate, found.p99_ms, found.is_steady, found.held_s) == (calm.rate, 9.0, False, 300.0)
+    else:
+        assert found.rate is None
+        assert found.why == f"{calm.rate:.4g}/s was confirmed, and not held: p99 39.94 ms"
 
 
 def test_a_bound_below_every_latency_is_said() -> None:
@@ -228,19 +258,34 @@ def test_the_error_of_a_p99_is_the_deviation_of_its_estimates() -> None:
 
 
 class _Instant:
-    """Answers every phase at once, and keeps how long they were to take."""
+    """Answers every phase at once, and keeps how long they were to take.
 
-    def __init__(self) -> None:
+    limit: the rate up to which all is answered in 1 ms. unsteady: in holds of more than this rate, every second part of
+    thirty seconds is answered in 6 ms. fails_from: every request of a hold of this rate and more fails.
+    """
+
+    def __init__(self, limit: float = 8.0, unsteady: float = math.inf, fails_from: float = math.inf) -> None:
         self.seconds: list[float] = []
+        self.ended_early = 0
+        self._limit, self._unsteady, self._fails_from = limit, unsteady, fails_from
 
     def run(self, phase: Phase, *, seed: int | None, drain_s: float, watch: Watch) -> PhaseRecord:
         self.seconds.append(phase.seconds)
         record = PhaseRecord(phase, 1, 0.0, lasted=phase.seconds)
         rate = 0.0 if phase.rate is None else phase.rate[0]
-        counts = SecondCounts()
-        counts.latency.add(1.0 if rate <= 8.0 else 100.0, round(rate * phase.seconds))
-        counts.answered = round(rate * phase.seconds)
-        record.add(1, counts)
+        for second in range(round(phase.seconds)):
+            counts = SecondCounts()
+            if phase.seconds > 300 and rate >= self._fails_from:
+                counts.failed = round(rate)
+            else:
+                is_slow = phase.seconds > 300 and rate > self._unsteady and (second - 1) // 30 % 2
+                counts.latency.add(100.0 if rate > self._limit or second == 0 else 6.0 if is_slow else 1.0, round(rate))
+                counts.answered = round(rate)
+            record.add(second, counts)
+            if watch(record):
+                record.lasted = second + 1.0
+                self.ended_early += phase.seconds > 300
+                break
         return record
 
     def note(self) -> str:
@@ -269,3 +314,40 @@ def test_a_measurement_is_never_shorter_than_asked_for(step_s: float, longest: f
     run_plan("grpc", drivers, Plan(bound_ms=10.0, first_rate=4.0, step_s=step_s), lambda *_: None)
     assert min(drivers.seconds) >= step_s + 1
     assert max(drivers.seconds) == longest + 1
+
+
+def test_of_a_search_the_figures_are_those_of_the_hold_that_was_found() -> None:
+    plan = Plan(bound_ms=10.0, first_rate=100.0, step_s=5.0, hold_s=300.0)
+    # Nothing is steady: the first hold was the highest, and five more came after it.
+    run = run_plan("grpc", _Instant(limit=800.0, unsteady=0.0), plan, lambda *_: None)
+    assert run.found is not None
+    assert run.found.rate is not None
+    assert run.found.rate == pytest.approx(800.0, rel=0.04)
+    assert (run.found.held_s, run.found.is_steady) == (300.0, False)
+    assert run.found.p99_ms == pytest.approx(6.0, rel=0.01)
+    held = [step.rate for step in run.found.steps if step.purpose == "hold"]
+    assert held == pytest.approx([run.found.rate * share for share in (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)])
+    figures = run.figures()
+    assert figures["requests"] == pytest.approx(300 * run.found.rate, rel=0.01)
+    # The first second, which took 100 ms, is left out, as in the p99 that the search names.
+    assert (figures["p99_ms"], figures["max_ms"]) == (run.found.p99_ms, pytest.approx(6.0, rel=0.01))
+    # Half of that rate is steady.
+    run = run_plan("grpc", _Instant(limit=800.0, unsteady=600.0), plan, lambda *_: None)
+    assert run.found is not None
+    assert run.found.rate == pytest.approx(520.0, rel=0.04)
+    assert run.found.is_steady
+    assert run.found.p99_ms == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_hold_is_as_long_as_asked_for_and_ends_where_it_cannot_succeed() -> None:
+    slow = _Instant(limit=8.0)
+    plan = Plan(bound_ms=10.0, first_rate=4.0, step_s=5.0, hold_s=301.0)
+    run = run_plan("grpc", slow, plan, lambda *_: None)
+    assert run.found is not None
+    assert (slow.seconds[-1], run.found.held_s, run.found.is_steady) == (302.0, 301.0, None)  # too few to be compared
+    assert math.isnan(run.found.p99_error_ms)
+    dead = _Instant(limit=800.0, fails_from=0.0)
+    run = run_plan("grpc", dead, Plan(bound_ms=10.0, first_rate=100.0, step_s=5.0, hold_s=301.0), lambda *_: None)
+    assert run.found is not None
+    assert (run.found.rate, dead.ended_early) == (None, 9)
+    assert run.found.why == "80/s was confirmed, and not held: no request was answered"

@@ -59,3 +59,9 @@ def test_the_time_since_which_a_disk_is_slow_is_that_of_the_first_look() -> None
     made.note(100.0, reads, waited_ms * MS, 1e12 + 100)
     made.note(200.0, reads, waited_ms * MS, 1e12 + 200)
     assert made.to_json_value() == {"disk_wait_ms": None, "disk_slow_since_unix_ms": None}
+    # What was known before a long rest, or of another store, does not go on.
+    made.note(202.0, reads + 100, (waited_ms + 6000) * MS, 1e12 + 202)
+    assert made.to_json_value()["disk_slow_since_unix_ms"] == 10**12 + 202
+    made.note(204.0, 0, 0, 1e12 + 204)
+    made.note(206.0, 100, 6000 * MS, 1e12 + 206)
+    assert made.to_json_value()["disk_slow_since_unix_ms"] == 10**12 + 206
