@@ -64,6 +64,8 @@ def script_function(module: fx.GraphModule) -> Callable[..., Any]:
         function: Callable[..., Any] = torch._C._create_function_from_graph("forward", graph)
     except RuntimeError as error:
         raise Unsupported(f"TorchScript does not take the graph: {error}") from error
+    # What torch calls instead while another thread of the process exports a model; without it, such calls fail.
+    function._torchdynamo_inline = module.forward  # type: ignore[attr-defined]
     return function
 
 

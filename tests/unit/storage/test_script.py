@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -124,6 +125,31 @@ def test_threads_share_a_script_and_other_weights_give_other_scores() -> None:
     with torch.inference_mode():
         other = function(*[weight + 0.1 for weight in weights], *inputs(9, 0))[0]
     assert not torch.allclose(other, alone[0])
+
+
+def test_a_script_runs_while_another_thread_exports_a_model() -> None:
+    """As in a program that trains and serves at once."""
+    module, weights = exported(DeepAndCross())
+    function = script_function(module)
+    begun, done = threading.Event(), threading.Event()
+
+    class Waiting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            begun.set()
+            assert done.wait(60)
+            return x + 1
+
+    with ThreadPoolExecutor(1) as pool:
+        exporting = pool.submit(torch.export.export, Waiting(), (torch.zeros(2),))
+        try:
+            assert begun.wait(60)
+            with torch.inference_mode():
+                got = function(*weights, *inputs(9, 0))
+        finally:
+            done.set()
+        exporting.result()
+    with torch.inference_mode():
+        torch.testing.assert_close(list(got), list(function(*weights, *inputs(9, 0))))
 
 
 def test_what_has_no_counterpart_is_refused_by_name() -> None:
