@@ -128,7 +128,7 @@ def test_threads_share_a_script_and_other_weights_give_other_scores() -> None:
 
 
 def test_a_script_runs_while_another_thread_exports_a_model() -> None:
-    """As in a program that trains and serves at once."""
+    """Trains and serves in one program, as a notebook may."""
     module, weights = exported(DeepAndCross())
     function = script_function(module)
     begun, done = threading.Event(), threading.Event()
