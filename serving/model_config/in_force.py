@@ -1,7 +1,7 @@
 """Reports the options that are in force, and where each comes from.
 
-An entry is {"name", "value", "from"}: from is "default", the name of a file, an environment variable or a flag, or
-"operator" for what was set while the server runs. Nothing here is a secret: options name the files that hold some, and
+An entry is {"name", "value", "from"}: from is "default", the name of a file, an environment variable or a flag,
+"program" for what the Python program gave that made the server, or "operator" for what was set while the server runs. Nothing here is a secret: options name the files that hold some, and
 addresses with a user or a password are refused where they are read.
 """
 
@@ -18,7 +18,7 @@ from serving.model_config.options import ModelOptions
 from serving.model_config.pbtxt import ModelConfig
 from serving.model_folders import CONFIG
 
-DEFAULT, OPERATOR = "default", "operator"
+DEFAULT, PROGRAM, OPERATOR = "default", "program", "operator"
 # Fields of config.pbtxt that say how a model is served, beside `parameters`.
 _FIELDS = (
     "max_batch_size",
@@ -32,7 +32,9 @@ _FIELDS = (
 
 def server_settings(config: ServerConfig) -> list[dict[str, Any]]:
     """Returns the options of a server. Where an option is left out, its value is what the server does then."""
-    values = {name: getattr(config, name) for name in ServerConfig.model_fields if name != "origins"}
+    fields = {name: field for name, field in ServerConfig.model_fields.items() if name != "origins"}
+    values = {name: getattr(config, name) for name in fields}
+    given = {name for name, field in fields.items() if values[name] != field.get_default(call_default_factory=True)}
     values["store"] = config.store_dir
     values["max_connections_per_address"] = config.connections_per_address
     if config.repository_url is not None:
@@ -40,7 +42,10 @@ def server_settings(config: ServerConfig) -> list[dict[str, Any]]:
     origins = dict(config.origins)
     if "model_repository" in origins:
         origins["repository_url"] = origins["model_repository"]
-    return [_entry(name, value, origins.get(name, DEFAULT)) for name, value in values.items()]
+    # Every flag and variable is named in `origins`.
+    return [
+        _entry(name, value, origins.get(name, PROGRAM if name in given else DEFAULT)) for name, value in values.items()
+    ]
 
 
 def model_settings(

@@ -23,6 +23,8 @@ _BROKEN = "HTTP error: "
 # In what obstore adds for its developers: the words of the system for why a connection broke, or that time ran out.
 _CAUSE = re.compile(r'\b(?:message|error): "([^"\\]*)"')
 _TIMED_OUT = "source: TimedOut"
+# The address where clouds give credentials to their machines, which is asked when the environment has none.
+_METADATA = "//169.254.169.254"
 _FIRST_WAIT_S = 0.1
 # Seconds between looks whether a request is to be given up.
 _LOOK_S = 0.1
@@ -115,6 +117,8 @@ def reason_of(error: Exception) -> str:
     request = re.search(r"Error performing \w+ (\w+://[^/\s]*)\S* in .*? - (.*)", text)
     if request is not None:
         text = f"{request[2]} ({request[1]})"
+    if _METADATA in text:
+        text = f"there are no credentials: the environment has none, nor does the machine's metadata service: {text}"
     if message is not None:
         text += f" {message[1]}" + (f" ({message[2].strip()})" if message[2] else "")
     return text[:_WORDS] or type(error).__name__

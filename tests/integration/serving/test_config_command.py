@@ -63,7 +63,7 @@ def test_a_server_says_its_ports_and_what_operators_set(live: Live) -> None:
     live.start(max_connections=99, origins={"max_connections": "--max-connections"})
     url = f"http://127.0.0.1:{live.server.http_port}"
     found = options("--url", url)
-    assert found["http_port"] == (live.server.http_port, "default")
+    assert found["http_port"] == (live.server.http_port, "program")
     assert found["max_connections"] == (99, "--max-connections")
     assert options(NAME, "--url", url)["sessions"][1] != "operator"
     live.repository.set_sessions(NAME, 3)
@@ -86,7 +86,7 @@ def test_the_options_of_a_server_are_for_those_who_may_control_it(live: Live, tm
     refused = invoke("--url", url, "--token-file", tokens["read"])
     assert refused.exit_code == 1
     assert "the server answered 403" in str(refused.exception)
-    assert options("--url", url, "--token-file", tokens["admin"])["access_file"] == (str(access), "default")
+    assert options("--url", url, "--token-file", tokens["admin"])["access_file"] == (str(access), "program")
     assert options(NAME, "--url", url, "--token-file", tokens["read"])["retain_snapshots"] == (3, "config.pbtxt")
     text = invoke("--url", url, "--token-file", tokens["admin"]).output
     assert all(path.read_text().strip() not in text for path in tokens.values())

@@ -442,3 +442,13 @@ def test_the_cause_of_a_broken_connection_is_said(listens: bool, cause: str) -> 
         with pytest.raises(BaseError) as raised:
             store.get("x")
     assert reason_of(raised.value) == f"HTTP error: error sending request: {cause} ({address})"
+
+
+def test_missing_credentials_are_said() -> None:
+    text = (
+        "Generic S3 error: Error performing GET http://169.254.169.254/latest/api/token in 60s - 403 Forbidden: denied"
+    )
+    assert reason_of(ValueError(text)) == (
+        "there are no credentials: the environment has none, nor does the machine's metadata service: "
+        "403 Forbidden: denied (http://169.254.169.254)"
+    )
