@@ -1,8 +1,9 @@
 """Reports the options that are in force, and where each comes from.
 
 An entry is {"name", "value", "from"}: from is "default", the name of a file, an environment variable or a flag,
-"program" for what the Python program gave that made the server, or "operator" for what was set while the server runs. Nothing here is a secret: options name the files that hold some, and
-addresses with a user or a password are refused where they are read.
+"program" for what the Python program gave that made the server, or "operator" for what was set while the server runs.
+Nothing here is a secret: options name the files that hold some, and addresses with a user or a password are refused
+where they are read.
 """
 
 from __future__ import annotations
