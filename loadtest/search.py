@@ -162,7 +162,7 @@ def _prove(found: Found, measure: Measure, good: float, step_s: float, hold_s: f
         if not step.is_good:  # nor does a higher one count that was held in a lucky stretch
             found.rate, found.p99_ms, found.p99_error_ms, found.is_steady = None, math.nan, math.nan, None
             found.held_s, found.place = 0.0, -1
-            found.why = f"{rate:.4g}/s was confirmed, and not held: {step.why}"
+            found.why = f"{rate:.4g}/s was not held: {step.why}"
         elif math.isnan(step.p99_error_ms):
             _take(found, is_steady=None)
             return

@@ -141,7 +141,7 @@ def test_a_rate_that_is_held_nowhere_is_said() -> None:
     found = held(dict.fromkeys((1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1), (20.0, 1.0)))
     assert (found.rate, found.held_s) == (None, 0.0)
     assert math.isnan(found.p99_ms)
-    assert "/s was confirmed, and not held: p99 20.00 ms" in found.why
+    assert "/s was not held: p99 20.00 ms" in found.why
 
 
 def test_an_interrupted_hold_leaves_what_was_confirmed() -> None:
@@ -176,7 +176,7 @@ def test_a_later_hold_that_is_interrupted_leaves_what_the_first_has_shown(
         assert (found.rate, found.p99_ms, found.is_steady, found.held_s) == (calm.rate, 9.0, False, 300.0)
     else:
         assert found.rate is None
-        assert found.why == f"{calm.rate:.4g}/s was confirmed, and not held: p99 39.94 ms"
+        assert found.why == f"{calm.rate:.4g}/s was not held: p99 39.94 ms"
 
 
 def test_a_bound_below_every_latency_is_said() -> None:
@@ -350,4 +350,4 @@ def test_a_hold_is_as_long_as_asked_for_and_ends_where_it_cannot_succeed() -> No
     run = run_plan("grpc", dead, Plan(bound_ms=10.0, first_rate=100.0, step_s=5.0, hold_s=301.0), lambda *_: None)
     assert run.found is not None
     assert (run.found.rate, dead.ended_early) == (None, 9)
-    assert run.found.why == "80/s was confirmed, and not held: no request was answered"
+    assert run.found.why == "80/s was not held: no request was answered"
