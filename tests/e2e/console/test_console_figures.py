@@ -32,6 +32,7 @@ def test_drift_is_shown_the_largest_first(browser: Browser, tmp_path: Path) -> N
                 assert call(live.server.http_port, "POST", f"/v1/models/{NAME}:predict", rows).status == 200
                 time.sleep(0.05)
             expect(table.get_by_role("row").nth(1)).to_contain_text("worth a look")
+            expect(table.get_by_role("row").filter(has_text="800")).to_have_count(3)  # all that was sent is shown
             lines = [line.get_by_role("cell").all_inner_texts() for line in table.get_by_role("row").all()[1:]]
             names = table.get_by_role("rowheader").all_inner_texts()
             assert sorted(zip(names, (line[0] for line in lines), strict=True)) == [
