@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +41,8 @@ def run(command: str, *, url: str, metrics_port: int, model: str) -> str:
     starts takes seconds on a busy machine. One thread at a time.
     """
     line = command.replace("localhost:8002", f"127.0.0.1:{metrics_port}").replace("movielens", model)
-    variables = {"EMBERLINE_URL": url, "COLUMNS": "200", "NO_COLOR": "1"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {"EMBERLINE_URL": url, "COLUMNS": "200", "NO_COLOR": "1", "PATH": path}
     program, *arguments = shlex.split(line)
     if program == "emberline" and "|" not in arguments:
         # Other servers run on a machine that runs tests.
