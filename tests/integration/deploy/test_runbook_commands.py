@@ -46,7 +46,9 @@ def test_every_command_of_every_page_runs(server: Server) -> None:
     assert len(found) > 15
     url = f"http://127.0.0.1:{server.http_port}"
     for command in found:
-        assert run(command, url=url, metrics_port=server.metrics_port, model="tiny"), command
+        printed = run(command, url=url, metrics_port=server.metrics_port, model="tiny")
+        assert printed, command
+        assert "--store" in printed or "config --url" not in command, "what it looks for is not there"
 
 
 def test_every_page_has_commands_and_a_command_that_fails_is_found(server: Server, tmp_path: Path) -> None:
