@@ -84,7 +84,7 @@ FAULTS = (
             "status": r"GPU 0 is not used any more for version \d+: .*is lost",
             "snapshots": r"GPU 0 is not used any more for version \d+: .*is lost",
             "console": r'"gpus_given_up": ?\[\{[^]]*is lost',
-            "commands": r'"given_up": ?"[^"]*is lost',
+            "commands": r"GPU 0 is not used any more: .*is lost",
             "page": r"\*\*is lost\*\*: the GPU has to be reset",
         },
     ),
