@@ -40,15 +40,15 @@ class PhaseRecord:
 
     def counts(self, skip: int = 0) -> SecondCounts:
         """Returns all counts but those of the stretches that end within the first `skip` seconds."""
-        return total(each for second, each in self.seconds.items() if second >= self._left_out(skip))
+        return total(each for second, each in self.seconds.items() if second >= self.left_out(skip))
 
     def parts(self, number: int, least_s: float, skip: int = 0) -> list[Histogram]:
         """Returns the latencies of so many equally long parts of the phase, without its first `skip` seconds.
 
-        The list is empty where a part would take less than `least_s` seconds or have no answer, as with a generator
-        that counts a phase as a whole.
+        The list is empty where a part would take less than `least_s` seconds or have no answer, as with wrk2, which
+        counts a phase as a whole.
         """
-        begin = self._left_out(skip)
+        begin = self.left_out(skip)
         length = (self.lasted - begin) / number
         if length < max(least_s, self.width):
             return []
@@ -63,7 +63,7 @@ class PhaseRecord:
 
         What a server that is too slow answers later is not among them: it is no rate that the server holds.
         """
-        begin = self._left_out(skip)
+        begin = self.left_out(skip)
         return sum(each.answered for second, each in self.seconds.items() if begin <= second < self.lasted)
 
     def merge(self, process: int, content: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class PhaseRecord:
 
     def figures(self, skip: int = 0) -> dict[str, Any]:
         """Returns the figures of the phase, without its first `skip` seconds."""
-        counts, seconds = self.counts(skip), max(self.lasted - self._left_out(skip), 0.0)
+        counts, seconds = self.counts(skip), max(self.lasted - self.left_out(skip), 0.0)
         found: dict[str, Any] = latency_figures(counts, seconds, self.answered(skip))
         begin, end = self.phase.rate or (None, None)
         found.update(
@@ -136,6 +136,6 @@ class PhaseRecord:
             )
         return notes
 
-    def _left_out(self, skip: int) -> int:
+    def left_out(self, skip: int) -> int:
         """Returns the second in which the first stretch begins that does not end within `skip` seconds."""
         return skip // self.width * self.width

@@ -115,8 +115,11 @@ class KindRun:
         """Returns the figures of the whole run; of a search, those of the hold or of its last measurement."""
         judged, skip = self.judged(), 0 if self.found is None else _SETTLING_S
         counts = total(record.counts(skip) for record in judged)
-        seconds = sum(max(0.0, record.lasted - skip) for record in judged)
-        return latency_figures(counts, seconds, sum(record.answered(skip) for record in judged))
+        seconds = sum(max(0.0, record.lasted - record.left_out(skip)) for record in judged)
+        figures = latency_figures(counts, seconds, sum(record.answered(skip) for record in judged))
+        # What failed counts from the first second on.
+        whole = total(record.counts() for record in judged)
+        return {**figures, "failures": whole.failed, "unanswered": whole.unanswered}
 
     def over_time(self) -> list[dict[str, Any]]:
         """Returns the figures by second, from the begin of the first phase."""
@@ -234,5 +237,5 @@ def _step(record: PhaseRecord, rate: float, bound_ms: float, purpose: str) -> St
     parts = record.parts(HOLD_PARTS, LEAST_PART_S, _SETTLING_S) if purpose == "hold" else []
     can_compare = parts and min(part.total for part in parts) >= LEAST_PART_ANSWERS
     error = p99_of(parts)[1] if can_compare else math.nan
-    p50, seconds = figures["p50_ms"], max(0.0, record.lasted - _SETTLING_S)
+    p50, seconds = figures["p50_ms"], max(0.0, record.lasted - record.left_out(_SETTLING_S))
     return Step(rate, seconds, p99, why, purpose, answered, p50, is_kept_up, failed, latency, error)

@@ -164,7 +164,8 @@ def _prove(found: Found, measure: Measure, good: float, step_s: float, hold_s: f
             found.held_s, found.place = 0.0, -1
             found.why = f"{rate:.4g}/s was not held: {step.why}"
         elif math.isnan(step.p99_error_ms):
-            _take(found, is_steady=None)
+            if not found.held_s:  # too few answers to compare its parts, as any lower rate would have
+                _take(found, is_steady=None)
             return
         elif step.p99_error_ms <= _exact_ms(found, step.p99_ms):
             _take(found, is_steady=True)

@@ -64,7 +64,7 @@ def show(state: Mapping[str, Any]) -> None:
         for each in runner["compared"]:
             times = ", ".join(f"{us:.0f} us for {rows} row(s)" for rows, us in each["us"].items())
             console.print(f"    {each['name']}: {each['why_not'] or times}")
-        for number, gpu in version["gpus"].items():
+        for number, gpu in version.get("gpus", {}).items():
             hbm = gpu["hbm"] or {}
             if gpu["given_up"]:
                 console.print(f"  GPU {number} is not used any more: {gpu['given_up']}", highlight=False)

@@ -16,7 +16,7 @@ from loadtest.drivers import Watch
 from loadtest.histogram import Histogram
 from loadtest.phases import Phase
 from loadtest.records import PhaseRecord
-from loadtest.runner import Plan, run_plan
+from loadtest.runner import KindRun, Plan, run_plan
 from loadtest.search import FEWEST_PIECES, MOST_PIECES, MOST_STEPS, Found, Step, find_rate, p99_of
 
 SERVICE_MS = 1.0
@@ -135,6 +135,12 @@ def test_an_unsteady_rate_does_not_count_where_a_lower_one_is_not_held() -> None
     found = held({1.0: (9.0, 2.0), 0.95: (9.0, 2.0), 0.9: (20.0, 1.0), 0.8: (4.0, 0.1)})
     assert found.rate == pytest.approx(0.8 * calm.rate)
     assert (found.p99_ms, found.is_steady) == (4.0, True)
+
+
+def test_a_lower_hold_that_cannot_be_compared_replaces_no_unsteady_one() -> None:
+    calm = search(10.0, 640.0)
+    found = held({1.0: (9.0, 2.0), 0.95: (9.0, math.nan)})
+    assert (found.rate, found.p99_ms, found.is_steady) == (calm.rate, 9.0, False)
 
 
 def test_a_rate_that_is_held_nowhere_is_said() -> None:
@@ -351,3 +357,18 @@ def test_a_hold_is_as_long_as_asked_for_and_ends_where_it_cannot_succeed() -> No
     assert run.found is not None
     assert (run.found.rate, dead.ended_early) == (None, 9)
     assert run.found.why == "80/s was not held: no request was answered"
+
+
+def test_the_first_second_that_a_search_leaves_out_hides_no_failure_and_no_time() -> None:
+    record = PhaseRecord(Phase(11.0, (100.0, 100.0)), 1, 0.0, lasted=11.0)
+    for second in range(11):
+        counts = SecondCounts(failed=0 if second else 50, unanswered=0 if second else 7, answered=100)
+        counts.latency.add(1.0, 100)
+        record.add(second, counts)
+    figures = KindRun("grpc", [record], Found(10.0)).figures()
+    assert (figures["failures"], figures["unanswered"]) == (50, 7)
+    assert figures["requests_per_second"] == pytest.approx(100.0)
+    # In a long phase, or by a generator that counts it as a whole, the first second is not counted alone.
+    whole = PhaseRecord(Phase(10.0, (100.0, 100.0)), 1, 0.0, lasted=10.0, width=10)
+    whole.add(0, record.counts())
+    assert KindRun("grpc", [whole], Found(10.0)).figures()["requests_per_second"] == pytest.approx(110.0)
