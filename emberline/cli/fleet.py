@@ -139,10 +139,13 @@ def _line(state: Mapping[str, Any]) -> str:
     served = state["served"]
     if served is None:
         return f"{state['model']}: no fleet serves it so far; start servers with --fleet"
-    are_all_ready = not any(each["health"] in ("unready", "gone") for each in state["replicas"])
-    others = any(each["behind"] for each in state["replicas"])
-    serve = "all should serve" if others else "all serve" if are_all_ready else "all that are ready serve"
-    serve = "all served" if _trouble(state) else serve
+    serve = "all serve"
+    if _trouble(state):
+        serve = "all served"
+    elif any(each["behind"] for each in state["replicas"]):
+        serve = "all should serve"
+    elif any(each["health"] in ("unready", "gone") for each in state["replicas"]):
+        serve = "all that are ready serve"
     text = f"{state['model']}: {state['mode']}, {serve} {_name(served)} ({served['id']})"
     text += f" since {age(state['since_unix_ms'])}, by {state['by']}"
     if state["newest"] and state["newest"]["id"] != served["id"]:

@@ -12,6 +12,7 @@ from emberline.cli.command import Command
 from emberline.cli.console import JSON, print_json, table_console
 from emberline.cli.names import MODEL
 from emberline.cli.server_call import URL, call_server, model_path, timeout_option
+from emberline.cli.snapshots import gpu_fate
 from emberline.fitted_table import FittedTable, wrapping
 
 
@@ -65,11 +66,9 @@ def show(state: Mapping[str, Any]) -> None:
             times = ", ".join(f"{us:.0f} us for {rows} row(s)" for rows, us in each["us"].items())
             console.print(f"    {each['name']}: {each['why_not'] or times}")
         for number, gpu in version.get("gpus", {}).items():
-            hbm = gpu["hbm"] or {}
-            if gpu["given_up"]:
-                console.print(f"  GPU {number} is not used any more: {gpu['given_up']}", highlight=False)
-            elif hbm.get("given_up"):
-                console.print(f"  GPU {number} holds no rows any more: {hbm['given_up']}", highlight=False)
+            what = "everything" if gpu["given_up"] else "rows"
+            if reason := gpu["given_up"] or (gpu["hbm"] or {}).get("given_up"):
+                console.print(f"  GPU {number} {gpu_fate(what)}: {reason}", highlight=False)
     table = FittedTable(wrapping("session"), "batches", "requests", "rows", "busy")
     for version in state["versions"]:
         for session in version["sessions"]:

@@ -58,8 +58,7 @@ def beside(state: Mapping[str, Any]) -> Iterator[str]:
         yield line
     yield from feedback_lines(state)
     for lost in state.get("gpus_given_up", ()):
-        holds = "holds no rows any more" if lost["what"] == "rows" else "is not used any more"
-        yield f"GPU {lost['gpu']} {holds} for version {lost['version']}: {lost['reason']}"
+        yield f"GPU {lost['gpu']} {gpu_fate(lost['what'])} for version {lost['version']}: {lost['reason']}"
     if (since := state.get("disk_slow_since_unix_ms")) is not None:
         wait_ms = state["disk_wait_ms"]
         yield f"the disk has been slow for {age(since)}: lookups that read from it wait {wait_ms:,.0f} ms at present"
@@ -67,6 +66,11 @@ def beside(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"taking {state['staging']}: it is read, staged and judged"
     if state.get("waiting"):
         yield f"waiting: {state['waiting']}"
+
+
+def gpu_fate(what: str) -> str:
+    """Returns in words what became of a GPU of which "rows" or "everything" is given up."""
+    return "holds no rows any more" if what == "rows" else "is not used any more"
 
 
 def refusal(entry: Mapping[str, Any]) -> str:

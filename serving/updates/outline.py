@@ -7,7 +7,6 @@ from contextlib import suppress
 from pydantic import JsonValue
 
 from serving.updates import report
-from serving.updates.disk_waits import DiskWaits
 from serving.updates.live_model import LiveModel
 from storage.errors import StoreError
 from storage.tiers.hottest import MOST_PUBLISHED, HottestIds, hottest_ids
@@ -36,8 +35,7 @@ def outline(model: LiveModel) -> dict[str, JsonValue]:
             "refused": len(facts.quarantine),
             "staging": model.staging or None,
             "waiting": report.waiting(model),
-            "gpus_given_up": [*report.gpus_given_up(model.mounts)],
-            **(DiskWaits() if default is None else default.disk_waits).to_json_value(),
+            **report.hardware(default, model.mounts),
         }
 
 

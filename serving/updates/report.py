@@ -70,14 +70,19 @@ def snapshots(model: LiveModel) -> dict[str, JsonValue]:
                 for r in facts.quarantine.values()
             ],
             "staging": model.staging or None,
-            "gpus_given_up": [*gpus_given_up(mounts)],
-            **(DiskWaits() if default is None else default.disk_waits).to_json_value(),
+            **hardware(default, mounts),
             "waiting": waiting(model),
             **on_the_disk,
         }
 
 
-def gpus_given_up(mounts: Sequence[MountedStore]) -> Iterator[JsonValue]:
+def hardware(default: MountedStore | None, mounts: Sequence[MountedStore]) -> dict[str, JsonValue]:
+    """Returns which GPUs are given up, and how long lookups of what is served by default wait for the disk."""
+    waits = DiskWaits() if default is None else default.disk_waits
+    return {"gpus_given_up": [*_gpus_given_up(mounts)], **waits.to_json_value()}
+
+
+def _gpus_given_up(mounts: Sequence[MountedStore]) -> Iterator[JsonValue]:
     """Yields the GPUs that the served versions use no more, or whose cache of rows they do not, and why."""
     for mount in mounts:
         loaded = mount.view.current.loaded.model
